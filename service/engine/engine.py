@@ -36,6 +36,8 @@ IDLE_TURN_S = 0.5  # an idle engine turns at least so often, to show that it is 
 
 Deliver = Callable[[list[tuple[int, Event]]], None]
 """Receives the events of a turn, each with its request's ticket, in order; called on the engine's thread."""
+Intake = Callable[[float], None]
+"""Waits for requests for at most so many seconds, and submits them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +78,7 @@ class Engine:
         self._ownership = threading.Lock()
         self._is_abandoned = self._is_dead = False
         self._deliver: Deliver = lambda events: None
+        self._intake: Intake | None = None
         self.heartbeat_s = clock()
 
     @property
@@ -88,8 +91,12 @@ class Engine:
         """The state after the last turn."""
         return self._core.snapshot
 
-    def start(self, deliver: Deliver, *, is_manual: bool = False) -> None:
-        """Accepts requests, and starts the thread that turns; if `is_manual`, the caller turns instead."""
+    def start(self, deliver: Deliver, *, intake: Intake | None = None, is_manual: bool = False) -> None:
+        """Accepts requests, and starts the thread that turns; if `is_manual`, the caller turns instead.
+
+        intake: what the thread calls before each turn instead of waiting at its inbox; it may submit and cancel.
+        """
+        self._intake = intake
         self.heartbeat_s = self._clock()
         self._deliver = deliver
         self.inbox.is_accepting = True
@@ -142,8 +149,10 @@ class Engine:
             while not self.inbox.is_closing:
                 if self._core.scheduler.is_idle:
                     self._runner.mark_idle()
-                    self.inbox.wait(IDLE_TURN_S)
+                    (self._intake or self.inbox.wait)(IDLE_TURN_S)
                     self.inbox.pace.resume(self._clock())
+                elif self._intake is not None:
+                    self._intake(0.0)
                 self.turn()
             with self._ownership:
                 if not self._is_abandoned:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from service.engine.engine import Engine
+from service.engine.engine import Engine, Intake
 from service.request import Event, Request
 
 DeliverTurn = Callable[[int, list[tuple[int, Event]]], None]
@@ -33,10 +33,12 @@ class EngineGroup:
         """The last turn of the engine that turned longest ago."""
         return min(engine.heartbeat_s for engine in self.engines)
 
-    def start(self, deliver: DeliverTurn, *, is_manual: bool = False) -> None:
-        """Starts the engines. is_manual: without their threads, the caller turns them."""
+    def start(self, deliver: DeliverTurn, *, intake: Intake | None = None, is_manual: bool = False) -> None:
+        """Starts the engines. intake: of the only engine, see `Engine.start`. is_manual: without their threads, the
+        caller turns them."""
+        assert intake is None or len(self.engines) == 1
         for index, engine in enumerate(self.engines):
-            engine.start(partial(deliver, index), is_manual=is_manual)
+            engine.start(partial(deliver, index), intake=intake, is_manual=is_manual)
 
     def submit(self, ticket: int, request: Request) -> None:
         """Accepts a request. Raises and blocks as `Engine.submit`."""

@@ -1,14 +1,15 @@
 """The engines of one process, and their conversation with the edge.
 
-The main thread reads what the edge sends, and beats. Requests whose preparation may take seconds are submitted by a
-thread beside it. Engines send the events of a turn from their own threads: no thread hands them over. The lock around
-the socket is held for one packet.
+The main thread beats. It also reads what the edge sends, unless there is a single engine: that reads itself, before
+each turn. Requests whose preparation may take seconds are submitted by a thread beside it. Engines send the events of a
+turn from their own threads: no thread hands them over. The lock around the socket is held for one packet.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import select
 import socket
 import threading
@@ -41,6 +42,7 @@ from service.wire.messages import (
 
 BEAT_S = 0.25
 SLOW_THREADS = 2
+READS_AT_ONCE = 64  # messages between two turns or beats
 
 log = logging.getLogger(__name__)
 
@@ -68,20 +70,57 @@ class EngineProcess:
         self._slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="prepare")
         self._preparing: dict[int, Future[None]] = {}
         self._next_beat_s = 0.0
+        self._poll = select.poll()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # ends the wait of a single engine
+        self._is_closing = threading.Event()
+        self._problem: WireError | None = None
 
     def run(self) -> None:
         """Returns when the edge wants the end. Raises WireError."""
-        self._group.start(self._deliver)
-        poll = select.poll()
-        poll.register(self._connection.end, select.POLLIN)
-        while True:
-            wait_s = self._next_beat_s - time.monotonic()
-            if wait_s <= 0:
+        is_single = len(self._group.engines) == 1
+        self._poll.register(self._connection.end, select.POLLIN)
+        self._beat()
+        if is_single:
+            self._poll.register(self._wake, select.POLLIN)
+            self._group.start(self._deliver, intake=self._intake)
+        else:
+            self._group.start(self._deliver)
+        while not self._is_closing.is_set():
+            wait_s = max(0.0, self._next_beat_s - time.monotonic())
+            if is_single:
+                self._is_closing.wait(wait_s)
+            else:
+                self._intake(wait_s)
+            if time.monotonic() >= self._next_beat_s:
                 self._beat()
-            elif poll.poll(wait_s * 1000) and not self._read():
-                break
         self._slow.shutdown(wait=False, cancel_futures=True)
         self._group.close()
+        if self._problem is not None:
+            raise self._problem
+
+    def _intake(self, wait_s: float) -> None:
+        """Takes in what the edge has sent, after waiting for it. The thread of a single engine does this itself: a
+        request that another thread hands over comes 0.1 ms later."""
+        try:
+            for _ in range(READS_AT_ONCE):
+                ready = self._poll.poll(wait_s * 1000)
+                if not ready:
+                    return
+                wait_s = 0.0
+                for descriptor, _ in ready:
+                    if descriptor == self._wake:
+                        os.eventfd_read(self._wake)
+                    elif not self._read():
+                        self._close()
+                        return
+        except WireError as error:
+            self._problem = error
+            self._close()
+
+    def _close(self) -> None:
+        for engine in self._group.engines:
+            engine.inbox.close()
+        self._is_closing.set()
 
     def _read(self) -> bool:
         """Takes one message. False: it was the last one."""
@@ -103,9 +142,13 @@ class EngineProcess:
     def _take(self, ticket: int, request: Request) -> None:
         if request.attention_kinds or any(getattr(request.options, name) for name in SLOW_OPTIONS):
             preparing = self._preparing[ticket] = self._slow.submit(self._submit, ticket, request)
-            preparing.add_done_callback(lambda _: self._preparing.pop(ticket))
+            preparing.add_done_callback(lambda _: self._prepared(ticket))
         else:
             self._submit(ticket, request)
+
+    def _prepared(self, ticket: int) -> None:
+        del self._preparing[ticket]
+        os.eventfd_write(self._wake, 1)
 
     def _submit(self, ticket: int, request: Request) -> None:
         try:
