@@ -194,15 +194,14 @@ class EngineLink:
         except BlockingIOError:
             return
         except WireError as error:
-            logs.event("bad_message", {"process": self.name, "problem": str(error)}, level=logs.ERROR)
-            self.end("bad_message")
+            self._break(str(error))
 
     def _take(self, message: FromEngine) -> None:
         match message:
             case Turn():
-                self._measured(message.measurements)
                 self._state(message)
                 self._dispatch(message)
+                self._loop.call_soon(self._measured, message.measurements)  # after the answers have gone on
             case Beat():
                 self._measured(message.measurements)
                 self._metrics.process_worked(self.name, max(0.0, message.cpu_s - (self.beat.cpu_s if self.beat else 0)))
@@ -250,7 +249,11 @@ class EngineLink:
             for name, numbers in measurements:
                 getattr(metrics, name)(*numbers)
         except (TypeError, ValueError, KeyError) as error:
-            raise WireError(f"a measurement that is none: {error!r}") from None
+            self._break(f"a measurement that is none: {error!r}")
+
+    def _break(self, problem: str) -> None:
+        logs.event("bad_message", {"process": self.name, "problem": problem}, level=logs.ERROR)
+        self.end("bad_message")
 
 
 def deliver(sink: EventSink, event: Event, process: str) -> None:

