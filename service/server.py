@@ -39,6 +39,7 @@ from service.edge.request_limits import TextLimits
 from service.edge.served_model import ServedModel
 from service.edge.servicer import RPCS, SERVICES, generic_handlers
 from service.errors import StartupError
+from service.process_memory import give_back_memory
 
 BEAT_S = 0.5  # how often the event loop shows that it runs
 MAX_PENDING = 1 << 16  # calls without a handler yet; beyond its default of 1,000 grpc silently ends some as CANCELLED
@@ -75,6 +76,7 @@ async def _serve(settings: ServerSettings, writer: logs.LogWriter) -> None:
     try:
         await server.start()
         gc.collect()
+        give_back_memory()
         gc.freeze()  # or each full collection would stop all threads for 14 to 25 ms (Zen 5)
         await stopping.wait()
     finally:

@@ -24,10 +24,11 @@ from service.engine.scheduler import SchedulerConfig
 from service.engine_settings import EngineSettings
 from service.errors import StartupError
 from service.execution_choice import ExecutionChoice
+from service.process_memory import give_back_memory
 from service.processors import MAX_SINGLE_ENGINE_THREADS, processors
 from service.runtime.model_sessions import SINGLE_ENGINE_MIN_BYTES, BusyEngines
 from service.runtime.runner import OnnxModel, OnnxRunner
-from service.runtime.sessions import CPU, give_back_memory
+from service.runtime.sessions import CPU
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,6 @@ The only module of the service that imports ONNX Runtime. `service.runtime.runne
 
 from __future__ import annotations
 
-import ctypes
 import logging
 from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from export.manifest import (
 from service.engine_settings import Device, Precision
 from service.errors import StartupError
 from service.execution_choice import ExecutionChoice
+from service.process_memory import give_back_memory
 
 log = logging.getLogger(__name__)
 
@@ -206,13 +206,6 @@ def _open_cpu(path: Path, manifest: Manifest, wanted: Precision, open_graph: Ope
         return precision, _open_all(path, manifest.variant(precision), [CPU], open_graph)
     except Exception as error:  # ONNX Runtime has no common error class
         raise StartupError(f"{path}: a graph cannot be opened: {error}; fix: export the bundle again") from error
-
-
-def give_back_memory() -> None:
-    """Returns the memory that loading took, 40 % of the weights, to the system. Only glibc needs this call."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def _open_all(
