@@ -26,7 +26,8 @@ READ_BYTES = 1 << 16
 
 
 class Progress(NamedTuple):
-    """What the system knows of a process. state: as in proc(5), R running, S sleeping, T stopped; cpu_ticks: used."""
+    """What the system knows of a process. state: as in proc(5), T stopped, S sleeping; R: any of its threads runs, or
+    waits for nothing but a processor. cpu_ticks: used by all threads."""
 
     state: str
     cpu_ticks: int
@@ -67,8 +68,9 @@ class ChildProcess:
     def progress(self) -> Progress | None:
         """Its state; None once it has ended."""
         with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-            return Progress(fields[0], int(fields[11]) + int(fields[12]))
+            fields = _stat(Path(f"/proc/{self.pid}"))
+            threads = [_stat(thread)[0] for thread in Path(f"/proc/{self.pid}/task").iterdir()]
+            return Progress("R" if "R" in threads else fields[0], int(fields[11]) + int(fields[12]))
         return None
 
     def kill(self) -> None:
@@ -120,6 +122,11 @@ class ChildProcess:
             if not self._last_words.startswith(CRASH):
                 self._last_words = text
             logs.event("engine_process_stderr", {"process": self.name, "line": text}, level=logs.WARNING)
+
+
+def _stat(process: Path) -> list[str]:
+    """The fields of proc(5) from the state on."""
+    return (process / "stat").read_text().rpartition(")")[2].split()
 
 
 def _name(number: int) -> str:

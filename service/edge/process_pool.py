@@ -25,7 +25,7 @@ from service.wire.messages import Beat, Opened, State
 
 CHECK_S = 0.25
 STOPPED_S = 0.75  # without a message from a process that the system shows as stopped
-FROZEN_S = 1.5  # without a message and without processor time from one that sleeps
+FROZEN_S = 1.0  # after that without processor time, from one whose threads all sleep: one that is starved does not hang
 RESTART_DELAYS_S = (0.0, 0.1, 0.2, 0.5)  # before the first restart of FAILING_WITHIN_S, the second, …
 FAILING_DELAY_S = 30.0  # before each later one
 FAILING_DEATHS, FAILING_WITHIN_S = 5, 60.0
@@ -226,7 +226,7 @@ class ProcessPool:
 
     async def _watch(self) -> None:
         """Ends processes that hang: those that are silent, and those with an engine that does not turn."""
-        cpu_ticks: dict[EngineLink, int] = {}
+        seen: dict[EngineLink, tuple[int, float]] = {}  # processor time, and since when it has stood still
         while True:
             began_s = self._clock()
             await asyncio.sleep(CHECK_S)
@@ -236,20 +236,24 @@ class ProcessPool:
             for link in [link for link in self._links if link.is_open]:
                 if link.beat and not all(state.is_healthy for state in link.beat.states):
                     link.end("engine_failed")
-                elif self._hangs(link, now_s, cpu_ticks):
+                elif self._hangs(link, now_s, seen):
                     link.end("hung")
 
-    def _hangs(self, link: EngineLink, now_s: float, cpu_ticks: dict[EngineLink, int]) -> bool:
+    def _hangs(self, link: EngineLink, now_s: float, seen: dict[EngineLink, tuple[int, float]]) -> bool:
         silent_s = now_s - link.heard_s
         turned_s = min((state.heartbeat_s for state in link.beat.states), default=now_s) if link.beat else now_s
         if max(silent_s, now_s - turned_s) > self._limits.heartbeat_s:
             return True
         if silent_s < STOPPED_S or (progress := link.child.progress()) is None:
-            cpu_ticks.pop(link, None)
+            seen.pop(link, None)
             return False
-        worked = progress.cpu_ticks != cpu_ticks.get(link)
-        cpu_ticks[link] = progress.cpu_ticks
-        return progress.state in "Tt" or (progress.state in "SD" and not worked and silent_s >= FROZEN_S)
+        if progress.state in "Tt":
+            return True
+        ticks, since_s = seen.get(link, (-1, now_s))
+        if progress.state == "R" or progress.cpu_ticks != ticks:
+            since_s = now_s
+        seen[link] = progress.cpu_ticks, since_s
+        return now_s - since_s >= FROZEN_S
 
 
 FIX = "check the bundle with `glossa doctor BUNDLE` and the machine's memory; the server goes on trying"

@@ -223,3 +223,14 @@ async def test_a_program_that_cannot_be_started_leaves_no_descriptor(started, mo
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     with pytest.raises(StartupError, match=r"cannot be started: .*; fix: "):
         started("pass")
+
+
+async def test_a_thread_that_runs_shows_although_the_main_thread_sleeps(started):
+    child = started(
+        "import threading, time\nthreading.Thread(target=lambda: [None for _ in iter(int, 1)]).start()\nprint(1)"
+    )
+    async with asyncio.timeout(TIMEOUT_S):
+        while (progress := child.progress()) is None or (progress.state, progress.cpu_ticks > 20) != ("R", True):
+            await asyncio.sleep(0)
+    child.kill()
+    assert "SIGKILL" in await child.wait(TIMEOUT_S)
