@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from service.errors import Overloaded
+
 MIN_RETRY_S, MAX_RETRY_S = 0.05, 30.0
 
 
@@ -23,3 +25,9 @@ class AnswerPace:
     def retry_after_s(self, waiting: int) -> float:
         """When half of `waiting` requests will have been answered."""
         return min(MAX_RETRY_S, max(MIN_RETRY_S, self._s_per_answer * waiting / 2))
+
+    def overloaded(self, waiting: int) -> Overloaded:
+        """The refusal of one more request while `waiting`, the most that may, wait already."""
+        retry_after_s = self.retry_after_s(waiting)
+        problem = f"{waiting} requests are waiting already; try again in {retry_after_s:.2g} s"
+        return Overloaded(problem, retry_after_s=retry_after_s, limit=waiting)

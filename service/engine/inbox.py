@@ -10,7 +10,7 @@ import threading
 
 from service.answer_pace import AnswerPace
 from service.engine.response import Response
-from service.errors import Overloaded, ShuttingDown
+from service.errors import ShuttingDown
 
 
 class Inbox:
@@ -35,12 +35,7 @@ class Inbox:
             if not self.is_accepting:
                 raise ShuttingDown
             if self.unfinished >= self._rows + self._max_queue:
-                retry_after_s = self.pace.retry_after_s(self._max_queue)
-                raise Overloaded(
-                    f"{self._max_queue} requests are waiting already; try again in {retry_after_s:.2g} s",
-                    retry_after_s=retry_after_s,
-                    limit=self._max_queue,
-                )
+                raise self.pace.overloaded(self._max_queue)
             self.unfinished += 1
             self._arrivals.append(response)
             self._condition.notify_all()

@@ -47,3 +47,9 @@ def test_the_hint_has_limits(s_per_answer, waiting, expected):
 
 def test_before_the_first_answer_the_hint_is_the_shortest():
     assert AnswerPace(7.0).retry_after_s(256) == MIN_RETRY_S
+
+
+def test_a_refusal_has_the_limit_and_the_hint():
+    error = steady(0.5).overloaded(8)
+    assert (error.limit, error.retry_after_s) == (8, pytest.approx(2.0))
+    assert str(error) == "8 requests are waiting already; try again in 2 s"
