@@ -110,6 +110,11 @@ def load_manifest(path: Path) -> Manifest:
     return manifest
 
 
+def manifest_digest(path: Path) -> str:
+    """Return the SHA-256 of the manifest of the bundle at `path`, in hexadecimal: it covers every other file's."""
+    return hashlib.sha256((Path(path) / MANIFEST).read_bytes()).hexdigest()
+
+
 def verify_files(path: Path, manifest: Manifest) -> None:
     """Check that exactly the listed files exist, as regular files with their size and digest. Raises BundleError."""
     path = Path(path)

@@ -254,6 +254,14 @@ class Manifest:
                 return variant
         raise KeyError(f"no {precision} graphs here; there are: {', '.join(v.precision for v in self.variants)}")
 
+    def graph_bytes(self, graph: GraphSpec) -> int:
+        """Return the bytes of a graph's files, external weights included."""
+        return sum(
+            digest.bytes
+            for name, digest in self.files.items()
+            if name == graph.file or name.startswith(graph.file + ".")
+        )
+
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 

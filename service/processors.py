@@ -35,6 +35,15 @@ def processors(root: Path = Path("/")) -> Processors:
     return Processors(len(allowed), len(cores), min(_cpu_quotas(root), default=None))
 
 
+def in_core_order(root: Path = Path("/")) -> list[int]:
+    """The numbers of the allowed processors, one thread of every core before the second of any."""
+    by_core: dict[str, list[int]] = {}
+    for number in sorted(os.sched_getaffinity(0)):
+        by_core.setdefault(_read_siblings(root, number) or str(number), []).append(number)
+    ranks = itertools.zip_longest(*by_core.values())
+    return [number for rank in ranks for number in rank if number is not None]
+
+
 def _read_siblings(root: Path, number: int) -> str:
     """The processors that are threads of the same core as this one; empty when the system does not report them."""
     topology = root / f"sys/devices/system/cpu/cpu{number}/topology"

@@ -7,7 +7,6 @@ each process. Small models gain much and cost little, large ones the reverse: MA
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from importlib import metadata
 from typing import NamedTuple
@@ -15,12 +14,11 @@ from typing import NamedTuple
 from export.manifest import Manifest
 from service.config import ServerSettings
 from service.engine_settings import EngineSettings
-from service.processors import Processors
+from service.execution_choice import LAZY_ROLES, cpu_precision
+from service.processors import Processors, in_core_order
 
 MAX_SMALL_BYTES = 48 << 20
 """Weights of a model whose engines run in a process each, by default."""
-
-CPU_ORDER = ("int8", "int4", "fp32")
 
 
 class ProcessPlan(NamedTuple):
@@ -58,18 +56,12 @@ def may_use_gpu(settings: ServerSettings) -> bool:
 
 
 def weight_bytes(manifest: Manifest, precision: str) -> int:
-    """Bytes of the graphs that serve on the CPU; only that of attention weights is opened on demand."""
-    variants = {variant.precision: variant for variant in manifest.variants}
-    wanted = CPU_ORDER if precision == "auto" else (precision,)
-    chosen = next((variants[name] for name in wanted if name in variants), None)
+    """Bytes of the graphs that serve on the CPU, without those that are opened on demand."""
+    chosen = cpu_precision(manifest, precision)
     if chosen is None:
         return 0
-    files = {graph.file for role, graph in chosen.graphs.items() if role != "attend"}
-    return sum(
-        digest.bytes
-        for name, digest in manifest.files.items()
-        if any(name == file or name.startswith(file + ".") for file in files)
-    )
+    graphs = manifest.variant(chosen).graphs
+    return sum(manifest.graph_bytes(graph) for role, graph in graphs.items() if role not in LAZY_ROLES)
 
 
 def engine_settings(settings: ServerSettings, plan: ProcessPlan, place: int) -> EngineSettings:
@@ -81,7 +73,7 @@ def engine_settings(settings: ServerSettings, plan: ProcessPlan, place: int) -> 
             *("prefix_cache_bytes", "draft_tokens", "max_queue"),
         )
     }
-    allowed = sorted(os.sched_getaffinity(0))
+    allowed = in_core_order()
     each = plan.engines_per_process
     pinned = [allowed[(place * each + index) % len(allowed)] for index in range(each)]
     return EngineSettings(

@@ -125,7 +125,8 @@ class ModelSessions:
         if "attend" in model.variant.graphs:
             file = path / model.variant.graphs["attend"].file
             model._open_attention = partial(open_graph or open_session, file, providers_of(choice.provider))
-        is_large = model.bytes_of(single_engine_role(model.variant.graphs)) >= single_engine_min_bytes
+        graphs = model.variant.graphs
+        is_large = manifest.graph_bytes(graphs[single_engine_role(graphs)]) >= single_engine_min_bytes
         if choice.provider == CPU and single_engine_threads > 1 and is_large:
             if single_engine_eagerly:
                 threads = single_engine_threads
@@ -166,13 +167,6 @@ class ModelSessions:
     def weight_bytes(self) -> int:
         """Bytes of the graphs in the bundle, once for each session that holds them: packed weights take as many."""
         roles = [*self.sessions, *self.single_engine_sessions]
-        return sum(map(self.bytes_of, roles if self._attention_session is None else [*roles, "attend"]))
-
-    def bytes_of(self, role: str) -> int:
-        """Bytes of a graph's files, external weights included."""
-        file = self.variant.graphs[role].file
-        return sum(
-            digest.bytes
-            for name, digest in self.manifest.files.items()
-            if name == file or name.startswith(file + ".")  # external weights
-        )
+        if self._attention_session is not None:
+            roles.append("attend")
+        return sum(self.manifest.graph_bytes(self.variant.graphs[role]) for role in roles)

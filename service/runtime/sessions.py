@@ -22,13 +22,12 @@ from export.manifest import (
 )
 from service.engine_settings import Device, Precision
 from service.errors import StartupError
-from service.execution_choice import ExecutionChoice
+from service.execution_choice import LAZY_ROLES, ExecutionChoice, cpu_precision
 from service.process_memory import give_back_memory
 
 log = logging.getLogger(__name__)
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-CPU_PRECISIONS = ("int8", "int4", "fp32")  # fastest first
 CUDA_PRECISION = "fp16"  # GroupQueryAttention has no fp32 kernel there
 
 SINGLE_ENGINE_ROLES = ("decode", "encode")
@@ -41,9 +40,6 @@ SPIN_US = 1000
 step of one row, 6+6 layers, d512, static int8 on two Zen 4 cores takes 3.9 ms on one thread, 3.4 on two without, 2.5 to
 2.7 with 20 to 5,000 microseconds. The gap between two steps must not be longer: on two Zen 3 cores 100 microseconds
 make answers 3 to 8 % slower than 1,000, and the gaps of a stream 17 ms at p99 instead of 12."""
-
-LAZY_ROLES = ("attend",)
-"""Opened on first use: `ModelSessions.open_attend`."""
 
 Sessions = dict[str, Any]  # by role
 Open = Callable[[Path, list[Any]], Any]
@@ -154,7 +150,7 @@ def _open_cuda(path: Path, manifest: Manifest, available: Sequence[str], open_gr
     """Sessions on CUDA, and whether `decode` can be captured. Raises StartupError."""
     if CUDA not in available:
         raise StartupError("this onnxruntime has no CUDA provider; fix: install onnxruntime-gpu instead of onnxruntime")
-    if _precision(manifest, (CUDA_PRECISION,)) is None:
+    if all(variant.precision != CUDA_PRECISION for variant in manifest.variants):
         raise StartupError(
             "the bundle has no fp16 graphs, and attention over a cache has no fp32 kernel on CUDA; "
             "fix: export it again with --precision fp32,fp16"
@@ -191,7 +187,7 @@ def _open_capturing(path: Path, variant: Variant, open_graph: Open) -> tuple[Ses
 
 
 def _open_cpu(path: Path, manifest: Manifest, wanted: Precision, open_graph: Open) -> tuple[str, Sessions]:
-    precision = _precision(manifest, CPU_PRECISIONS if wanted == "auto" else (wanted,))
+    precision = cpu_precision(manifest, wanted)
     if precision is None:
         there = ", ".join(variant.precision for variant in manifest.variants)
         if wanted == "auto":
@@ -217,8 +213,3 @@ def _open_all(
         for role, graph in variant.graphs.items()
         if role not in LAZY_ROLES and role not in opened
     }
-
-
-def _precision(manifest: Manifest, wanted: Sequence[str]) -> str | None:
-    there = {variant.precision for variant in manifest.variants}
-    return next((precision for precision in wanted if precision in there), None)

@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from service.processors import Processors, processors
+from service.processors import Processors, in_core_order, processors
 
 
 def cgroup(root, files):
@@ -62,6 +62,19 @@ def test_hyperthreads_of_a_core_count_once(tmp_path, monkeypatch, name):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 4, 6})
     assert processors(root) == Processors(allowed=4, cores=3, quota=None)
     assert processors(root).usable == 3
+
+
+@pytest.mark.parametrize(
+    ("siblings", "expected"),
+    [
+        (["0-1\n", "0-1\n", "2-3\n", "2-3\n", "4-5\n"], [0, 2, 4, 1, 3]),
+        (["0,2\n", "1,3\n"] * 2, [0, 1, 2, 3]),
+        ([], [0, 1, 2, 3]),  # the system does not report them
+    ],
+)
+def test_one_thread_of_each_core_comes_before_the_second_of_any(tmp_path, monkeypatch, siblings, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(len(siblings) or 4)))
+    assert in_core_order(topology(tmp_path, siblings)) == expected
 
 
 def test_a_quota_cuts_the_cores_and_not_their_threads(tmp_path, monkeypatch):

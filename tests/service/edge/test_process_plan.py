@@ -6,7 +6,6 @@ import pytest
 
 from export.manifest import FileDigest, GraphSpec, Variant
 from service.edge.process_plan import (
-    CPU_ORDER,
     MAX_SMALL_BYTES,
     ProcessPlan,
     engine_settings,
@@ -16,7 +15,6 @@ from service.edge.process_plan import (
 )
 from service.engine_settings import EngineSettings
 from service.processors import Processors
-from service.runtime.sessions import CPU_PRECISIONS, LAZY_ROLES
 from tests.edge import manifest, settings
 
 FOUND = Processors(allowed=16, cores=8, quota=6.5)  # 6 usable
@@ -115,11 +113,6 @@ def test_weights_are_those_of_the_precision_that_serves():
 
 def test_weights_of_a_graph_that_is_opened_on_demand_do_not_count():
     assert weight_bytes(model(int8_encode=100, int8_decode=120, int8_align=30, int8_attend=220), "auto") == 250
-    assert LAZY_ROLES == ("attend",)
-
-
-def test_the_edge_expects_the_precision_that_the_runtime_chooses():
-    assert CPU_ORDER == CPU_PRECISIONS
 
 
 def test_a_process_gets_the_settings_of_the_server():

@@ -86,7 +86,7 @@ def test_one_thread_needs_no_second_session(model):
 
 
 def test_small_decoder_uses_one_thread(path, model):
-    size = model.bytes_of("decode")
+    size = model.manifest.graph_bytes(model.variant.graphs["decode"])
     for least, roles in ((size, {"decode"}), (size + 1, set())):
         opened = OnnxModel.open(
             path, load_bundle(path), device="cpu", single_engine_threads=2, single_engine_min_bytes=least
@@ -126,7 +126,7 @@ def test_single_engine_sessions_are_opened_after_enough_steps(opens_late):
     assert {used_all for _, used_all in runner.noted} == {False}
     assert_same_bits(logprobs_of(runner, [request]), first)
     assert opened_late(opens_late) == {"decode"}
-    assert opens_late.weight_bytes == weights + opens_late.bytes_of("decode")
+    assert opens_late.weight_bytes == weights + opens_late.manifest.graph_bytes(opens_late.variant.graphs["decode"])
     runner.noted.clear()
     assert_same_bits(logprobs_of(runner, [request]), first)
     assert {used_all for _, used_all in runner.noted} == {True}

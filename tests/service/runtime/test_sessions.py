@@ -7,9 +7,10 @@ import pytest
 
 from export.bundle import load_bundle
 from service.errors import StartupError
+from service.execution_choice import LAZY_ROLES
 from service.runtime.memory import CudaMemory
 from service.runtime.runner import OnnxModel
-from service.runtime.sessions import CPU, CUDA, LAZY_ROLES
+from service.runtime.sessions import CPU, CUDA
 from tests.fakes import FakeCuda
 
 
