@@ -37,6 +37,7 @@ from service.edge.request_limits import TextLimits
 from service.edge.served_model import Pool, ServedModel
 from service.engine.pool import EnginePool
 from service.engine_process.open_engines import open_engines
+from service.engine_settings import EngineSettings
 from service.errors import RequestError
 from service.options import DecodingOptions
 from service.request import Request, TextDelta
@@ -143,6 +144,17 @@ async def answers(pool: Pool, requests: list[Request]) -> list[Any]:
     return await asyncio.wait_for(asyncio.gather(*map(ask, requests)), TIMEOUT_S)
 
 
+async def answers_of_this_process(bundle: Path, settings: EngineSettings, requests: list[Request]) -> list[Any]:
+    """See `answers`: those of engines in this process."""
+    opened = await asyncio.to_thread(open_engines, bundle, settings)
+    pool = EnginePool(opened.engines)
+    pool.start()
+    try:
+        return await answers(pool, requests)
+    finally:
+        await pool.aclose()
+
+
 async def measure(settings: ServerSettings, options: argparse.Namespace) -> tuple[dict[str, Any], list[Verdict]]:
     served = await ModelOpener(settings, Metrics()).open("model", options.bundle)
     try:
@@ -150,14 +162,8 @@ async def measure(settings: ServerSettings, options: argparse.Namespace) -> tupl
         found = await answers(served.pool, requests)
     finally:
         await served.pool.aclose()
-    plan = ProcessPlan(1, served.engines)
-    opened = await asyncio.to_thread(open_engines, options.bundle, engine_settings(settings, plan, 0))
-    pool = EnginePool(opened.engines)
-    pool.start()
-    try:
-        expected = await answers(pool, requests)
-    finally:
-        await pool.aclose()
+    same = engine_settings(settings, ProcessPlan(1, served.engines), 0)
+    expected = await answers_of_this_process(options.bundle, same, requests)
     total: collections.Counter[str] = collections.Counter()
     failed: collections.Counter[str] = collections.Counter()
     wrong: collections.Counter[str] = collections.Counter()

@@ -19,13 +19,11 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2
 
-from bench.process_answers import ERROR, answers, requests_of
+from bench.process_answers import ERROR, answers, answers_of_this_process, requests_of
 from export.verification.torch_reference import TorchReference
 from glossa.client import Client, ClientError
 from service.edge.metrics import Metrics
 from service.edge.open_model import ModelOpener
-from service.engine.pool import EnginePool
-from service.engine_process.open_engines import open_engines
 from service.engine_settings import EngineSettings
 from service.wire.channel import INLINE_BYTES
 from tests.e2e.process import Process, serving
@@ -314,13 +312,8 @@ async def test_300_mixed_requests_get_the_answers_of_engines_in_one_process(
         found = await answers(served.pool, requests)
     finally:
         await served.pool.aclose()
-    opened = open_engines(tiny_attention_bundle, EngineSettings(engines=1, device="cpu", max_queue=1000))
-    pool = EnginePool(opened.engines)
-    pool.start()
-    try:
-        expected = await answers(pool, requests)
-    finally:
-        await pool.aclose()
+    same = EngineSettings(engines=1, device="cpu", max_queue=1000)
+    expected = await answers_of_this_process(tiny_attention_bundle, same, requests)
     kinds = [request.request_id.rpartition(" ")[0] for request in requests]
     assert [kind for kind, mine, theirs in zip(kinds, expected, found, strict=True) if mine != theirs] == []
     answered = {kind for kind, (_, _, end) in zip(kinds, found, strict=True) if end[0] != ERROR}
