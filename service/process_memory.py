@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 
 
 def give_back_memory() -> None:
@@ -11,3 +12,11 @@ def give_back_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def settle() -> None:
+    """Call it once everything is loaded: gives back what loading took, and takes what stays out of garbage collection,
+    where each full collection would stop all threads for 14 to 25 ms (Zen 5)."""
+    gc.collect()
+    give_back_memory()
+    gc.freeze()

@@ -74,7 +74,7 @@ class ChildProcess:
         return None
 
     def kill(self) -> None:
-        """Ends it at once, whatever it does."""
+        """Ends it immediately, whatever it does."""
         self._process.kill()
 
     async def wait(self, timeout_s: float) -> str:

@@ -151,7 +151,7 @@ class EngineLink:
                     "`glossa doctor BUNDLE`, export it again, or free memory"
                 )
             )
-            self.opened.exception()  # nobody may be waiting any more
+            self.opened.exception()  # without this, asyncio logs an error that no caller awaits
 
     def _flush(self) -> None:
         work = Work(self._requests, self._cancels)

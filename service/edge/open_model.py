@@ -7,15 +7,15 @@ that a damaged file brings down is theirs.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
 import mmap
 import os
+import weakref
 from functools import partial
 from pathlib import Path
 
-from export.bundle import BundleError, load_manifest, load_shortlist
-from export.manifest import MANIFEST, TOKENIZER, Manifest, Shortlist
+from export.bundle import BundleError, load_manifest, load_shortlist, manifest_digest
+from export.manifest import TOKENIZER, Manifest, Shortlist
 from glossa.version import VERSION
 from model.tokenizer import Tokenizer, TokenizerError
 from service.config import ServerSettings
@@ -39,6 +39,7 @@ class ModelOpener:
         self._settings, self._metrics, self._processors = settings, metrics, processors()
         most = 2 * (settings.engines or self._processors.usable) * len(settings.models)  # engines of all models
         self._table_file = os.memfd_create("glossa-busy", os.MFD_CLOEXEC)  # see `BusyEngines`
+        weakref.finalize(self, os.close, self._table_file)
         os.ftruncate(self._table_file, most)
         self._table = mmap.mmap(self._table_file, most)
         self._next_engine = 0
@@ -54,7 +55,7 @@ class ModelOpener:
     async def _open(self, name: str, path: Path) -> ServedModel:
         settings = self._settings
         manifest = await asyncio.to_thread(load_manifest, path)
-        digest = hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest()
+        digest = await asyncio.to_thread(manifest_digest, path)
         plan = plan_processes(settings, manifest, self._processors)
         fields = {"model": name, "processes": plan.processes, "engines_per_process": plan.engines_per_process}
         logs.event("starting_engines", fields)

@@ -1,7 +1,7 @@
 """The engines of one model in processes of their own: which of them gets a request, and what happens when one ends.
 
 Event-loop thread only. A process that ends, hangs or breaks the protocol costs its own unfinished requests one error
-each, and is started again: at once, then after growing delays. Others never notice.
+each, and is restarted: immediately, then after growing delays. Others never notice.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import collections
 import contextlib
 import itertools
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -19,7 +20,7 @@ import msgspec
 
 from service.edge import logs
 from service.edge.engine_link import EXIT_S, EndReason, EngineLink, deliver
-from service.errors import EngineUnavailable, Overloaded, RequestError, ShuttingDown, StartupError
+from service.errors import EngineUnavailable, RequestError, ShuttingDown, StartupError
 from service.request import Cancel, EventSink, Request
 from service.wire.messages import Beat, Opened, State
 
@@ -78,7 +79,7 @@ class ProcessPool:
         self.opened: Opened | None = None
 
     async def open(self) -> Opened:
-        """Starts all processes at once. Raises StartupError, after which none of them is left."""
+        """Starts all processes together. Raises StartupError, after which none of them is left."""
         try:
             for place in range(len(self._deaths)):
                 self._links.append(self._start(place, ""))
@@ -102,16 +103,20 @@ class ProcessPool:
     @property
     def states(self) -> list[State]:
         """The state of every engine that runs."""
-        return [state for link in self._links if link.is_open and link.beat for state in link.beat.states]
+        return [state for beat in self._beats for state in beat.states]
 
     @property
     def memory_bytes(self) -> Mapping[str, int]:
         """Bytes by kind, of all processes that run."""
         total = collections.Counter[str]()
-        for link in self._links:
-            if link.is_open and link.beat:
-                total.update(link.beat.memory)
+        for beat in self._beats:
+            total.update(beat.memory)
         return total
+
+    @property
+    def _beats(self) -> list[Beat]:
+        """What each process that runs reported last."""
+        return [beat for beat in self.processes.values() if beat]
 
     @property
     def is_ready(self) -> bool:
@@ -140,12 +145,7 @@ class ProcessPool:
             problem = f"no engine of model {self._model} runs; try again in {RESTART_S:g} s"
             raise EngineUnavailable(problem, retry_after_s=RESTART_S)
         if len(link.receivers) >= self._limits.rows + self._limits.queued:
-            retry_after_s = link.pace.retry_after_s(self._limits.queued)
-            raise Overloaded(
-                f"{self._limits.queued} requests are waiting already; try again in {retry_after_s:.2g} s",
-                retry_after_s=retry_after_s,
-                limit=self._limits.queued,
-            )
+            raise link.pace.overloaded(self._limits.queued)
         ticket = next(self._tickets)
         link.submit(ticket, request, sink)
         return partial(link.cancel, ticket)
@@ -226,7 +226,7 @@ class ProcessPool:
 
     async def _watch(self) -> None:
         """Ends processes that hang: those that are silent, and those with an engine that does not turn."""
-        seen: dict[EngineLink, tuple[int, float]] = {}  # processor time, and since when it has stood still
+        seen = Progresses()
         while True:
             began_s = self._clock()
             await asyncio.sleep(CHECK_S)
@@ -239,7 +239,7 @@ class ProcessPool:
                 elif self._hangs(link, now_s, seen):
                     link.end("hung")
 
-    def _hangs(self, link: EngineLink, now_s: float, seen: dict[EngineLink, tuple[int, float]]) -> bool:
+    def _hangs(self, link: EngineLink, now_s: float, seen: Progresses) -> bool:
         silent_s = now_s - link.heard_s
         turned_s = min((state.heartbeat_s for state in link.beat.states), default=now_s) if link.beat else now_s
         if max(silent_s, now_s - turned_s) > self._limits.heartbeat_s:
@@ -255,6 +255,9 @@ class ProcessPool:
         seen[link] = progress.cpu_ticks, since_s
         return now_s - since_s >= FROZEN_S
 
+
+Progresses = weakref.WeakKeyDictionary[EngineLink, tuple[int, float]]
+"""The processor time of each process, and since when it has stood still."""
 
 FIX = "check the bundle with `glossa doctor BUNDLE` and the machine's memory; the server goes on trying"
 

@@ -1,4 +1,4 @@
-"""Several engines behind one `submit`: a request goes to the one with the fewest unfinished requests.
+"""Several engines with one `submit`: a request goes to the one with the fewest unfinished requests.
 
 What crosses this border is plain data: requests with a ticket and cancellations by ticket go in; batches of
 (ticket, event), one a turn, come out. Any thread may call everything here; events arrive on the engines' threads.

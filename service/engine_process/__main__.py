@@ -7,7 +7,6 @@ A reason not to serve goes to the edge in one `Refused`; a crash shows in the ex
 from __future__ import annotations
 
 import faulthandler
-import gc
 import logging
 import mmap
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 from glossa.version import VERSION
 from service.engine_process import limits
 from service.errors import StartupError
+from service.process_memory import settle
 from service.wire import messages
 from service.wire.channel import receive
 from service.wire.messages import Refused, Start, WireError, decode_to_engine, encode
@@ -86,8 +86,7 @@ def _serve(end: socket.socket, start: Start, table: mmap.mmap) -> None:
         checks_batches=start.checks_batches,
         name=f"engine-{start.model}",
     )
-    gc.collect()
-    gc.freeze()  # or each full collection would stop all threads for 14 to 25 ms (Zen 5)
+    settle()
     connection.send(
         messages.Opened(
             bundle_sha256=opened.bundle_sha256,

@@ -14,6 +14,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from service.decoding.request_processors import SLOW_OPTIONS
@@ -79,18 +80,12 @@ class EngineProcess:
         """Returns when the edge wants the end. Raises WireError."""
         is_single = len(self._group.engines) == 1
         self._poll.register(self._connection.end, select.POLLIN)
+        self._poll.register(self._wake, select.POLLIN)
         self._beat()
-        if is_single:
-            self._poll.register(self._wake, select.POLLIN)
-            self._group.start(self._deliver, intake=self._intake)
-        else:
-            self._group.start(self._deliver)
+        self._group.start(self._deliver, intake=self._intake if is_single else None)
+        wait: Callable[[float], object] = self._is_closing.wait if is_single else self._intake
         while not self._is_closing.is_set():
-            wait_s = max(0.0, self._next_beat_s - time.monotonic())
-            if is_single:
-                self._is_closing.wait(wait_s)
-            else:
-                self._intake(wait_s)
+            wait(max(0.0, self._next_beat_s - time.monotonic()))
             if time.monotonic() >= self._next_beat_s:
                 self._beat()
         self._slow.shutdown(wait=False, cancel_futures=True)

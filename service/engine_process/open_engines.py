@@ -5,7 +5,6 @@ It runs in the process that will serve the bundle, so what a bundle does to a pr
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from export.bundle import BundleError, load_bundle
-from export.manifest import MANIFEST, TOKENIZER
+from export.bundle import BundleError, load_bundle, manifest_digest
+from export.manifest import TOKENIZER
 from model.tokenizer import Tokenizer, TokenizerError
 from service.decoding.vocabulary import Vocabulary
 from service.engine.engine import Engine, EngineConfig
@@ -24,7 +23,6 @@ from service.engine.scheduler import SchedulerConfig
 from service.engine_settings import EngineSettings
 from service.errors import StartupError
 from service.execution_choice import ExecutionChoice
-from service.process_memory import give_back_memory
 from service.processors import MAX_SINGLE_ENGINE_THREADS, processors
 from service.runtime.model_sessions import SINGLE_ENGINE_MIN_BYTES, BusyEngines
 from service.runtime.runner import OnnxModel, OnnxRunner
@@ -83,7 +81,7 @@ def _open(
     name: str,
 ) -> OpenedEngines:
     manifest = load_bundle(path)
-    sha256 = hashlib.sha256((path / MANIFEST).read_bytes()).hexdigest()
+    sha256 = manifest_digest(path)
     if bundle_sha256 not in ("", sha256):
         raise StartupError(f"{path} has another manifest than when the server started; fix: restart the server")
     tokenizer = Tokenizer.load(path / TOKENIZER, vocab_size=manifest.limits.vocab_size)
@@ -99,13 +97,12 @@ def _open(
     is_cpu = model.choice.provider == CPU
     runners = [model.runner(max_rows=settings.max_rows) for _ in range(settings.engines if is_cpu else 1)]
     _check_answers(model, runners[0])
-    config = _engine_config(settings, settings.model_engines if is_cpu else 1, manifest.limits.max_block)
+    config = _engine_config(settings, settings.model_engines if is_cpu else 1)
     limit = config.scheduler.kv_cache_bytes
     is_invariant = not checks_batches or is_batch_invariant(runners[0], manifest, kv_cache_bytes=limit)
     if busy_engines is not None:
         model.busy_engines = busy_engines  # only now: the checks must not depend on what other models do
     vocabulary = Vocabulary.of(tokenizer, eos_ids=manifest.tokens.ends)
-    give_back_memory()
     return OpenedEngines(
         engines=[
             Engine(runner, tokenizer, config, new_metrics(), vocabulary=vocabulary, name=f"{name}-{index}")
@@ -119,7 +116,7 @@ def _open(
     )
 
 
-def _engine_config(settings: EngineSettings, engines: int, max_block: int) -> EngineConfig:
+def _engine_config(settings: EngineSettings, engines: int) -> EngineConfig:
     """The share of each of a model's `engines`."""
     return EngineConfig(
         scheduler=SchedulerConfig(
@@ -127,7 +124,7 @@ def _engine_config(settings: EngineSettings, engines: int, max_block: int) -> En
             kv_cache_bytes=max(1, settings.kv_cache_bytes // engines),
             max_prefill_tokens=settings.max_prefill_tokens,
             prefix_cache_bytes=settings.prefix_cache_bytes // engines,
-            draft_tokens=settings.draft_tokens if max_block != 1 else 0,
+            draft_tokens=settings.draft_tokens,
         ),
         max_queue=math.ceil(settings.max_queue / engines),
     )

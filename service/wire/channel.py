@@ -1,7 +1,7 @@
 """One end of the connection between the edge and an engine process: whole messages over a Unix socket pair.
 
-SOCK_SEQPACKET keeps messages whole. One above INLINE_BYTES (attention weights, many requests at once) travels as a
-sealed memory file instead, whose descriptor the packet carries: nobody copies it through the socket, it has no name
+SOCK_SEQPACKET keeps messages whole. One above INLINE_BYTES (attention weights, many requests) travels as a
+sealed memory file instead, whose descriptor the packet carries: no copy passes through the socket, it has no name
 that could be left behind, and its sender can no longer change or shrink it while it is read.
 """
 
