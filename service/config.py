@@ -106,6 +106,12 @@ class ServerSettings(BaseSettings):
         le=64,
         description="draft tokens per step by prompt lookup, generation only; 0: none; see docs/decoding.md",
     )
+    stream_messages_per_s: int = Field(
+        1000,
+        ge=0,
+        description="messages per second of all streams of a model; with more tokens than that, a message carries "
+        "those of up to 0.1 s, except for a stream's first; 0: a message for every token",
+    )
     max_queue: Positive = Field(256, description="waiting requests per model; above it RESOURCE_EXHAUSTED")
     max_requests: Positive = Field(1024, description="concurrent requests of all models; above it RESOURCE_EXHAUSTED")
 

@@ -77,6 +77,7 @@ class EngineLink:
         self._requests: list[tuple[int, Request]] = []
         self._cancels: list[int] = []
         self._unsent: collections.deque[bytes] = collections.deque()
+        self._is_full = False  # the socket, when it was last written to
         self._end, theirs = socket_pair()
         files = (theirs.fileno(), table)
         try:
@@ -171,6 +172,7 @@ class EngineLink:
                 self._unsent.popleft()
         except BlockingIOError:
             self._loop.add_writer(self._end, self._write)
+            self._is_full = True
             return
         except (BrokenPipeError, ConnectionResetError):  # it has ended, which its end of the connection will show
             self._unsent.clear()
@@ -178,7 +180,9 @@ class EngineLink:
             logs.event("message_not_sent", {"process": self.name, "problem": str(error)}, level=logs.ERROR)
             self.end("exited")
             return
-        self._loop.remove_writer(self._end)
+        if self._is_full:
+            self._loop.remove_writer(self._end)
+            self._is_full = False
 
     def _on_readable(self) -> None:
         try:

@@ -21,6 +21,9 @@ from service.request import Event, Finished, TextDelta
 from service.sequence import Sequence
 from service.step import Runner, StepOutput, StepPlan
 
+MAX_STREAM_GAP_S = 0.1
+"""Longest time for which a token waits for the next ones, however many streams there are."""
+
 log = logging.getLogger(__name__)
 
 
@@ -39,7 +42,8 @@ class Snapshot(NamedTuple):
 class EngineCore:
     """The state of one engine.
 
-    run: computes a plan; the only call that blocks. clock: seconds, the clock of deadlines.
+    run: computes a plan; the only call that blocks. clock: seconds, the clock of deadlines. stream_messages_per_s: of
+    all streams together; above it, the tokens of several turns are one delta. 0: a delta in every turn.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class EngineCore:
         *,
         run: Callable[[StepPlan], StepOutput],
         clock: Callable[[], float],
+        stream_messages_per_s: float = 0,
     ) -> None:
         self.scheduler = Scheduler(config, runner.limits, runner.layout)
         self.snapshot = Snapshot()
@@ -60,6 +65,7 @@ class EngineCore:
         self._events: list[tuple[int, Event]] = []
         self._finals = 0
         self._last_tokens_s = 0.0
+        self._s_per_message = 1 / stream_messages_per_s if stream_messages_per_s else 0.0
 
     def turn(self, arrivals: Iterable[Response], cancels: Iterable[int], now_s: float) -> EventBatch:
         """Takes in new requests and cancellations, by ticket, and computes one turn."""
@@ -127,6 +133,8 @@ class EngineCore:
         now_s = self._clock()
         metrics, turn = self._metrics, output.turn
         repeated = 0
+        streams = sum([sequence.request.is_streamed for sequence in advanced])
+        gap_s = min(MAX_STREAM_GAP_S, self._s_per_message * streams)
         for sequence in advanced:
             response = self._responses[sequence]
             if response.first_s is None:
@@ -139,7 +147,8 @@ class EngineCore:
             if isinstance(sequence.outcome, RequestError):
                 self._finish(sequence, sequence.outcome)
                 continue
-            if sequence.outcome is None and not sequence.request.is_streamed:
+            is_due = sequence.request.is_streamed and now_s >= response.reported_s + gap_s
+            if sequence.outcome is None and not is_due:
                 continue
             events: list[TextDelta | Finished] | list[InternalFailure]
             try:

@@ -47,6 +47,7 @@ class EngineConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     max_queue: int = 256  # requests that may wait beyond those that could have a row
     failures_until_unhealthy: int = 3  # failed turns in a row
+    stream_messages_per_s: float = 0  # see `service.config.ServerSettings`; of this engine
 
 
 class Engine:
@@ -72,7 +73,14 @@ class Engine:
         assert rows == runner.max_rows, f"{rows} rows are scheduled on a runner with {runner.max_rows}"
         self._runner, self._tokenizer, self._clock = runner, tokenizer, clock
         self._vocabulary = vocabulary or Vocabulary.of(tokenizer, eos_ids=runner.eos_ids)
-        self._core = EngineCore(runner, self.config.scheduler, metrics or NullMetrics(), run=self._compute, clock=clock)
+        self._core = EngineCore(
+            runner,
+            self.config.scheduler,
+            metrics or NullMetrics(),
+            run=self._compute,
+            clock=clock,
+            stream_messages_per_s=self.config.stream_messages_per_s,
+        )
         self.inbox = Inbox(rows, self.config.max_queue, clock())
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._ownership = threading.Lock()

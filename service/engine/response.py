@@ -30,6 +30,7 @@ class Response:
     arrived_s: float
     admitted_s: float = 0.0
     first_s: float | None = None  # end of the first turn with an output for it
+    reported_s: float = -math.inf  # of the last delta
     prefill_s: float = 0.0  # of all encoder runs and prefills it was part of
     _text: Detokenizer = field(init=False)
     _pieces: list[str] = field(default_factory=list)  # texts sent
@@ -53,7 +54,9 @@ class Response:
         if isinstance(sequence.outcome, FinishReason):
             self._unsent += new
             return [*events, self._finished(sequence.outcome, new, now_s, output)]
-        return events + self._deltas(new)
+        if deltas := self._deltas(new):
+            self.reported_s = now_s
+        return events + deltas
 
     def _deltas(self, new: list[int]) -> list[TextDelta | Finished]:
         """The text that is certain after these tokens."""

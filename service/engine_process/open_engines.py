@@ -127,6 +127,7 @@ def _engine_config(settings: EngineSettings, engines: int) -> EngineConfig:
             draft_tokens=settings.draft_tokens,
         ),
         max_queue=math.ceil(settings.max_queue / engines),
+        stream_messages_per_s=settings.stream_messages_per_s / engines,
     )
 
 

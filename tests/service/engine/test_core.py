@@ -215,3 +215,46 @@ def test_a_failed_turn_of_drafts_leaves_an_engine_that_goes_on(manual):
     assert isinstance(failed.finals[0], InternalFailure)
     good = answer_events(engine, loop, continued("abcdab", max_tokens=9))
     assert good.text == "cdabcdabc"
+
+
+def streamed(manual, sinks, *, messages_per_s, turn_s, tokens=20):
+    """The times of every event of each request, all of which stream and begin together."""
+    runner = ScriptedRunner(rule=never_ends)
+    engine, loop = manual(runner, EngineConfig(stream_messages_per_s=messages_per_s))
+    runner.before_run = lambda: engine.clock.advance(turn_s)
+    times = [list[float]() for _ in sinks]
+    for number, sink in enumerate(sinks):
+
+        def timed(event, sink=sink, seen=times[number]):
+            seen.append(engine.clock())
+            sink(event)
+
+        engine.submit(request(str(number), max_tokens=tokens), loop, timed)
+    began_s = engine.clock()
+    while any(not sink.finals for sink in sinks):
+        engine.turn()
+        loop.run()
+    return [[time_s - began_s for time_s in seen] for seen in times]
+
+
+def test_streams_share_a_rate_of_messages_and_lose_no_token(manual):
+    every, paced = [Sink() for _ in range(4)], [Sink() for _ in range(4)]
+    for times in streamed(manual, every, messages_per_s=0, turn_s=0.01):
+        assert len(times) == 20, "one for every token"
+    for times in streamed(manual, paced, messages_per_s=110, turn_s=0.01):
+        gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+        assert times[0] == pytest.approx(0.01), "the first token does not wait"
+        assert gaps[:-1] == pytest.approx([0.04] * len(gaps[:-1])), "4 streams, 36 ms at least"
+        assert times[-1] == pytest.approx(0.2), "nor does the end"
+    assert [(sink.text, sink.tokens) for sink in paced] == [(sink.text, sink.tokens) for sink in every]
+
+
+def test_no_token_of_a_stream_waits_longer_than_the_limit(manual):
+    for times in streamed(manual, [Sink() for _ in range(4)], messages_per_s=1, turn_s=0.03):
+        gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+        assert gaps[:-1] == pytest.approx([0.12] * len(gaps[:-1])), "the first turn after 0.1 s"
+
+
+def test_a_stream_that_is_alone_is_not_paced(manual):
+    (times,) = streamed(manual, [Sink()], messages_per_s=110, turn_s=0.01)
+    assert len(times) == 20
