@@ -2,9 +2,10 @@
 
 Each environment in which CTranslate2 might be fastest (instruction set, oneDNN or MKL, huge pages) runs in a separate
 process, which tries every division of the cores once. The best two settings of each precision then run interleaved with
-Glossa, and ratios refer to the faster one. Both engines receive token ids; over gRPC Glossa receives texts.
+Glossa, whose engines have a process each where a server would give them one. Ratios refer to the faster setting. Both
+receive token ids; over gRPC both receive texts, in the same service, of which `bench.peer_server` replaces the engines.
 
-    alone     single stream: one request after another, greedy, in-process and over gRPC
+    alone     single stream: one request after another, greedy
     offline   throughput: all sentences together, greedy
     beam      the same with beams of 4
 """
@@ -20,10 +21,14 @@ from typing import Any, NamedTuple
 
 from bench.case import Flag, case
 from bench.measure import PART_LABELS, Spread, Verdict, interleaved, machine, report, widest_isa
-from bench.peer_server import glossa_server
+from bench.peer_server import ctranslate2_server, glossa_server
 from bench.speed_models import MODEL_OPTIONS, SpeedModel, chosen_model
-from bench.speed_worker import HUGE_PAGES, Worker
+from bench.speed_worker import HUGE_PAGES, Worker, Workers
+from export.bundle import load_manifest
 from export.passes.quantization_scheme import SCHEMES
+from service.config import load_settings
+from service.edge.process_plan import plan_processes
+from service.processors import processors as found_processors
 
 ISA = widest_isa()
 FORCED = {"CT2_FORCE_CPU_ISA": ISA}
@@ -84,7 +89,8 @@ def bar(part: str, scheme: str, *, has_amx: bool) -> tuple[float, str] | None:
     return bars.get((part, name))
 
 
-GRPC_BAR = 2.2  # single stream, int8
+SERVED_BARS = {("alone", "int8"): 2.2}  # over gRPC
+SMALL_BARS = {"alone": 1.0, "offline": 1.2, "beam": 0.9}  # of a small model over gRPC, int8, real sentences
 
 
 class Comparison:
@@ -114,7 +120,11 @@ class Comparison:
 
     def ours(self, scheme: str, processors: int) -> dict[str, Callable[[], float]]:
         """The job for Glossa's best number of rows, or of threads for one row, after one trial of each."""
-        worker = self._stack.enter_context(Worker("glossa", self._model.bundle(scheme), self.work, HUGE_PAGES))
+        bundle = self._model.bundle(scheme)
+        plan = plan_processes(load_settings({"models": {"model": bundle}}), load_manifest(bundle), found_processors())
+        several = plan.processes if self._part != "alone" else 1
+        started = [self._stack.enter_context(Worker("glossa", bundle, self.work, HUGE_PAGES)) for _ in range(several)]
+        worker = started[0] if several == 1 else Workers(started, plan.engines_per_process)
         settings = [{"single_engine_threads": threads} for threads in sorted({1, processors})]
         if self._part != "alone":
             settings = [{"rows": rows} for rows in ROWS]
@@ -128,13 +138,29 @@ class Comparison:
         best = settings[tried.index(max(tried))]
         return {f"Glossa {scheme}": self._job(worker, {**best, **self._order})}
 
-    def served(self, scheme: str) -> dict[str, Callable[[], float]]:
-        """The job for our server, with a client in a process of its own."""
+    def served(self, scheme: str, processors: int) -> dict[str, Callable[[], float]]:
+        """The jobs for our server, and for the same with CTranslate2, each with a client in a process of its own."""
         texts = self.work.with_suffix(".texts.json")
         texts.write_text(json.dumps(self._model.texts(self._sentences)))
-        address, _ = self._stack.enter_context(glossa_server(self._model.bundle(scheme)))
-        worker = self._stack.enter_context(Worker("client", address, self.work))
-        return {f"Glossa {scheme}, gRPC": self._job(worker, {"texts": str(texts), **self._order})}
+        bundle, kind = self._model.bundle(scheme), KINDS[SCHEMES[scheme].precision]
+        is_alone = self._part == "alone"
+        servers = {
+            f"Glossa {scheme}, gRPC": glossa_server(bundle),
+            f"CTranslate2 {kind} in the same service, gRPC": ctranslate2_server(
+                bundle,
+                self._model.ctranslate2(kind),
+                kind=kind,
+                workers=1 if is_alone else processors,
+                window_ms=0.0 if is_alone else 5.0,
+                environment=ENVIRONMENTS[ROOMY],
+            ),
+        }
+        jobs = {}
+        for name, server in servers.items():
+            address, _ = self._stack.enter_context(server)
+            worker = self._stack.enter_context(Worker("client" if is_alone else "lean", address, self.work))
+            jobs[name] = self._job(worker, {"texts": str(texts), **self._order})
+        return jobs
 
     def _peer(self, kind: str, environment: str) -> Worker:
         key = kind, environment
@@ -144,7 +170,7 @@ class Comparison:
             )
         return self._peers[key]
 
-    def _job(self, worker: Worker, order: dict[str, Any]) -> Callable[[], float]:
+    def _job(self, worker: Worker | Workers, order: dict[str, Any]) -> Callable[[], float]:
         return lambda: worker.rate(count=self._count, **order)
 
 
@@ -154,17 +180,27 @@ def environments(*, is_quick: bool) -> list[str]:
     return [name for name in known if name != INTEL_ONLY or machine()["family"].startswith("GenuineIntel")]
 
 
-def judge(part: str, schemes: list[str], figures: dict[str, Spread], suffix: str) -> list[Verdict]:
-    has_amx = "amx_int8" in machine()["flags"]
+def judge(part: str, schemes: list[str], figures: dict[str, Spread], *, is_random: bool) -> list[Verdict]:
+    """The ratios that have a bar: of engines, and over gRPC, where the peer is the faster of both its forms for a model
+    of random weights, and the one in the same service for real sentences."""
+    has_amx, suffix = "amx_int8" in machine()["flags"], "" if is_random else ", real sentences"
     verdicts = []
     for scheme in schemes:
-        kind = KINDS[SCHEMES[scheme].precision]
-        theirs = max(
+        precision = SCHEMES[scheme].precision
+        kind = KINDS[precision]
+        alone = max(
             (spread.median, name) for name, spread in figures.items() if name.startswith(f"CTranslate2 {kind},")
         )
+        served_bar = SERVED_BARS.get((part, precision)) if is_random else SMALL_BARS[part]
+        served_name = f"CTranslate2 {kind} in the same service, gRPC"
+        served = (figures[served_name].median, served_name) if served_name in figures and not is_random else alone
         wanted = bar(part, scheme, has_amx=has_amx)
-        for name, limit in ((f"Glossa {scheme}", wanted), (f"Glossa {scheme}, gRPC", (GRPC_BAR, ""))):
-            if name in figures and limit is not None:
+        limits = {
+            f"Glossa {scheme}": (alone, wanted),
+            f"Glossa {scheme}, gRPC": (served, served_bar and (served_bar, "")),
+        }
+        for name, (theirs, limit) in limits.items():
+            if name in figures and limit:
                 ratio = figures[name].median / theirs[0]
                 measure = f"{PART_LABELS[part]}, {name.removeprefix('Glossa ')} against CTranslate2 {kind}{suffix}"
                 verdicts.append(Verdict(measure, round(ratio, 3), limit[0], aim=limit[1], note=theirs[1]))
@@ -192,11 +228,11 @@ def compare_speed_ctranslate2(options: argparse.Namespace) -> None:
             jobs |= run.peers(kind, processors)
         for scheme in schemes:
             jobs |= run.ours(scheme, processors)
-        if part == "alone":
-            jobs |= next((run.served(scheme) for scheme in schemes if SCHEMES[scheme].precision == "int8"), {})
+        if part == "alone" or not model.is_random:
+            served = next((scheme for scheme in schemes if SCHEMES[scheme].precision == "int8"), None)
+            jobs |= run.served(served, processors) if served else {}
         figures = interleaved(jobs, options.repetitions)
-    suffix = "" if model.is_random else ", real sentences"
     unit = "sentences/s" if not model.is_random else "sentences/s of 20 source and 30 target tokens"
     result: dict[str, Any] = {"part": part, "unit": unit, "sentences": count, **figures}
     result["single trials"] = {name: round(rate, 2) for name, rate in run.tried.items()}
-    report(result, judge(part, schemes, figures, suffix), as_json=options.json)
+    report(result, judge(part, schemes, figures, is_random=model.is_random), as_json=options.json)

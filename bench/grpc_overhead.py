@@ -20,7 +20,6 @@ import json
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +30,7 @@ from bench.peer_server import ctranslate2_server, glossa_server
 from bench.process_tree import memory_mb
 from bench.sentences import sentence_pairs
 from bench.speed_models import MODEL_OPTIONS, SpeedModel, Workload, chosen_model
-from bench.speed_worker import HUGE_PAGES, Worker
+from bench.speed_worker import HUGE_PAGES, Worker, Workers
 from export.bundle import load_bundle
 from export.manifest import TOKENIZER
 from export.passes.quantization_scheme import SCHEMES
@@ -92,7 +91,7 @@ def overhead(asked: Sentences, count: int, repetitions: int) -> tuple[dict[str, 
         workers = [stack.enter_context(Worker("glossa", asked.bundle, asked.work, HUGE_PAGES)) for _ in range(engines)]
         address, _ = stack.enter_context(glossa_server(asked.bundle, HUGE_PAGES))
         clients = {kind: stack.enter_context(Worker(kind, address, asked.work)) for kind in CLIENTS.values()}
-        threads = stack.enter_context(ThreadPoolExecutor(engines))
+        each = Workers(workers)
 
         def ask(name: str) -> float:
             how, client = kinds[name]
@@ -105,13 +104,8 @@ def overhead(asked: Sentences, count: int, repetitions: int) -> tuple[dict[str, 
             return float(answer["tokens"] / answer["seconds"])
 
         def apart() -> float:
-            """Each process answers its share of the sentences with one engine."""
-
-            def share(place: int) -> dict[str, Any]:
-                return workers[place](first=place, every=engines, count=count, engines=1, **order)
-
-            answers = list(threads.map(share, range(engines)))
-            return float(sum(answer["tokens"] for answer in answers) / max(answer["seconds"] for answer in answers))
+            answer = each(count=count, **order)
+            return float(answer["tokens"] / answer["seconds"])
 
         jobs: dict[str, Callable[[], float]] = {ONE_PROCESS: together, PROCESSES: apart}
         figures = interleaved({**jobs, **{name: partial(ask, name) for name in kinds}}, repetitions)

@@ -172,10 +172,11 @@ def ctranslate2_server(
     kind: str = "int8",
     workers: int = 2,
     threads: int = 1,
+    window_ms: float = 5.0,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[str, int]]:
     """The same with CTranslate2 in the engines' place."""
-    flags = ["--kind", kind, "--workers", str(workers), "--threads", str(threads)]
+    flags = ["--kind", kind, "--workers", str(workers), "--threads", str(threads), "--window-ms", str(window_ms)]
     with _listening(["-m", "bench.peer_server", str(bundle), str(directory), *flags], environment) as found:
         yield found
 

@@ -27,7 +27,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,29 @@ class Worker(Pipe):
     def __call__(self, **order: Any) -> dict[str, Any]:
         """Does one order: {"seconds", "cpu_s", "tokens", "sentences"}. Raises PipeFailed."""
         return super().__call__(**{"work": self._work, **order})
+
+    def rate(self, **order: Any) -> float:
+        """Sentences a second."""
+        answer = self(**order)
+        return float(answer["sentences"] / answer["seconds"])
+
+
+class Workers:
+    """Several workers of the engine `glossa` that share the sentences of an order, as engine processes do."""
+
+    def __init__(self, workers: Sequence[Worker], engines: int = 1) -> None:
+        """engines: of each worker."""
+        self._workers, self._engines = workers, engines
+        self._threads = ThreadPoolExecutor(len(workers))
+
+    def __call__(self, **order: Any) -> dict[str, Any]:
+        """As `Worker`; seconds until the last one is done."""
+        shares = [{**order, "first": place, "every": len(self._workers)} for place in range(len(self._workers))]
+        answers = list(
+            self._threads.map(lambda worker, share: worker(engines=self._engines, **share), self._workers, shares)
+        )
+        total = {name: sum(answer[name] for answer in answers) for name in ("cpu_s", "tokens", "sentences")}
+        return {"seconds": max(answer["seconds"] for answer in answers), **total}
 
     def rate(self, **order: Any) -> float:
         """Sentences a second."""

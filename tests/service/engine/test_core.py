@@ -1,3 +1,4 @@
+import itertools
 import random
 from typing import Any
 
@@ -242,7 +243,7 @@ def test_streams_share_a_rate_of_messages_and_lose_no_token(manual):
     for times in streamed(manual, every, messages_per_s=0, turn_s=0.01):
         assert len(times) == 20, "one for every token"
     for times in streamed(manual, paced, messages_per_s=110, turn_s=0.01):
-        gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+        gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
         assert times[0] == pytest.approx(0.01), "the first token does not wait"
         assert gaps[:-1] == pytest.approx([0.04] * len(gaps[:-1])), "4 streams, 36 ms at least"
         assert times[-1] == pytest.approx(0.2), "nor does the end"
@@ -251,7 +252,7 @@ def test_streams_share_a_rate_of_messages_and_lose_no_token(manual):
 
 def test_no_token_of_a_stream_waits_longer_than_the_limit(manual):
     for times in streamed(manual, [Sink() for _ in range(4)], messages_per_s=1, turn_s=0.03):
-        gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+        gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
         assert gaps[:-1] == pytest.approx([0.12] * len(gaps[:-1])), "the first turn after 0.1 s"
 
 
