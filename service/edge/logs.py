@@ -7,6 +7,7 @@ reader without a limit. Texts of users are logged only with `log_text`.
 
 from __future__ import annotations
 
+import json
 import logging
 import queue
 import sys
@@ -15,15 +16,13 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal, TextIO
 
-import msgspec
-
 ERROR, WARNING = logging.ERROR, logging.WARNING
 LOGGER = logging.getLogger("glossa")
 COLOURS = {"WARNING": 33, "ERROR": 31, "CRITICAL": 31}
 MAX_WAITING = 10_000  # lines, some 5 MB
 CLOSE_S = 2.0
 GATHER_S = 0.02  # for further lines, before one write: to write each by itself took an event loop 40 us a request more
-_JSON = msgspec.json.Encoder(enc_hook=str)
+_JSON = json.JSONEncoder(ensure_ascii=False, default=str)
 
 
 class JsonFormatter(logging.Formatter):
@@ -39,7 +38,7 @@ class JsonFormatter(logging.Formatter):
         }
         if exception := _exception(self, record):
             line["exception"] = exception
-        return _JSON.encode(line).decode()
+        return _JSON.encode(line)
 
 
 class PrettyFormatter(logging.Formatter):
