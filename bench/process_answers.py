@@ -3,7 +3,7 @@
 All requests go to the process pool of a server, and to an engine pool in this process, concurrently: greedy, beams,
 samples, penalties, bans, constraints, grammars, scores of given targets, embeddings, and attention weights where the
 bundle has them; about half of those that can be are streamed. Compared is all that an answer has except its times:
-text, the text of deltas, tokens, log-probabilities, scores, arrays. Exits with 1 when any answer differs.
+text, tokens, log-probabilities, scores, arrays. Exits with 1 when any answer differs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from service.engine_process.open_engines import open_engines
 from service.engine_settings import EngineSettings
 from service.errors import RequestError
 from service.options import DecodingOptions
-from service.request import Request, TextDelta
+from service.request import Finished, Request, TextDelta
 
 WORD = ("the first word of the request's text",)  # which a closed vocabulary knows
 DECODED: dict[str, dict[str, Any]] = {
@@ -121,7 +121,8 @@ def exact(value: Any) -> Any:
 
 
 async def answers(pool: Pool, requests: list[Request]) -> list[Any]:
-    """The exact answers, each with the text and the tokens of its deltas; errors as their reason and message."""
+    """The exact answers, each with its whole text and tokens: their division among events depends on time. Errors as
+    their reason and message."""
     loop = asyncio.get_running_loop()
 
     def ask(request: Request) -> asyncio.Future[Any]:
@@ -131,9 +132,13 @@ async def answers(pool: Pool, requests: list[Request]) -> list[Any]:
             if isinstance(event, TextDelta):
                 deltas.append(event)
                 return
-            end = (ERROR, event.reason, str(event)) if isinstance(event, RequestError) else exact(event)
-            text, tokens = "".join(delta.text for delta in deltas), [token for one in deltas for token in one.tokens]
-            ended.set_result((text, tokens, end))
+            if isinstance(event, Finished):
+                text = "".join([delta.text for delta in deltas]) + event.text
+                tokens = (*(token for delta in deltas for token in delta.tokens), *event.tokens)
+                ended.set_result(exact(dataclasses.replace(event, text=text, tokens=tokens)))
+            else:
+                assert isinstance(event, RequestError)
+                ended.set_result((ERROR, event.reason, str(event)))
 
         try:
             pool.submit(request, loop, sink)
@@ -170,7 +175,7 @@ async def measure(settings: ServerSettings, options: argparse.Namespace) -> tupl
     for request, mine, theirs in zip(requests, expected, found, strict=True):
         name = request.request_id.rpartition(" ")[0]
         total[name] += 1
-        failed[name] += mine[2][0] == ERROR
+        failed[name] += mine[0] == ERROR
         wrong[name] += mine != theirs
         if mine != theirs and wrong.total() <= SHOWN:
             print(f"{request.request_id}\n  in this process: {mine}\n  in another one: {theirs}", file=sys.stderr)

@@ -316,5 +316,5 @@ async def test_300_mixed_requests_get_the_answers_of_engines_in_one_process(
     expected = await answers_of_this_process(tiny_attention_bundle, same, requests)
     kinds = [request.request_id.rpartition(" ")[0] for request in requests]
     assert [kind for kind, mine, theirs in zip(kinds, expected, found, strict=True) if mine != theirs] == []
-    answered = {kind for kind, (_, _, end) in zip(kinds, found, strict=True) if end[0] != ERROR}
+    answered = {kind for kind, answer in zip(kinds, found, strict=True) if answer[0] != ERROR}
     assert answered >= {"greedy", "beam 4", "sampling", "penalties", "phrases", "prefix", "score", "attention"}
