@@ -96,7 +96,9 @@ def test_an_end_under_load_costs_only_the_requests_of_its_process(tiny_translati
         answered, failed = asyncio.run(load(server, lambda: os.kill(victim, number), count))
 
         ended = server.wait_for("engine_process_ended")
-        assert (ended["reason"], ended["how"]) == (reason, how)
+        assert (ended["reason"], ended["how"]) == (reason, how), [
+            line for line in server.events if line["level"] != "info"
+        ]
         assert (answered.total() + len(failed), len(failed)) == (count, ended["lost_requests"])
         assert set(answered) == right
         assert failed, "nothing was lost: the load was over before"
