@@ -185,8 +185,7 @@ def bundle_to_serve(given: Path | None) -> Iterator[Path]:
             export_model(tiny_model(tiny_config()), tiny_tokenizer(), path, ExportOptions(texts=TEXTS))
         else:
             shutil.copytree(given, path)
-        for item in (Path(directory), path, *path.rglob("*")):
-            item.chmod(0o755 if item.is_dir() else 0o644)
+        Path(directory).chmod(0o755)  # the bundle in it is for all already
         yield path
 
 

@@ -243,6 +243,8 @@ def write_bundle(path: Path, build: Callable[[Path], Manifest], *, replace: bool
     with new_directory(path, replace=taken) as partial:
         manifest = build(partial)
         names = sorted(str(file.relative_to(partial).as_posix()) for file in partial.rglob("*") if not file.is_dir())
+        for name in names:  # external weights are written for their owner only, but a server has a user of its own
+            (partial / name).chmod(partial.stat().st_mode & 0o666)
         digests = {
             name: FileDigest(sha256=digest_of_file(partial / name), bytes=(partial / name).stat().st_size)
             for name in names

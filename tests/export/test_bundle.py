@@ -282,3 +282,17 @@ def test_a_bundle_can_be_read_by_others_than_its_writer(written):
     umask = os.umask(0)
     os.umask(umask)
     assert written.stat().st_mode & 0o777 == 0o777 & ~umask
+    assert {file.stat().st_mode & 0o777 for file in written.rglob("*") if file.is_file()} == {0o666 & ~umask}
+
+
+def test_files_that_only_their_writer_could_read_are_opened_to_the_others(tmp_path):
+    def fill_privately(directory):
+        manifest = fill(directory)
+        for file in directory.rglob("*"):
+            if file.is_file():
+                file.chmod(0o600)
+        return manifest
+
+    write_bundle(tmp_path / "bundle", fill_privately)
+    modes = {file.stat().st_mode for file in (tmp_path / "bundle").rglob("*") if file.is_file()}
+    assert modes == {(tmp_path / "bundle" / "manifest.json").stat().st_mode}
