@@ -22,7 +22,7 @@ from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from glossa.version import VERSION
 from service.config import ServerSettings
@@ -30,6 +30,7 @@ from service.edge import logs
 from service.edge.calls import Calls
 from service.edge.catalog import SERVICES as SERVICES_OF_TASK
 from service.edge.catalog import Catalog
+from service.edge.checked_services import CheckedServices
 from service.edge.health import Health
 from service.edge.metrics import CONTENT_TYPE, Metrics
 from service.edge.open_model import ModelOpener
@@ -42,6 +43,7 @@ from service.process_memory import settle
 
 BEAT_S = 0.5  # how often the event loop shows that it runs
 MAX_PENDING = 1 << 16  # calls without a handler yet; beyond its default of 1,000 grpc silently ends some as CANCELLED
+REFLECTION = "grpc.reflection.v1.ServerReflection"  # its messages are those of v1alpha, which older clients ask for
 SETTLE_S = 5.0  # for handlers that grpc has aborted to end
 
 OpenModel = Callable[[str, Path], Awaitable[ServedModel]]
@@ -88,7 +90,7 @@ class Server:
         self.port = self.http_port = 0  # those in use, once started
         self.metrics = Metrics(RPCS, version=VERSION, commit=settings.commit)
         self._open_model = open_model or ModelOpener(settings, self.metrics).open
-        self.calls = Calls(self.metrics, settings)
+        self.calls = Calls(self.metrics, settings, self._predicted_s)
         self._models: list[ServedModel] = []
         self.health = Health(SERVICES)
         self._ops: OpsServer | None = None
@@ -112,10 +114,15 @@ class Server:
         )
         handlers = generic_handlers(self.calls, Catalog(self._models, limits), log_text=settings.log_text)
         self._grpc.add_generic_rpc_handlers(tuple(handlers))
-        health_pb2_grpc.add_HealthServicer_to_server(self.health, self._grpc)
+        urgent: Any = CheckedServices(self._grpc, is_urgent=True)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, urgent)
         if settings.reflection:
-            names = (*SERVICES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME)
-            reflection.enable_server_reflection(names, self._grpc)
+            health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+            names = (*SERVICES, health_name, REFLECTION, reflection.SERVICE_NAME)
+            servicer = reflection.aio.ReflectionServicer(names)
+            for name in (REFLECTION, reflection.SERVICE_NAME):
+                services = CheckedServices(self._grpc, name)
+                reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, services)  # type: ignore[no-untyped-call]
         await self._grpc.start()
         self.state = "ready"
         self._show_health()
@@ -157,6 +164,7 @@ class Server:
             self._beating.cancel()
         if self._ops is not None:
             await asyncio.to_thread(self._ops.close)
+        self.calls.close()
         self.state = "stopped"
         logs.event("stopped")
 
@@ -174,6 +182,9 @@ class Server:
         except RuntimeError as error:
             raise StartupError(f"port: cannot listen on {host}:{port}: {error}; choose another with --port") from None
         return bound
+
+    def _predicted_s(self) -> float:
+        return min([model.pool.predicted_s() for model in self._models], default=0.0)
 
     async def _beat(self) -> None:
         cpu_s = 0.0
@@ -264,6 +275,8 @@ def server_options(settings: ServerSettings) -> list[tuple[str, int]]:
         ("grpc.server_handshake_timeout_ms", ms(settings.handshake_timeout_s)),
         ("grpc.keepalive_time_ms", ms(settings.keepalive_time_s)),
         ("grpc.keepalive_timeout_ms", ms(settings.keepalive_timeout_s)),
+        # Of every ping, by default a minute. The one above alone closes no peer whose kernel still acknowledges.
+        ("grpc.http2.ping_timeout_ms", ms(settings.keepalive_timeout_s)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", ms(settings.min_ping_interval_s)),
         ("grpc.max_connection_age_ms", ms(settings.max_connection_age_s)),

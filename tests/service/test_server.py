@@ -9,6 +9,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
+from bench.lean_client import ACK, PREFACE, SETTINGS, frame
 from glossa.client import AsyncClient, ClientError
 from glossa.v1 import glossa_pb2, glossa_pb2_grpc
 from glossa.version import VERSION
@@ -220,6 +221,16 @@ async def test_a_tls_client_is_rejected():
         await asyncio.to_thread(greet)
         async with AsyncClient(edge.address) as client:
             assert (await client.translate(TEXT)).text
+
+
+async def test_a_peer_that_reads_no_ping_is_closed_though_its_kernel_acknowledges():
+    async with running(keepalive_time_s=1.0, keepalive_timeout_s=0.5) as edge:
+        host, _, port = edge.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(PREFACE + frame(SETTINGS, 0, 0) + frame(SETTINGS, ACK, 0))
+        async with asyncio.timeout(30):
+            assert await reader.read(-1), "returns at the end of the connection"
+        writer.close()
 
 
 def test_server_options_bound_untrusted_clients():
