@@ -59,7 +59,7 @@ TOPICS = {
         "speculation",
         "quantised-quality",
     ),
-    "promises": ("invariance", "soak", "kill-resume", "process-answers", "process-faults"),
+    "promises": ("invariance", "soak", "kill-resume", "process-answers", "process-faults", "overload", "hardness"),
 }
 CASES = {name: f"bench.{name.replace('-', '_')}" for names in TOPICS.values() for name in names}
 

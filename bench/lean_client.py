@@ -21,7 +21,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 END_STREAM = ACK = 1
 END_HEADERS = 4
-MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE = 3, 4
+HEADER_TABLE_SIZE, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE = 1, 3, 4
 MOST = (1 << 31) - 1
 FRAME_HEADER = 9
 MESSAGE_HEADER = struct.Struct(">?I")  # compressed, length
@@ -35,13 +35,15 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
-def _literal(name: bytes, value: bytes) -> bytes:
+def literal(name: bytes, value: bytes) -> bytes:
     """A header field without indexing or Huffman code (RFC 7541, 6.2.2). Both are shorter than 127 bytes."""
     return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
 class LeanConnection:
     """Unary and server-streaming calls, any number of them concurrently. Of an answer, the last message is kept."""
+
+    settings = struct.pack(">HI", INITIAL_WINDOW_SIZE, MOST)
 
     def __init__(self, address: str) -> None:
         """address: HOST:PORT."""
@@ -53,9 +55,8 @@ class LeanConnection:
         self._received = bytearray()
         self._keys: dict[int, int] = {}  # of open calls, by stream
         self._bodies: dict[int, list[bytes]] = {}
-        settings = struct.pack(">HI", INITIAL_WINDOW_SIZE, MOST)
         window = struct.pack(">I", MOST - 65_535)
-        self._socket.sendall(PREFACE + frame(SETTINGS, 0, 0, settings) + frame(WINDOW_UPDATE, 0, 0, window))
+        self._socket.sendall(PREFACE + frame(SETTINGS, 0, 0, self.settings) + frame(WINDOW_UPDATE, 0, 0, window))
         self._window = MOST  # bytes that the server may still send, at least
 
     def fileno(self) -> int:
@@ -83,11 +84,11 @@ class LeanConnection:
                 answers[place] = answer
         return answers
 
-    def start(self, path: str, messages: Iterable[tuple[int, bytes]]) -> None:
-        """Opens a call for each (key, message), whatever the server's limit."""
+    def start(self, path: str, messages: Iterable[tuple[int, bytes]], fields: bytes = b"") -> None:
+        """Opens a call for each (key, message), whatever the server's limit. fields: more of its headers."""
         headers = b"\x83\x86" + b"\x04" + bytes([len(path)]) + path.encode()  # POST, http, :path
         headers += b"\x01" + bytes([len(self._authority)]) + self._authority
-        headers += _literal(b"content-type", b"application/grpc") + _literal(b"te", b"trailers")
+        headers += literal(b"content-type", b"application/grpc") + literal(b"te", b"trailers") + fields
         calls = b""
         for key, message in messages:
             stream, self._next_stream = self._next_stream, self._next_stream + 2
@@ -102,6 +103,8 @@ class LeanConnection:
         with it, if any. Raises CallFailed."""
         found = []
         for kind, flags, stream, payload in self._frames():
+            if kind in (RST_STREAM, GOAWAY):
+                raise CallFailed(f"the server ended stream {stream}: {payload!r}")
             if kind == DATA:
                 self._bodies[stream].append(payload)
             if flags & END_STREAM:
@@ -109,7 +112,7 @@ class LeanConnection:
         return found
 
     def _frames(self) -> list[tuple[int, int, int, bytes]]:
-        """Frames of data and headers that have come by now, if any; those of the connection are answered."""
+        """Frames that have come by now, of data, headers and ends, if any; others of the connection are answered."""
         chunk = self._socket.recv(1 << 18)
         if not chunk:
             raise CallFailed("the server closed the connection")
@@ -122,14 +125,12 @@ class LeanConnection:
             if end > len(received):
                 break
             payload, at = bytes(received[at + FRAME_HEADER : end]), end
-            if kind in (DATA, HEADERS):
+            if kind in (DATA, HEADERS, RST_STREAM, GOAWAY):
                 found.append((kind, flags, stream, payload))
             elif kind in (SETTINGS, PING) and not flags & ACK:
                 replies += frame(kind, ACK, 0, payload if kind == PING else b"")
                 if kind == SETTINGS:
                     self._learn(payload)
-            elif kind in (RST_STREAM, GOAWAY):
-                raise CallFailed(f"the server ended stream {stream}: {payload!r}")
         del received[:at]
         self._window -= len(chunk)
         if self._window < MOST // 2:

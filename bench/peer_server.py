@@ -74,6 +74,9 @@ class CTranslate2Pool:
         self._arrivals.put(Waiting(request, loop, sink, time.monotonic()))
         return lambda: None
 
+    def predicted_s(self) -> float:
+        return 0.0
+
     def problems(self) -> list[str]:
         return [] if self.is_ready else ["a translation failed"]
 

@@ -1,0 +1,141 @@
+"""Measures the promises of docs/RELIABILITY.md one after another, and rewrites its figures: `make hardness`.
+
+Every promise is a case of its own, which says what it measures (`python -m bench CASE --help`). One that fails, or that
+takes too long, is a missed promise and does not affect the others. Nothing else should run on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.case import Flag, case
+from bench.measure import machine, versions
+from export.bundle import load_manifest
+
+BEGIN, END = "<!-- hardness: begin, rewritten by `make hardness` -->", "<!-- hardness: end -->"
+LIMIT_S = 900.0  # of one case
+
+
+class Promise(NamedTuple):
+    """What is promised, and the flags of the case that measures it, in full and in a few seconds."""
+
+    text: str
+    command: str
+    smoke: str
+
+
+def promises(bundle: Path) -> list[Promise]:
+    """Those that a bundle can show."""
+    given = f"--bundle {shlex.quote(str(bundle))}"
+    found = [
+        Promise(
+            "a process that is killed or stopped costs its own requests one UNAVAILABLE each",
+            f"process-faults {given} --gap-s 15.5",
+            f"process-faults {given} --kills 2 --stops 1 --gap-s 2",
+        ),
+        Promise(
+            "answers are those of engines in one process, bit for bit",
+            f"process-answers {given}",
+            f"process-answers {given} --requests 200",
+        ),
+        Promise("a killed training run resumes bit-identically", "kill-resume --kills 20", "kill-resume --kills 2"),
+    ]
+    if load_manifest(bundle).task == "translation":
+        load = f"overload {given}"
+        found.insert(0, Promise("answers in time, and refusals in time, beyond capacity", load, f"{load} --seconds 3"))
+    return found
+
+
+def measure(promise: Promise, *, smoke: bool) -> dict[str, Any]:
+    """The verdicts of a case."""
+    command = promise.smoke if smoke else promise.command
+    is_text = command.startswith("kill-resume")  # which prints no JSON
+    began_s = time.monotonic()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "bench", *shlex.split(command), *([] if is_text else ["--json"])],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return {"command": command, "problem": f"not finished within {LIMIT_S:g} s", "verdicts": []}
+    found: dict[str, Any] = {"command": command, "seconds": time.monotonic() - began_s, "verdicts": []}
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    if is_text:
+        met = done.returncode == 0
+        verdict = {"measure": done.stdout.strip(), "figure": float(met), "bar": 1.0, "unit": "", "met": met}
+        found["verdicts"] = [{**verdict, "is_limit": False}]
+    elif lines:
+        found |= json.loads(lines[-1])
+    else:
+        found["problem"] = f"status {done.returncode}: {done.stderr.strip()[-500:]}"
+    return found
+
+
+def section(promised: list[tuple[Promise, dict[str, Any]]]) -> str:
+    """The figures in Markdown, markers included."""
+    where = machine()
+    packages = ", ".join(f"{name} {version}" for name, version in versions().items())
+    lines = [
+        BEGIN,
+        f"Measured on {datetime.date.today().isoformat()} on {where['processors']} processors of {where['model']} "
+        f"({where['family']}; {' '.join(where['flags'])}). {packages}.",
+    ]
+    for promise, found in promised:
+        title = promise.text[0].upper() + promise.text[1:]
+        lines += ["", f"**{title}** (`python -m bench {_without_folders(found['command'])}`)", ""]
+        if problem := found.get("problem"):
+            lines.append(f"Not measured: {problem}")
+            continue
+        lines += ["| measure | bar | measured | met |", "|---|---|---|---|"]
+        for verdict in found["verdicts"]:
+            sign, unit = "≤" if verdict["is_limit"] else "≥", f" {verdict['unit']}".rstrip()
+            lines.append(
+                f"| {verdict['measure']} | {sign} {verdict['bar']:g}{unit} | {verdict['figure']:.3g}{unit} | "
+                f"{'yes' if verdict['met'] else '**no**'} |"
+            )
+    return "\n".join([*lines, END])
+
+
+def _without_folders(command: str) -> str:
+    return shlex.join([Path(word).name if "/" in word else word for word in shlex.split(command)])
+
+
+def rewrite(page: Path, text: str) -> None:
+    """Replaces the section between its markers."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{page}: has no section between {BEGIN!r} and {END!r}")
+    page.write_text(before + text + after, encoding="utf-8")
+
+
+@case(
+    bundle=Flag(Path, required=True),
+    smoke=Flag(False, "in a few minutes; too short for figures"),
+    write=Flag(Path, "page whose section is rewritten; default: print it"),
+)
+def hardness(options: argparse.Namespace) -> None:
+    promised = []
+    for promise in promises(options.bundle):
+        found = measure(promise, smoke=options.smoke)
+        promised.append((promise, found))
+        print(f"{promise.text}: {found.get('problem') or 'measured'}", file=sys.stderr)
+        for verdict in found["verdicts"]:
+            met = "met" if verdict["met"] else "MISSED"
+            print(f"  {met}: {verdict['measure']}: {verdict['figure']:.3g}", file=sys.stderr)
+    text = section(promised)
+    if options.write:
+        rewrite(options.write, text)
+    else:
+        print(text)
+    sys.exit(any("problem" in found for _, found in promised))
