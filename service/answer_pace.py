@@ -1,17 +1,24 @@
-"""How fast answers follow each other (`AnswerPace`), for the hint when to try again."""
+"""How fast the engines of a process answer (`AnswerPace`): when to try again, and when an answer can be expected."""
 
 from __future__ import annotations
 
-from service.errors import Overloaded
+from service.errors import DeadlineTooSoon, Overloaded
+from service.request import Finished
 
 MIN_RETRY_S, MAX_RETRY_S = 0.05, 30.0
+WEIGHT = 0.2  # of a new observation
+MARGIN = 1.25  # of a prediction: a request is accepted if its deadline leaves so many times as long
 
 
 class AnswerPace:
-    """Seconds from one final event to the next, smoothed, while there was work."""
+    """Smoothed figures of the answers of one process. They are ratios of means, not means of ratios: an answer that
+    ends alone must not outweigh many that end together."""
 
     def __init__(self, now_s: float) -> None:
-        self._s_per_answer, self._last_s = 0.0, now_s
+        self._last_s = now_s
+        self._gap_s = self._answers = 0.0  # between final events, while there was work; and how many ended together
+        self._service_s = self._rows = self._tokens = 0.0  # of an answer, without its time in the queue
+        self._weight = 0.0  # of all answers in these three
 
     def resume(self, now_s: float) -> None:
         """There is work again: the time without any is left out."""
@@ -19,15 +26,58 @@ class AnswerPace:
 
     def count(self, answers: int, now_s: float) -> None:
         """Counts final events."""
-        self._s_per_answer += 0.2 * ((now_s - self._last_s) / answers - self._s_per_answer)
+        self._gap_s += WEIGHT * (now_s - self._last_s - self._gap_s)
+        self._answers += WEIGHT * (answers - self._answers)
         self._last_s = now_s
+
+    def learn(self, finished: Finished, rows: int) -> None:
+        """Takes in how long an answer took. rows: that were busy beside it, its own included."""
+        timings = finished.timings
+        self._service_s += WEIGHT * (timings.total_s - timings.queue_s - self._service_s)
+        self._rows += WEIGHT * (rows - self._rows)
+        self._tokens += WEIGHT * (finished.generated_tokens - self._tokens)
+        self._weight += WEIGHT * (1 - self._weight)
+
+    def predicted_s(self, unfinished: int, rows: int, max_tokens: int = 0) -> float:
+        """Seconds until the answer to one more request. It waits for its row while `unfinished` fill all `rows`, and
+        then shares the engines with the others: a step takes the longer the more rows it has.
+
+        max_tokens: of the answer, if known. For an idle engine 0 is predicted: what was learned in a slow time must not
+        refuse the requests from which a better pace would be learned.
+        """
+        if not unfinished or not self._rows:
+            return 0.0
+        share = min(1.0, max_tokens * self._weight / self._tokens) if max_tokens and self._tokens else 1.0
+        service_s = self._service_s * min(unfinished + 1, rows) / self._rows
+        return self._s_per_answer * max(0, unfinished + 1 - rows) + share * service_s
+
+    @property
+    def _s_per_answer(self) -> float:
+        return self._gap_s / self._answers if self._answers else 0.0
 
     def retry_after_s(self, waiting: int) -> float:
         """When half of `waiting` requests will have been answered."""
-        return min(MAX_RETRY_S, max(MIN_RETRY_S, self._s_per_answer * waiting / 2))
+        return _bounded(self._s_per_answer * waiting / 2)
 
     def overloaded(self, waiting: int) -> Overloaded:
         """The refusal of one more request while `waiting`, the most that may, wait already."""
         retry_after_s = self.retry_after_s(waiting)
         problem = f"{waiting} requests are waiting already; try again in {retry_after_s:.2g} s"
         return Overloaded(problem, retry_after_s=retry_after_s, limit=waiting)
+
+
+def too_late(predicted_s: float, remaining_s: float) -> DeadlineTooSoon | None:
+    """The refusal of a request whose answer is expected too late for its deadline, or None. Its numbers are rounded, so
+    that few texts are sent again and again under overload."""
+    if MARGIN * predicted_s <= remaining_s:
+        return None
+    retry_after_s = _bounded(float(f"{MARGIN * predicted_s - remaining_s:.2g}"))
+    problem = (
+        f"an answer takes about {predicted_s:.1g} s now, too long for the deadline; allow more time, or try again in "
+        f"{retry_after_s:g} s"
+    )
+    return DeadlineTooSoon(problem, retry_after_s=retry_after_s)
+
+
+def _bounded(seconds: float) -> float:
+    return min(MAX_RETRY_S, max(MIN_RETRY_S, seconds))

@@ -117,6 +117,9 @@ class ServerSettings(BaseSettings):
 
     default_deadline_s: PositiveSeconds = Field(60.0, description="deadline in seconds of requests without one")
     max_deadline_s: PositiveSeconds = Field(600.0, description="limit in seconds of a client's deadline")
+    message_timeout_s: PositiveSeconds = Field(
+        10.0, description="seconds until a call whose message has not come is ended"
+    )
     stall_timeout_s: PositiveSeconds = Field(
         30.0, description="seconds until a stream whose client reads nothing is ended"
     )

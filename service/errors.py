@@ -6,6 +6,7 @@ RequestError                  one request failed; the message is safe to show to
 ├── Unsupported               the model does not support the RPC or an option
 ├── Unsatisfiable             the request's constraints leave no possible token
 ├── Overloaded                the queue is full; try again later
+├── DeadlineTooSoon           the answer is expected after the deadline; allow more time, or try again later
 ├── ShuttingDown              the server is draining
 ├── EngineUnavailable         the engine's process ended, or is being started again; try again
 ├── DeadlineExceeded          the deadline passed before the answer was complete
@@ -85,6 +86,17 @@ class Overloaded(RequestError):
         self.limit = limit
 
 
+class DeadlineTooSoon(RequestError):
+    """The answer is expected after the deadline. retry_after_s: as in Overloaded."""
+
+    reason = "DEADLINE_TOO_SOON"
+    retry_after_s: float
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class ShuttingDown(RequestError):
     """The server is draining."""
 
@@ -129,7 +141,7 @@ class InternalFailure(RequestError):
 
 
 # The errors that reject a request before any work, and those that end an accepted one.
-REJECTIONS = (InvalidRequest, ModelNotFound, Unsupported, Overloaded, ShuttingDown, EngineUnavailable)
+REJECTIONS = (InvalidRequest, ModelNotFound, Unsupported, Overloaded, DeadlineTooSoon, ShuttingDown, EngineUnavailable)
 ENDS = (Cancelled, DeadlineExceeded, Unsatisfiable, ShuttingDown, EngineUnavailable, InternalFailure)
 _KINDS: tuple[type[RequestError], ...] = (*REJECTIONS, *ENDS)
 ERRORS: Mapping[str, type[RequestError]] = {kind.reason: kind for kind in _KINDS}

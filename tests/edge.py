@@ -79,6 +79,7 @@ class FakePool:
     refuse: Exception | None = None
     is_ready: bool = True
     problem: str = ""
+    prediction: float = 0.0
     closed: bool = False
     requests: list[Request] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
@@ -94,6 +95,9 @@ class FakePool:
         if not self.hold:
             loop.call_soon_threadsafe(self.send, sink, self.answer)
         return functools.partial(self.cancel, request)
+
+    def predicted_s(self):
+        return self.prediction
 
     def cancel(self, request):
         self.cancelled.append(request.request_id)

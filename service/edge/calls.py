@@ -7,6 +7,7 @@ not come through here, so they are answered while requests are rejected. Nothing
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import random
 import re
@@ -17,6 +18,8 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from glossa.v1 import glossa_pb2 as pb
+from service.answer_pace import too_late
 from service.config import ServerSettings
 from service.edge import logs
 from service.edge.metrics import Metrics, Rpc
@@ -39,6 +42,8 @@ TRACE = re.compile(
     r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*"
 )  # https://www.w3.org/TR/trace-context/
 SAFE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+REFUSALS_LOGGED_S = 1.0
+MODELS = pb.DESCRIPTOR.services_by_name["ModelService"].full_name  # the only service without engines
 RETRY_WHEN_FULL_S = 0.5  # when the whole server, not one queue, is full
 
 _IDS = random.Random()  # names, not secrets: random bits of the operating system take 0.1 ms
@@ -71,8 +76,15 @@ class Call:
 class Calls:
     """All calls of a server. Lives on the event-loop thread."""
 
-    def __init__(self, metrics: Metrics, settings: ServerSettings) -> None:
-        self._metrics, self._settings = metrics, settings
+    def __init__(
+        self,
+        metrics: Metrics,
+        settings: ServerSettings,
+        predicted_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """predicted_s: see `Pool.predicted_s`; of the model that would answer soonest."""
+        self._metrics, self._settings, self._predicted_s = metrics, settings, predicted_s
+        self._refused: collections.Counter[tuple[str, str]] = collections.Counter()  # not logged yet, by method, reason
         self._open: set[Call] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -86,13 +98,20 @@ class Calls:
         """Returns when no call is being handled. grpc's own stop() returns before aborted handlers have ended."""
         await self._idle.wait()
 
-    async def run(self, rpc: Rpc, behaviour: Callable[..., Any], message: Message | None, context: Any) -> Any:
-        """Handles one RPC from start to end. message: None if its bytes could not be parsed."""
+    def close(self) -> None:
+        """Logs what has not been logged yet."""
+        self._log_refusals()
+
+    async def run(self, rpc: Rpc, behaviour: Callable[..., Any], context: Any) -> Any:
+        """Handles one RPC from start to end: admitted first, and only then is its message read."""
         call = self._begin(rpc, context)
+        if refusal := self._refusal(call):
+            self._refuse(call, refusal)
+            await abort(context, refusal, call.trailers)
         error: RequestError | None = None
         response = None
         try:
-            self._admit(message)
+            message = await self._message(context)
             if rpc.type == "unary":
                 response = await behaviour(message, call)
                 call.messages = 1
@@ -116,7 +135,7 @@ class Calls:
         context.set_trailing_metadata(call.trailers)
         return response
 
-    async def _stream(self, behaviour: Callable[..., Any], message: Message | None, call: Call, context: Any) -> None:
+    async def _stream(self, behaviour: Callable[..., Any], message: Message, call: Call, context: Any) -> None:
         timer = _StallTimer(self._settings.stall_timeout_s)
         async with timer, contextlib.aclosing(behaviour(message, call)) as responses:
             async for response in responses:
@@ -134,17 +153,47 @@ class Calls:
         limit_s = self._settings.default_deadline_s if remaining_s is None else remaining_s
         limit_s = min(limit_s, self._settings.max_deadline_s)
         call = Call(rpc, *_ids(context), now_s, now_s + limit_s)
-        self._open.add(call)
-        self._idle.clear()
         self._metrics.rpc_started(rpc)
         return call
 
-    def _admit(self, message: Message | None) -> None:
-        if len(self._open) > (limit := self._settings.max_requests):
+    def _refusal(self, call: Call) -> RequestError | None:
+        """Why a call is refused before its message has been read, or None: then it is open."""
+        if len(self._open) >= (limit := self._settings.max_requests):
             problem = f"the server already handles {limit} requests; try again in {RETRY_WHEN_FULL_S} s"
-            raise Overloaded(problem, retry_after_s=RETRY_WHEN_FULL_S, limit=limit)
+            return Overloaded(problem, retry_after_s=RETRY_WHEN_FULL_S, limit=limit)
+        if call.rpc.service != MODELS and (error := too_late(self._predicted_s(), call.deadline_s - call.started_s)):
+            return error
+        self._open.add(call)
+        self._idle.clear()
+        return None
+
+    def _refuse(self, call: Call, error: RequestError) -> None:
+        """Counts a refusal. Under overload a log line for each would cost more than the refusal."""
+        seconds = time.monotonic() - call.started_s
+        self._metrics.rpc_handled(call.rpc, code=status_code(error).value[0], seconds=seconds, messages=0)
+        self._metrics.request_rejected(error)
+        if not self._refused:
+            asyncio.get_running_loop().call_later(REFUSALS_LOGGED_S, self._log_refusals)
+        self._refused[f"{call.rpc.service}/{call.rpc.method}", error.reason] += 1
+
+    def _log_refusals(self) -> None:
+        for (method, reason), count in self._refused.items():
+            logs.event("refused", {"method": method, "reason": reason, "count": count}, level=logs.WARNING)
+        self._refused.clear()
+
+    async def _message(self, context: Any) -> Message:
+        """The message of a call. It counts as a request while it waits for it."""
+        limit_s = self._settings.message_timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                message: Any = await context.read()
+        except TimeoutError:
+            raise DeadlineExceeded(f"no message came within {limit_s:g} s") from None
+        if message is grpc.aio.EOF:
+            raise InvalidRequest("request", "is missing: the call ended without a message")
         if message is None:
             raise InvalidRequest("request", "is not a message of this method, or has text that is not UTF-8")
+        return message  # type: ignore[no-any-return]
 
     def _end(self, call: Call, error: RequestError | None) -> None:
         self._open.discard(call)

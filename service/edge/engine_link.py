@@ -234,7 +234,9 @@ class EngineLink:
     def _dispatch(self, turn: Turn) -> None:
         for ticket, delta in turn.deltas:
             self._give(ticket, delta, is_last=False)
+        rows = turn.state.rows + len(turn.ends)
         for ticket, finished in turn.ends:
+            self.pace.learn(finished, rows)
             self._give(ticket, finished, is_last=True)
         for ticket, failure in turn.failures:
             self._give(ticket, error_of(failure), is_last=True)

@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from service.answer_pace import too_late
 from service.edge import logs
 from service.edge.engine_link import EXIT_S, EndReason, EngineLink, deliver
 from service.errors import EngineUnavailable, RequestError, ShuttingDown, StartupError
@@ -132,6 +133,11 @@ class ProcessPool:
             if not link.is_open and _is_failing(deaths, now_s)
         ]
 
+    def predicted_s(self) -> float:
+        """See `service.edge.served_model.Pool`."""
+        link = min(filter(_is_open, self._links), key=_unfinished, default=None)
+        return link.pace.predicted_s(len(link.receivers), self._limits.rows) if link else 0.0
+
     def submit(self, request: Request, loop: asyncio.AbstractEventLoop, sink: EventSink) -> Cancel:
         """Accepts a request: `sink` gets its events, the last of them Finished or a RequestError.
 
@@ -146,6 +152,10 @@ class ProcessPool:
             raise EngineUnavailable(problem, retry_after_s=RESTART_S)
         if len(link.receivers) >= self._limits.rows + self._limits.queued:
             raise link.pace.overloaded(self._limits.queued)
+        if request.deadline_s is not None:
+            predicted_s = link.pace.predicted_s(len(link.receivers), self._limits.rows, request.max_tokens)
+            if error := too_late(predicted_s, request.deadline_s - self._clock()):
+                raise error
         ticket = next(self._tickets)
         link.submit(ticket, request, sink)
         return partial(link.cancel, ticket)

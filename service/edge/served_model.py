@@ -27,6 +27,9 @@ class Pool(Protocol):
         """Queues the request; its events reach `sink` on the thread of `loop`. Returns what cancels it. Raises
         Overloaded, ShuttingDown or EngineUnavailable instead."""
 
+    def predicted_s(self) -> float:
+        """Seconds until the answer to one more request is expected; 0: not known."""
+
     async def aclose(self) -> None:
         """Stops the engines. Returns when nothing of them is left."""
 

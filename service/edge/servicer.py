@@ -224,8 +224,8 @@ def generic_handlers(calls: Calls, catalog: Catalog, *, log_text: bool = False) 
 def _method_handler(calls: Calls, rpc: Rpc, behaviour: Callable[..., Any], method: Any) -> Any:
     request_type, response_type = method.input_type._concrete_class, method.output_type._concrete_class
 
-    async def handle(message: Message | None, context: Any) -> Any:
-        return await calls.run(rpc, behaviour, message, context)
+    async def handle(_messages: Any, context: Any) -> Any:
+        return await calls.run(rpc, behaviour, context)
 
     def parse(data: bytes) -> Message | None:
         """Bytes to message, or None: an exception here would reach the client as UNKNOWN with our text in it."""
@@ -234,7 +234,9 @@ def _method_handler(calls: Calls, rpc: Rpc, behaviour: Callable[..., Any], metho
             message = request_type.FromString(data)
         return message
 
-    make = grpc.unary_stream_rpc_method_handler if method.server_streaming else grpc.unary_unary_rpc_method_handler
+    # On the wire a single message is a stream of one. To grpc, `handle` takes a stream: it is called before the message
+    # has come, and admits or refuses the call without it.
+    make = grpc.stream_stream_rpc_method_handler if method.server_streaming else grpc.stream_unary_rpc_method_handler
     return make(handle, parse, response_type.SerializeToString)
 
 

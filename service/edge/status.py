@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from grpc_status import rpc_status
 from service.errors import (
     Cancelled,
     DeadlineExceeded,
+    DeadlineTooSoon,
     EngineUnavailable,
     InternalFailure,
     InvalidRequest,
@@ -31,6 +33,7 @@ STATUS: dict[type[RequestError], grpc.StatusCode] = {
     Unsupported: grpc.StatusCode.FAILED_PRECONDITION,
     Unsatisfiable: grpc.StatusCode.FAILED_PRECONDITION,
     Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    DeadlineTooSoon: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ShuttingDown: grpc.StatusCode.UNAVAILABLE,
     EngineUnavailable: grpc.StatusCode.UNAVAILABLE,
     DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -69,7 +72,7 @@ def error_details(error: RequestError) -> Iterator[Message]:
             yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=error.retry_after_s))
             violation = {"subject": "requests", "description": f"at most {error.limit} concurrent requests"}
             yield error_details_pb2.QuotaFailure(violations=[violation])
-        case EngineUnavailable():
+        case EngineUnavailable() | DeadlineTooSoon():
             yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=error.retry_after_s))
         case ShuttingDown():
             yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=RETRY_ELSEWHERE_S))
@@ -77,13 +80,22 @@ def error_details(error: RequestError) -> Iterator[Message]:
             yield error_details_pb2.RequestInfo(request_id=error.request_id)
 
 
-async def abort(context: Any, error: RequestError, trailers: tuple[tuple[str, str], ...]) -> None:
-    """Ends the RPC with the status and details of `error`. Raises, as grpc requires."""
-    status = status_pb2.Status(code=status_code(error).value[0], message=str(error))
+@functools.lru_cache(maxsize=256)
+def _rich_status(kind: type[RequestError], message: str, fields: tuple[tuple[str, Any], ...]) -> Any:
+    """The status of an error. Cached: under overload few errors are sent again and again."""
+    error = kind.__new__(kind, message)
+    vars(error).update(fields)
+    status = status_pb2.Status(code=status_code(error).value[0], message=message)
     for detail in error_details(error):
         status.details.add().Pack(detail)
-    rich = rpc_status.to_status(status)
+    return rpc_status.to_status(status)
+
+
+async def abort(context: Any, error: RequestError, trailers: tuple[tuple[str, str], ...]) -> None:
+    """Ends the RPC with the status and details of `error`. Raises, as grpc requires."""
+    fields: tuple[tuple[str, Any], ...] = tuple(vars(error).items())
+    rich = _rich_status(type(error), str(error), fields)  # type: ignore[arg-type]
     trailing = [*trailers, *rich.trailing_metadata]
-    if isinstance(error, Overloaded | EngineUnavailable):
+    if isinstance(error, Overloaded | DeadlineTooSoon | EngineUnavailable):
         trailing.append(("grpc-retry-pushback-ms", str(round(error.retry_after_s * 1000))))
     await context.abort(rich.code, rich.details, tuple(trailing))

@@ -38,6 +38,10 @@ class EnginePool:
         """Whether all engines are healthy."""
         return self.group.is_healthy
 
+    def predicted_s(self) -> float:
+        """See `service.edge.served_model.Pool`: not known."""
+        return 0.0
+
     def problems(self) -> list[str]:
         """See `service.edge.served_model.Pool`."""
         return [] if self.group.is_healthy else ["an engine failed"]

@@ -2,7 +2,8 @@
 
 import pytest
 
-from service.answer_pace import MAX_RETRY_S, MIN_RETRY_S, AnswerPace
+from service.answer_pace import MARGIN, MAX_RETRY_S, MIN_RETRY_S, AnswerPace, too_late
+from service.request import Finished, FinishReason, Timings
 
 
 def steady(s_per_answer, answers=100, now_s=50.0):
@@ -53,3 +54,48 @@ def test_a_refusal_has_the_limit_and_the_hint():
     error = steady(0.5).overloaded(8)
     assert (error.limit, error.retry_after_s) == (8, pytest.approx(2.0))
     assert str(error) == "8 requests are waiting already; try again in 2 s"
+
+
+def learned(service_s, rows, *, tokens=10, s_per_answer=0.1, queue_s=0.0):
+    """A pace that many such answers have taught."""
+    pace = steady(s_per_answer)
+    timings = Timings(queue_s=queue_s, total_s=queue_s + service_s)
+    for _ in range(100):
+        pace.learn(Finished(FinishReason.LENGTH, generated_tokens=tokens, timings=timings), rows)
+    return pace
+
+
+@pytest.mark.parametrize(
+    ("unfinished", "expected"),
+    [
+        (0, 0.0),  # idle
+        (3, 0.4),  # half as many rows as when the answers took 0.8 s
+        (7, 0.8),
+        (8, 0.8 + 0.1),  # it waits for one answer
+        (27, 0.8 + 2.0),
+    ],
+)
+def test_an_answer_is_predicted_from_rows_and_queue(unfinished, expected):
+    assert learned(0.8, 8, queue_s=5.0).predicted_s(unfinished, 8) == pytest.approx(expected)
+
+
+def test_a_short_answer_is_predicted_sooner_and_a_long_one_like_the_mean():
+    pace = learned(0.8, 8, tokens=10)
+    assert pace.predicted_s(7, 8, max_tokens=2) == pytest.approx(0.16)
+    assert pace.predicted_s(7, 8, max_tokens=100) == pytest.approx(0.8)
+    assert pace.predicted_s(8, 8, max_tokens=2) == pytest.approx(0.16 + 0.1), "the queue is the same"
+
+
+def test_nothing_is_predicted_before_the_first_answer():
+    assert AnswerPace(0.0).predicted_s(100, 8) == 0.0
+
+
+def test_a_request_is_refused_when_its_answer_is_expected_too_late():
+    assert too_late(1.0, MARGIN) is None
+    assert too_late(0.0, 0.0) is None, "no prediction, no refusal"
+    error = too_late(1.23, 1.0)
+    assert error is not None
+    assert error.retry_after_s == pytest.approx(0.54)  # 1.23 * 1.25 - 1.0, rounded
+    assert str(error) == (
+        "an answer takes about 1 s now, too long for the deadline; allow more time, or try again in 0.54 s"
+    )

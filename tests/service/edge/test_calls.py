@@ -69,6 +69,63 @@ async def test_a_full_queue_returns_a_retry_delay(edge, channel):
 
 
 @pytest.mark.parametrize("name", ["Translate", "StreamTranslate"])
+async def test_a_call_whose_answer_is_expected_too_late_is_refused_unread(edge, channel, name):
+    for pool in edge.pools.values():
+        pool.prediction = 2.0
+    error, details = await failure(method(channel, name)(b"\xff\xff\xff", timeout=1.0))
+    assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert details["ErrorInfo"].reason == "DEADLINE_TOO_SOON"
+    assert 1400 <= details["RetryInfo"].retry_delay.ToMilliseconds() <= 1600
+    trailers = dict(error.trailing_metadata())
+    assert trailers["grpc-retry-pushback-ms"] == str(details["RetryInfo"].retry_delay.ToMilliseconds())
+    assert len(trailers["x-request-id"]) == 32
+    assert not edge.pool.requests
+    await method(channel, "Translate")(text=TEXT, timeout=30.0)  # there is time enough
+    await method(channel, "ListModels")(timeout=1.0)  # no engine has to answer
+
+
+async def test_the_refusals_of_a_second_are_one_line(edge, channel, caplog):
+    caplog.set_level("INFO", logger="glossa")
+    for pool in edge.pools.values():
+        pool.prediction = 100.0
+    for _ in range(5):
+        await failure(method(channel, "Translate")(text=TEXT, timeout=1.0))
+    edge.server.calls.close()
+    lines: list[Any] = [record for record in caplog.records if record.getMessage() in ("request", "refused")]
+    assert [line.fields for line in lines] == [
+        {"method": "glossa.v1.TranslationService/Translate", "reason": "DEADLINE_TOO_SOON", "count": 5}
+    ]
+    exposition = edge.server.exposition()[0].decode()
+    assert 'glossa_requests_rejected_total{reason="deadline_too_soon"} 5.0' in exposition
+
+
+@pytest.mark.parametrize("path", ["TranslationService/Translate", "TranslationService/StreamTranslate"])
+async def test_a_call_without_its_message_counts_until_it_is_ended(path):
+    async with (
+        running(message_timeout_s=0.5, max_requests=1) as edge,
+        grpc.aio.insecure_channel(edge.address) as channel,
+    ):
+        open_call: Any = channel.stream_stream(f"/glossa.v1.{path}")
+        error, _ = await failure(open_call(unending()))
+        assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+        assert error.details() == "no message came within 0.5 s"
+        await edge.server.calls.idle()
+
+
+@pytest.mark.parametrize("path", ["TranslationService/Translate", "TranslationService/StreamTranslate"])
+async def test_a_call_that_ends_without_a_message_is_invalid(channel, path):
+    error, details = await failure(channel.stream_stream(f"/glossa.v1.{path}")(iter(())))
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert details["BadRequest"].field_violations[0].description.startswith("is missing")
+
+
+async def unending():
+    """Messages of a client that never sends one."""
+    await asyncio.Event().wait()
+    yield b""
+
+
+@pytest.mark.parametrize("name", ["Translate", "StreamTranslate"])
 async def test_a_shutdown_rejects_what_no_engine_has_accepted(edge, channel, name):
     def rejected(times):
         rejections = f'glossa_requests_rejected_total{{reason="shutting_down"}} {times:.1f}'

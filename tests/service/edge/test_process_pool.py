@@ -16,8 +16,8 @@ from service.edge.process_pool import (
     PoolLimits,
     ProcessPool,
 )
-from service.errors import EngineUnavailable, Overloaded, ShuttingDown, StartupError
-from service.request import Finished, FinishReason
+from service.errors import DeadlineTooSoon, EngineUnavailable, Overloaded, ShuttingDown, StartupError
+from service.request import Finished, FinishReason, Timings
 from tests.engine_processes import DIGEST, FakeStart, opened, state
 from tests.engines import request
 from tests.fakes import Sink
@@ -41,9 +41,9 @@ class Pool:
         """The links of each place, the last of which is the running one."""
         return self.start.links
 
-    def submit(self, name="r"):
+    def submit(self, name="r", **more):
         sink = Sink(self.loop)
-        self.cancels.append(self.pool.submit(request(name), self.loop, sink))
+        self.cancels.append(self.pool.submit(request(name, **more), self.loop, sink))
         return sink
 
     def count(self, name, reason):
@@ -115,11 +115,29 @@ async def test_cancelling_reaches_the_process_of_the_request_by_its_ticket():
 
 
 @virtually
+async def test_a_request_that_would_be_answered_too_late_is_refused():
+    async with open_pool(processes=1) as one:
+        (link,) = one.links
+        one.submit()
+        timings = Timings(total_s=4.0)
+        link.pace.learn(Finished(FinishReason.LENGTH, generated_tokens=8, timings=timings), LIMITS.rows)
+        expected_s = 4.0 * 2 / LIMITS.rows
+        assert one.pool.predicted_s() == pytest.approx(expected_s)
+        with pytest.raises(DeadlineTooSoon):
+            one.submit(deadline_s=one.loop.time() + expected_s)
+        assert len(link.receivers) == 1
+        one.submit(deadline_s=one.loop.time() + 1.3 * expected_s)
+        one.submit(max_tokens=1, deadline_s=one.loop.time() + expected_s)
+        one.submit()  # no deadline
+        assert len(link.receivers) == 4
+
+
+@virtually
 async def test_requests_beyond_rows_and_queue_of_every_process_are_refused_with_a_hint():
     async with open_pool() as one:
         for _ in range(2 * (LIMITS.rows + LIMITS.queued)):
             one.submit()
-        one.links[0].pace.count(1, one.loop.time() + 4.0)  # 0.8 s from one answer to the next, smoothed
+        one.links[0].pace.count(1, one.loop.time() + 0.8)
         with pytest.raises(Overloaded, match=r"^2 requests are waiting already; try again in 0\.8 s$") as caught:
             one.submit()
         assert caught.value.limit == LIMITS.queued
