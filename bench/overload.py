@@ -325,7 +325,9 @@ def overload(options: argparse.Namespace) -> None:
                     f"{label}: {name}": value for name, value in shown(load, wasted, counted / (generated or 1))
                 }
                 if load.late_s > LATENESS_S:
-                    figures[f"{label}: void"] = f"the generator was {load.late_s * 1000:.1f} ms late"
+                    lateness = f"lateness of the generator, which voids {label}"
+                    late_ms, most_ms = round(1000 * load.late_s, 1), 1000 * LATENESS_S
+                    verdicts.append(Verdict(lateness, late_ms, most_ms, "ms", is_limit=True))
                 elif factor in BARS:
                     verdicts += judged(label, factor, load, load.goodput / best, wasted)
     report(figures, verdicts, as_json=options.json)
