@@ -1,6 +1,6 @@
 """Measures the promises of docs/RELIABILITY.md one after another, and rewrites its figures: `make hardness`.
 
-Every promise is a case of its own, which says what it measures (`python -m bench CASE --help`). One that fails, or that
+Every promise is a case of its own; `python -m bench CASE --help` describes what it measures. One that fails, or that
 takes too long, is a missed promise and does not affect the others. Nothing else should run on the machine.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.case import Flag, case
-from bench.measure import machine, versions
+from bench.measure import machine, verdict_row, versions
 from export.bundle import load_manifest
 
 BEGIN, END = "<!-- hardness: begin, rewritten by `make hardness` -->", "<!-- hardness: end -->"
@@ -97,12 +97,7 @@ def section(promised: list[tuple[Promise, dict[str, Any]]]) -> str:
             lines.append(f"Not measured: {problem}")
             continue
         lines += ["| measure | bar | measured | met |", "|---|---|---|---|"]
-        for verdict in found["verdicts"]:
-            sign, unit = "≤" if verdict["is_limit"] else "≥", f" {verdict['unit']}".rstrip()
-            lines.append(
-                f"| {verdict['measure']} | {sign} {verdict['bar']:g}{unit} | {verdict['figure']:.3g}{unit} | "
-                f"{'yes' if verdict['met'] else '**no**'} |"
-            )
+        lines += map(verdict_row, found["verdicts"])
     return "\n".join([*lines, END])
 
 

@@ -75,6 +75,15 @@ class Verdict:
         )
 
 
+def verdict_row(verdict: Mapping[str, Any]) -> str:
+    """A verdict of a report as a row of a Markdown table: measure, bar, figure, and whether it is met."""
+    sign, unit = "≤" if verdict["is_limit"] else "≥", f" {verdict['unit']}".rstrip()
+    return (
+        f"| {verdict['measure']} | {sign} {verdict['bar']:g}{unit} | {verdict['figure']:.3g}{unit} | "
+        f"{'yes' if verdict['met'] else '**no**'} |"
+    )
+
+
 def interleaved(jobs: Mapping[str, Callable[[], float]], repetitions: int = 5) -> dict[str, Spread]:
     """Runs all jobs in rounds: one warm-up round, then `repetitions`. Each job returns its figure."""
     figures: dict[str, list[float]] = {name: [] for name in jobs}

@@ -5,7 +5,7 @@ Capacity R is the goodput at the rate that a closed loop of clients reaches: cal
 those of a closed loop, which arrive together. Each load then offers a multiple of R for some seconds, whatever the
 answers, in processor time that hardly counts (`lean_client`). Reported are answers in time a second (goodput), how
 the surplus ended and how soon, the delay of health checks meanwhile, and the tokens that were computed for requests
-that did not end in time: as the server's metrics say, and as the difference of generated and received tokens.
+that did not end in time: as reported by the server's metrics, and as the difference of generated and received tokens.
 
 A load is void if the generator itself was late by more than 5 ms at p99.
 """
@@ -334,7 +334,7 @@ def overload(options: argparse.Namespace) -> None:
 
 
 def shown(load: Load, wasted: float, counted: float) -> Iterator[tuple[str, str]]:
-    """Figures of a load as text. wasted: share of tokens that were computed for nobody; counted: by the metric."""
+    """Figures of a load as text. wasted: share of wasted tokens; counted: the same by the metric."""
     total = sum(load.ends.values())
     yield "offered, goodput", f"{load.offered:.0f}, {load.goodput:.0f}"
     yield "ends", ", ".join(f"{name} {100 * count / total:.1f} %" for name, count in sorted(load.ends.items()))
@@ -353,4 +353,4 @@ def judged(label: str, factor: float, load: Load, share: float, wasted: float) -
         yield Verdict(f"surplus refused with a hint, {label}", round(100 * refused, 2), 99.0, "%")
         yield Verdict(f"p99 of refusals, {label}", round(1000 * load.refused_s, 1), SOON_MS, "ms", is_limit=True)
         bar = 1.0 if factor <= 2 else 3.0
-        yield Verdict(f"tokens computed for nobody, {label}", round(100 * wasted, 2), bar, "%", is_limit=True)
+        yield Verdict(f"wasted tokens, {label}", round(100 * wasted, 2), bar, "%", is_limit=True)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.case import Flag, case
-from bench.measure import Verdict, machine, versions
+from bench.measure import Verdict, machine, verdict_row, versions
 from bench.speed_models import CACHE
 from export.bundle import load_bundle
 
@@ -178,11 +178,7 @@ def section(results: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for verdict in [*_verdicts(results), *results.get("quality", [])]:
-        sign, unit = "≤" if verdict["is_limit"] else "≥", f" {verdict['unit']}".rstrip()
-        lines.append(
-            f"| {verdict['measure']} | {sign} {verdict['bar']:g}{unit} | {verdict['figure']:.3g}{unit} | "
-            f"{'yes' if verdict['met'] else '**no**'} | {verdict['aim']} | {verdict['note']} |"
-        )
+        lines.append(f"{verdict_row(verdict)} {verdict['aim']} | {verdict['note']} |")
     for name, part in results["parts"].items():
         if name != "models":
             lines += ["", *_details(part)]
