@@ -120,6 +120,11 @@ class ProcessPool:
         return [beat for beat in self.processes.values() if beat]
 
     @property
+    def _least_busy(self) -> EngineLink | None:
+        """The process that gets the next request; None while none runs."""
+        return min(filter(_is_open, self._links), key=_unfinished, default=None)
+
+    @property
     def is_ready(self) -> bool:
         """Whether an engine would take a request."""
         return any(link.is_open for link in self._links)
@@ -135,7 +140,7 @@ class ProcessPool:
 
     def predicted_s(self) -> float:
         """See `service.edge.served_model.Pool`."""
-        link = min(filter(_is_open, self._links), key=_unfinished, default=None)
+        link = self._least_busy
         return link.pace.predicted_s(len(link.receivers), self._limits.rows) if link else 0.0
 
     def submit(self, request: Request, loop: asyncio.AbstractEventLoop, sink: EventSink) -> Cancel:
@@ -146,7 +151,7 @@ class ProcessPool:
         """
         if self._is_closing:
             raise ShuttingDown
-        link = min(filter(_is_open, self._links), key=_unfinished, default=None)
+        link = self._least_busy
         if link is None:
             problem = f"no engine of model {self._model} runs; try again in {RESTART_S:g} s"
             raise EngineUnavailable(problem, retry_after_s=RESTART_S)
