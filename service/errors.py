@@ -73,28 +73,31 @@ class Unsatisfiable(RequestError):
     reason = "CONSTRAINTS_UNSATISFIABLE"
 
 
-class Overloaded(RequestError):
-    """A queue is full. retry_after_s: seconds until a retry makes sense. limit: requests that it holds."""
+class Retryable(Exception):
+    """What the errors have in common that tell when to try again. retry_after_s: seconds until then."""
 
-    reason = "QUEUE_FULL"
-    retry_after_s: float
-    limit: int
-
-    def __init__(self, message: str, *, retry_after_s: float, limit: int) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
-        self.limit = limit
-
-
-class DeadlineTooSoon(RequestError):
-    """The answer is expected after the deadline. retry_after_s: as in Overloaded."""
-
-    reason = "DEADLINE_TOO_SOON"
     retry_after_s: float
 
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class Overloaded(Retryable, RequestError):
+    """A queue is full. limit: requests that it holds."""
+
+    reason = "QUEUE_FULL"
+    limit: int
+
+    def __init__(self, message: str, *, retry_after_s: float, limit: int) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.limit = limit
+
+
+class DeadlineTooSoon(Retryable, RequestError):
+    """The answer is expected after the deadline."""
+
+    reason = "DEADLINE_TOO_SOON"
 
 
 class ShuttingDown(RequestError):
@@ -106,15 +109,10 @@ class ShuttingDown(RequestError):
         super().__init__(message)
 
 
-class EngineUnavailable(RequestError):
-    """The process of the request's engine ended, or no engine of the model runs. retry_after_s: as in Overloaded."""
+class EngineUnavailable(Retryable, RequestError):
+    """The process of the request's engine ended, or no engine of the model runs."""
 
     reason = "ENGINE_UNAVAILABLE"
-    retry_after_s: float
-
-    def __init__(self, message: str, *, retry_after_s: float) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
 
 
 class DeadlineExceeded(RequestError):

@@ -22,6 +22,7 @@ from service.errors import (
     ModelNotFound,
     Overloaded,
     RequestError,
+    Retryable,
     ShuttingDown,
     Unsatisfiable,
     Unsupported,
@@ -96,6 +97,6 @@ async def abort(context: Any, error: RequestError, trailers: tuple[tuple[str, st
     fields: tuple[tuple[str, Any], ...] = tuple(vars(error).items())
     rich = _rich_status(type(error), str(error), fields)  # type: ignore[arg-type]
     trailing = [*trailers, *rich.trailing_metadata]
-    if isinstance(error, Overloaded | DeadlineTooSoon | EngineUnavailable):
+    if isinstance(error, Retryable):
         trailing.append(("grpc-retry-pushback-ms", str(round(error.retry_after_s * 1000))))
     await context.abort(rich.code, rich.details, tuple(trailing))

@@ -14,6 +14,7 @@ from service.edge.process_plan import (
     weight_bytes,
 )
 from service.engine_settings import EngineSettings
+from service.execution_choice import LAZY_ROLES
 from service.processors import Processors
 from tests.edge import manifest, settings
 
@@ -113,6 +114,7 @@ def test_weights_are_those_of_the_precision_that_serves():
 
 def test_weights_of_a_graph_that_is_opened_on_demand_do_not_count():
     assert weight_bytes(model(int8_encode=100, int8_decode=120, int8_align=30, int8_attend=220), "auto") == 250
+    assert LAZY_ROLES == ("attend",)
 
 
 def test_a_process_gets_the_settings_of_the_server():
