@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 
 import numpy as np
 
@@ -27,6 +27,14 @@ class FinishReason(Enum):
     STOP_STRING = "stop_string"  # one of the request's stop strings appeared
     ENCODED = "encoded"  # the requested encoder outputs are there
     ATTENTION = "attention"  # the requested attention weights of given tokens are there
+
+
+class Priority(IntEnum):
+    """The class of a request, the most urgent first."""
+
+    HIGH = 0
+    NORMAL = 1
+    LOW = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +57,9 @@ class Request:
     attention_kinds: attention weights that are requested of a pass over the source and the decoder's input.
     forced_target: the decoder's input of that pass, start token first; empty: the prompt and the generated answer.
     trace_id: of the client's distributed trace; empty: none. Like request_id, it only names the request in the log.
+    tenant: whose request it is; tenants that wait share an engine's work in proportion to their weights.
+    weight: of the tenant.
+    priority: of the request; one of a higher class goes before all of lower classes.
     """
 
     request_id: str
@@ -68,11 +79,15 @@ class Request:
     attention_kinds: tuple[AttentionKind, ...] = ()
     forced_target: tuple[int, ...] = ()
     trace_id: str = ""
+    tenant: str = ""
+    weight: float = 1.0
+    priority: Priority = Priority.NORMAL
 
     def __post_init__(self) -> None:
         assert self.prompt or self.encoder_request is not None, "a request needs at least its start token"
         assert self.max_tokens >= (1 if self.prompt else 0), self.max_tokens
         assert len(self.prefix) <= self.max_tokens, (len(self.prefix), self.max_tokens)
+        assert self.weight > 0, self.weight
 
     @property
     def log_name(self) -> str:

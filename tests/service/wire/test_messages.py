@@ -24,6 +24,7 @@ from service.request import (
     Finished,
     FinishReason,
     HypothesisResult,
+    Priority,
     Request,
     TextDelta,
     Timings,
@@ -90,6 +91,9 @@ REQUEST = Request(
     attention_kinds=("encoder", "cross"),
     forced_target=(1, 7),
     trace_id="4bf92f3577b34da6a3ce929d0e0e4736",
+    tenant="acme",
+    weight=2.5,
+    priority=Priority.LOW,
 )
 FINISHED = Finished(
     FinishReason.STOP_STRING,
