@@ -100,6 +100,12 @@ class ServerSettings(BaseSettings):
         ge=0,
         description="limit of a model's prefix cache in bytes, in addition to the KV cache; 0: no prefix cache",
     )
+    parking_bytes: int = Field(
+        1 << 28,
+        ge=0,
+        description="limit in bytes of the caches of requests that left their rows to others, in addition to the KV "
+        "cache; 0: none leaves them",
+    )
     draft_tokens: int = Field(
         0,
         ge=0,

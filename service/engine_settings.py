@@ -28,6 +28,7 @@ class EngineSettings:
     kv_cache_bytes: int = 1 << 30
     max_prefill_tokens: int = 256
     prefix_cache_bytes: int = 1 << 27
+    parking_bytes: int = 1 << 28
     draft_tokens: int = 0
     max_queue: int = 256
     stream_messages_per_s: int = 0

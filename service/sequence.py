@@ -14,10 +14,12 @@ from typing import Any, Protocol
 from service.cache_layout import CacheShape
 from service.encoder_request import EncoderOutput
 from service.errors import RequestError
-from service.request import FinishReason, Request
+from service.request import FinishReason, Priority, Request
 from service.step import StepOutput
 
 Outcome = FinishReason | RequestError
+Lane = tuple[Priority, str]
+"""The requests of one tenant in one class: the most urgent class comes first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +32,9 @@ class Hypothesis:
     logprobs: list[float] = field(default_factory=list)  # the model's own, one for each token
     alternatives: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     score: float = 0.0  # what the search compares
-    row: int = -1  # whose cache holds all but the last token: its own, or that of the hypothesis it continues
+    # Whose cache holds all but the last token: its own row, or that of the hypothesis it continues; while its sequence
+    # is parked, the line of the slot.
+    row: int = -1
     normalised: float = 0.0  # the score of a finished hypothesis, normalised by its length
     reason: FinishReason | None = None  # why it ended; None: it goes on
 
@@ -79,11 +83,14 @@ class Sequence:
 
     request: Request
     search: Search
+    lane: Lane = field(init=False)
     # written by the scheduler
     rows: tuple[int, ...] = ()  # in the last plan
     max_shape: CacheShape = field(default_factory=CacheShape)  # the most it may need from its start on
     num_computed: int = 0  # positions in the cache of each of its rows
     draft_tokens: tuple[int, ...] = ()  # guesses at the tokens after the newest one, verified by the last plan
+    slot: int | None = None  # where its rows are stored while it is parked: it has none then, and waits for new ones
+    row_s: float = 0.0  # `FairShares.row_s` when it got its rows
     # written by its search
     hypotheses: list[Hypothesis] = field(init=False)  # the live ones, each with the next input as its last token
     width: int = field(init=False)  # most rows it may still need in one turn; never grows
@@ -96,6 +103,7 @@ class Sequence:
     answers: list[Hypothesis] = field(default_factory=list)  # of a successful end: as many as requested, best first
 
     def __post_init__(self) -> None:
+        self.lane = self.request.priority, self.request.tenant
         self.hypotheses, self.width = [self.search.start()], self.request.options.width
 
     @property

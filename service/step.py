@@ -42,6 +42,27 @@ class Copy(NamedTuple):
     shortlist_len: int = 0
 
 
+class Parked(NamedTuple):
+    """Rows of one sequence that are stored beside the caches, so that others can use them. The k-th of `rows` becomes
+    line k of the slot.
+
+    target_len, source_len, shortlist_len: positions and entries of each row; all rows have the same source.
+    """
+
+    slot: int
+    rows: tuple[int, ...]
+    target_len: int
+    source_len: int
+    shortlist_len: int = 0
+
+
+class Resumed(NamedTuple):
+    """A parked sequence gets rows again. lines: by new row, the line of the slot whose contents it gets."""
+
+    slot: int
+    lines: Mapping[int, int]
+
+
 class NewRow(NamedTuple):
     """A row that starts in this turn.
 
@@ -85,10 +106,12 @@ class PrefixBlock:
 
 
 class StepPlan(NamedTuple):
-    """One turn, executed in this order: copies and cache growth, encoder, shortlists, prefix loads, prefill, prefix
-    stores, decode step, drafts.
+    """One turn, executed in this order: parking, copies and cache growth, resumption, encoder, shortlists, prefix
+    loads, prefill, prefix stores, decode step, drafts.
 
-    rows: live rows after copies and new rows.
+    rows: live rows after copies, resumption and new rows.
+    parked: rows to store, as they are before the turn. resumed: rows to restore, from slots that are free afterwards.
+    slots: those in use, these included; the contents of all others are forgotten.
     copies: no row is both a source and a target, so their order does not matter.
     new_rows: into free rows; ordered by row and by source length, so that neighbours need little padding.
     prefix_loads, prefix_stores: from slots into rows, and from rows into slots. prefix_slots: number of slots.
@@ -108,6 +131,9 @@ class StepPlan(NamedTuple):
     """
 
     rows: int
+    parked: tuple[Parked, ...] = ()
+    resumed: tuple[Resumed, ...] = ()
+    slots: frozenset[int] = frozenset()
     copies: tuple[Copy, ...] = ()
     new_rows: tuple[NewRow, ...] = ()
     prefix_loads: tuple[PrefixBlock, ...] = ()
@@ -131,8 +157,9 @@ class StepPlan(NamedTuple):
 
     @property
     def rows_after_copies(self) -> int:
-        """Rows with contents after the copies: all but the new rows at the end."""
+        """Rows with contents after the copies: all but the new and resumed rows at the end."""
         new, kept = {join.row for join in self.new_rows}, self.rows
+        new.update(row for resumed in self.resumed for row in resumed.lines)
         while kept - 1 in new:
             kept -= 1
         return kept

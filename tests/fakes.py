@@ -15,6 +15,7 @@ from service.decoding.search import advance, search_for
 from service.decoding.vocabulary import Vocabulary
 from service.encoder_request import EncoderOutput
 from service.engine.engine import Engine
+from service.engine.fair_shares import FairShares
 from service.engine.invariants import check_invariants
 from service.engine.pool import EnginePool
 from service.engine.prompt_lookup import DraftProposer
@@ -167,6 +168,7 @@ class ScriptedRunner:
         self.rows: list[Any] = []
         self.words: dict[int, tuple[int, ...]] = {}  # of each row's own
         self.guessed: set[int] = set()  # rows whose last tokens were guesses: any number of them may be taken back
+        self.parked: dict[int, tuple[list[Any], tuple[int, ...]]] = {}  # by slot: rows, and their words
         self.kept: dict[int, list[int]] = {}  # by slot: all tokens up to the end of the block that is kept there
         self.plans: list[Any] = []
         self.keeps_plans = True
@@ -179,6 +181,7 @@ class ScriptedRunner:
 
     def reset(self):
         self.rows, self.is_broken = [], False
+        self.parked.clear()
         self.guessed.clear()
 
     def mark_idle(self):
@@ -196,7 +199,9 @@ class ScriptedRunner:
         if self.runs in self.fail_on:
             self.is_broken = True
             raise RuntimeError(f"scripted failure of run {self.runs}")
+        self._park(plan)
         self._copy(plan)
+        self._resume(plan)
         assert not {join.row for join in plan.new_rows} & {copy.target for copy in plan.copies}
         assert [join.row for join in plan.new_rows] == sorted({join.row for join in plan.new_rows})
         for join in plan.new_rows:
@@ -299,9 +304,31 @@ class ScriptedRunner:
             assert len(fed) >= save.start + save.count
             self.kept[save.slot] = fed[: save.start + save.count]
 
-    def _copy(self, plan):
+    def _park(self, plan):
         assert plan.rows_before <= len(self.rows)
         del self.rows[plan.rows_before :]  # a turn without rows is not run
+        self.parked = {slot: found for slot, found in self.parked.items() if slot in plan.slots}
+        for parked in plan.parked:
+            assert parked.slot in plan.slots
+            assert parked.slot not in self.parked
+            words = self.words.get(parked.rows[0], ())
+            for row in parked.rows:
+                source, fed = self.rows[row]
+                assert (len(source), len(words)) == (parked.source_len, parked.shortlist_len)
+                assert parked.target_len <= len(fed) if row in self.guessed else parked.target_len == len(fed)
+            rows = [(source, fed[: parked.target_len]) for source, fed in (self.rows[row] for row in parked.rows)]
+            self.parked[parked.slot] = rows, words
+
+    def _resume(self, plan):
+        for resumed in plan.resumed:
+            rows, words = self.parked.pop(resumed.slot)
+            for row, line in resumed.lines.items():
+                source, fed = rows[line]
+                self.rows += [((), [])] * (row + 1 - len(self.rows))
+                self.rows[row] = source, fed.copy()
+                self.words[row] = words
+
+    def _copy(self, plan):
         assert not {copy.source for copy in plan.copies} & {copy.target for copy in plan.copies}
         assert len({copy.target for copy in plan.copies}) == len(plan.copies)
         kept = plan.rows_after_copies
@@ -359,6 +386,7 @@ def drain(scheduler, runner, on_run=lambda plan, outputs: None, on_turn=lambda p
             on_run(plan, outputs)
             advance(scheduler.commit(plan), outputs)
             scheduler.record_drafts(plan, outputs)
+            scheduler.record(plan, outputs.turn)
         assert check_invariants(scheduler) == []
         on_turn(plan)
 
@@ -559,3 +587,22 @@ def array_at(place):
     _, dtype, shape, address = place
     size = int(np.prod(shape)) * dtype.itemsize
     return np.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype).reshape(shape)
+
+
+class RandomShares(FairShares):
+    """Parks and resumes at random."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.rng, self.left = random.Random(seed), 0
+
+    def meet(self, lanes):
+        self.left = self.rng.randrange(8)
+        found = frozenset(lane for lane in lanes if self.rng.random() < 0.4)
+        self.guests = found if len(found) < len(lanes) else frozenset()
+
+    def rows_for_guests(self, max_rows):
+        return min(self.left, max_rows)
+
+    def makes_room(self, one, other):
+        return self.is_guest_of(one, other) or (one.width > other.width and self.rng.random() < 0.5)

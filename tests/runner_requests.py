@@ -54,7 +54,9 @@ def sequence_for(runner, request):
     return Sequence(request, search_for(request, eos_ids=runner.eos_ids))
 
 
-def decode(runner, requests, *, arrivals=(), on_run=lambda plan, output: None, draft_proposer=None, **config):
+def decode(
+    runner, requests, *, arrivals=(), on_run=lambda plan, output: None, draft_proposer=None, shares=None, **config
+):
     """Decodes requests in one batch, and returns their sequences. Invariants are checked after every turn.
 
     arrivals: the turn in which each request comes. on_run: called with what a turn computed, before it is used.
@@ -63,6 +65,8 @@ def decode(runner, requests, *, arrivals=(), on_run=lambda plan, output: None, d
     scheduler = Scheduler(SchedulerConfig(**config), runner.limits, runner.layout)
     if draft_proposer is not None:
         scheduler.draft_proposer = draft_proposer
+    if shares is not None:
+        scheduler.shares = shares
     sequences = [sequence_for(runner, request) for request in requests]
     waiting = sorted(zip(arrivals or [0] * len(requests), range(len(requests)), strict=True))
     turn = 0
@@ -75,6 +79,7 @@ def decode(runner, requests, *, arrivals=(), on_run=lambda plan, output: None, d
             on_run(plan, output)
             advance(scheduler.commit(plan), output)
             scheduler.record_drafts(plan, output)
+            scheduler.record(plan, output.turn)
         assert check_invariants(scheduler) == []
         turn += 1
     return sequences

@@ -36,6 +36,7 @@ class Bench:
             model = self.runner.run(plan.step)
             advance(self.scheduler.commit(plan), model)
             self.scheduler.record_drafts(plan, model)
+            self.scheduler.record(plan, model.turn)
         assert check_invariants(self.scheduler) == []
         return plan
 

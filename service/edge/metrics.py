@@ -145,6 +145,7 @@ class _ModelSeries:
     prefill: _Histogram = _histogram("glossa_prefill_seconds", "Encoder and prefill time of an engine turn.")
     step: _Histogram = _histogram("glossa_decode_step_seconds", "Time of one decode step of an engine.")
     rows: _Histogram = _histogram("glossa_decode_step_rows", "Rows in a decode step.", buckets=ROW_BUCKETS)
+    preemptions: Counter = _metric(Counter, "glossa_preemptions", "Times that a request left its rows to others.")
     prompt_tokens: Counter = _metric(Counter, "glossa_prompt_tokens", "Tokens of admitted sources and prompts.")
     prefix_queried: Counter = _metric(Counter, "glossa_prefix_cache_queried_tokens", "Prompt tokens looked up.")
     prefix_hits: Counter = _metric(Counter, "glossa_prefix_cache_hits", "Prompts with a cached prefix.")
@@ -274,6 +275,10 @@ class ModelMetrics:
         """A request left the queue."""
         self._series.queue.observe(queue_s)
         self._series.prompt_tokens.inc(prompt_tokens)
+
+    def preempted(self, count: int) -> None:
+        """So many requests left their rows to others."""
+        self._series.preemptions.inc(count)
 
     def prefilled(self, seconds: float) -> None:
         """One turn's encoder and prefill work."""

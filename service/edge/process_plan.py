@@ -70,7 +70,7 @@ def engine_settings(settings: ServerSettings, plan: ProcessPlan, place: int) -> 
         name: getattr(settings, name)
         for name in (
             *("device", "precision", "single_engine_threads", "max_rows", "kv_cache_bytes", "max_prefill_tokens"),
-            *("prefix_cache_bytes", "draft_tokens", "max_queue", "stream_messages_per_s"),
+            *("prefix_cache_bytes", "parking_bytes", "draft_tokens", "max_queue", "stream_messages_per_s"),
         )
     }
     allowed = in_core_order()

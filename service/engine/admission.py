@@ -1,24 +1,20 @@
-"""Admission: which requests may run (`Capacity`), which wait, and which leave early (`WaitingQueue`).
+"""Admission: which requests may run beside those that do.
 
-Requests are admitted first come, first served, each only when its worst case fits beside the worst cases of all live
-ones, in rows and in bytes: an admitted request never runs out of memory. Pure: no threads and no clock; deadlines are
-compared with a time that the caller passes. Rows are assigned in `service.engine.row_assignment`.
+A request is admitted only when its worst case fits beside the worst cases of all live ones, in rows and in bytes: an
+admitted request never runs out of memory. Their order is that of `service.engine.waiting_queue`; rows are assigned in
+`service.engine.row_assignment`.
 """
 
 from __future__ import annotations
 
 import functools
-import heapq
-from collections import deque
 from collections.abc import Collection
 
 from service.cache_layout import CacheLayout, CacheShape
-from service.errors import Cancelled, DeadlineExceeded, InvalidRequest
+from service.errors import InvalidRequest
 from service.request import Request
 from service.sequence import Sequence
 from service.step import padded
-
-STALE_DEADLINES = 256  # of ended requests that may stay in the heap, beside as many as there are unfinished requests
 
 
 class Capacity:
@@ -58,17 +54,25 @@ class Capacity:
         return CacheShape(request.options.width, max(0, target_len), len(request.source), len(request.shortlist))
 
     def reserve(self, sequence: Sequence) -> bool:
-        """Reserves the worst case of one more sequence, if it fits."""
-        wanted = self.reserved.with_more(sequence.max_shape)
-        if wanted.rows > self.max_rows or self.bytes_for(wanted) > self.max_bytes:
+        """Reserves what one more sequence may still need, if it fits."""
+        if not self.fits(self.reserved, sequence):
             return False
-        self.reserved = wanted
+        self.reserved = self.reserved.with_more(_shape(sequence))
         return True
+
+    def fits(self, reserved: CacheShape, sequence: Sequence) -> bool:
+        """Whether a sequence fits beside what is reserved."""
+        wanted = reserved.with_more(_shape(sequence))
+        return wanted.rows <= self.max_rows and self.bytes_for(wanted) <= self.max_bytes
 
     def reserve_for(self, live: Collection[Sequence]) -> None:
         """Reserves what these sequences may still need, and no more."""
+        self.reserved = self.shape_for(live)
+
+    def shape_for(self, live: Collection[Sequence]) -> CacheShape:
+        """What these sequences may still need."""
         shapes = [sequence.max_shape for sequence in live]
-        self.reserved = CacheShape(
+        return CacheShape(
             sum([sequence.width for sequence in live]),
             max([shape.target_len for shape in shapes], default=0),
             max([shape.source_len for shape in shapes], default=0),
@@ -85,46 +89,5 @@ class Capacity:
         return self._layout.bytes_for(*shape, max_rows=self.max_rows) if shape.rows else 0
 
 
-class WaitingQueue(deque[Sequence]):
-    """Sequences that have no rows yet, in order of arrival, and the early ends of waiting and live ones alike."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._cancelled: list[Sequence] = []
-        self._deadlines: list[tuple[float, int, Sequence]] = []  # a heap; ended sequences leave it late
-        self._submitted = 0
-
-    def submit(self, sequence: Sequence) -> None:
-        """Adds a sequence at the end."""
-        self.append(sequence)
-        if sequence.request.deadline_s is not None:
-            self._submitted += 1
-            heapq.heappush(self._deadlines, (sequence.request.deadline_s, self._submitted, sequence))
-
-    def cancel(self, sequence: Sequence) -> None:
-        """Lets a sequence end in the next `expire`, unless it has ended by then."""
-        self._cancelled.append(sequence)
-
-    def expire(self, now_s: float, live: int) -> list[Sequence]:
-        """Ends the sequences that were cancelled or whose deadlines have passed, and returns them. live: number of
-        sequences with rows."""
-        ended = []
-        for sequence in self._cancelled:
-            if sequence.outcome is None:
-                sequence.finish(Cancelled("the request was cancelled"))
-                ended.append(sequence)
-        self._cancelled.clear()
-        while self._deadlines and self._deadlines[0][0] <= now_s:
-            sequence = heapq.heappop(self._deadlines)[2]
-            if sequence.outcome is None:
-                count = sequence.steps
-                sequence.finish(DeadlineExceeded(f"the deadline passed after {count} tokens; allow more time or fewer"))
-                ended.append(sequence)
-        if any(not sequence.rows for sequence in ended):
-            unfinished = [sequence for sequence in self if sequence.outcome is None]
-            self.clear()
-            self.extend(unfinished)
-        if len(self._deadlines) > 2 * (live + len(self)) + STALE_DEADLINES:
-            self._deadlines = [entry for entry in self._deadlines if entry[2].outcome is None]
-            heapq.heapify(self._deadlines)
-        return ended
+def _shape(sequence: Sequence) -> CacheShape:
+    return sequence.max_shape._replace(rows=sequence.width)

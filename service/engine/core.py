@@ -82,6 +82,8 @@ class EngineCore:
             response.admitted_s = now_s
             request = sequence.request
             self._metrics.admitted(now_s - response.arrived_s, len(request.source) + len(request.prompt))
+        if plan.parked:
+            self._metrics.preempted(len(plan.parked))
         if plan.live:
             self._compute(plan)
         self._report()
@@ -108,6 +110,7 @@ class EngineCore:
             advance(advanced, output)
             generated = sum([sequence.num_generated for sequence in advanced]) - generated
             drafted, accepted = self.scheduler.record_drafts(plan, output)
+            self.scheduler.record(plan, output.turn)
         except Exception:
             self._fail(plan)
             return

@@ -12,6 +12,9 @@ class EngineMetrics(Protocol):
     def admitted(self, queue_s: float, prompt_tokens: int) -> None:
         """A request of `prompt_tokens` source and prompt tokens was admitted after `queue_s` seconds."""
 
+    def preempted(self, count: int) -> None:
+        """So many live requests gave their rows to others in a turn, and wait for new ones."""
+
     def prefilled(self, seconds: float) -> None:
         """The encoder and prefill of a turn took so long."""
 
@@ -43,5 +46,5 @@ class NullMetrics:
 
     def _ignore(self, *numbers: Any, **named: Any) -> None: ...
 
-    admitted = prefilled = looked_up = stepped = speculated = _ignore
+    admitted = preempted = prefilled = looked_up = stepped = speculated = _ignore
     first_token = next_tokens = generated = finished = _ignore

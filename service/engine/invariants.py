@@ -24,6 +24,11 @@ def check_invariants(scheduler: Scheduler) -> list[str]:
         broken.append(f"rows {[sequence.rows for sequence in live]} are not the prefix of {rows}")
     if any(sequence.rows or sequence.outcome is not None for sequence in waiting):
         broken.append("a waiting sequence has a row or an outcome")
+    parked = sorted(sequence.slot for sequence in waiting if sequence.slot is not None)
+    if parked != sorted(scheduler.parking.slots) or any(sequence.slot is not None for sequence in live):
+        broken.append(f"slots {sorted(scheduler.parking.slots)} are in use, those of waiting sequences are {parked}")
+    if scheduler.parking.used_bytes > config.parking_bytes:
+        broken.append(f"{scheduler.parking.used_bytes} bytes are parked of {config.parking_bytes}")
     if rows > config.max_rows or reserved.rows > config.max_rows:
         broken.append(f"{rows} rows, {reserved.rows} reserved, of {config.max_rows}")
     if rows > reserved.rows:

@@ -9,8 +9,10 @@ values are right already, and so are all positions up to where the two hypothese
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from service.sequence import Hypothesis, Sequence
-from service.step import Copy
+from service.step import Copy, Resumed
 
 Assigned = tuple[Sequence, Hypothesis]
 
@@ -22,11 +24,20 @@ def is_settled(rows: list[Assigned], live: list[Sequence]) -> bool:
     )
 
 
-def assign(rows: list[Assigned], live: list[Sequence], admitted: list[Sequence]) -> tuple[list[Assigned], list[Copy]]:
-    """Gives every live hypothesis a row of its own, and `admitted`, in their order, the rows that are left. Returns the
-    new rows and what must be copied. rows: those of the last plan. admitted: the last ones of `live`."""
-    assigned, displaced = _keep(live[: len(live) - len(admitted)], len(admitted))
-    free = [row for row in range(len(assigned) + len(displaced) + len(admitted)) if row not in assigned]
+class Assignment(NamedTuple):
+    """rows: by row. copies: what must be copied for that. resumed: what must be restored."""
+
+    rows: list[Assigned]
+    copies: list[Copy]
+    resumed: list[Resumed]
+
+
+def assign(rows: list[Assigned], live: list[Sequence], admitted: list[Sequence], resumed: list[Sequence]) -> Assignment:
+    """Gives every live hypothesis a row of its own, and those of `admitted` and then of `resumed`, in their order, the
+    rows that are left. rows: those of the last plan. admitted, resumed: the last ones of `live`."""
+    entering = [(sequence, hypothesis) for sequence in (*admitted, *resumed) for hypothesis in sequence.hypotheses]
+    assigned, displaced = _keep(live[: len(live) - len(admitted) - len(resumed)], len(entering))
+    free = [row for row in range(len(assigned) + len(displaced) + len(entering)) if row not in assigned]
     own: dict[Sequence, list[int]] = {}  # free rows that hold the right source already
     for row in free:
         if row < len(rows):
@@ -46,12 +57,16 @@ def assign(rows: list[Assigned], live: list[Sequence], admitted: list[Sequence])
         request = sequence.request
         copies.append(Copy(hypothesis.row, row, 0, sequence.num_computed, len(request.source), len(request.shortlist)))
         assigned[row] = sequence, hypothesis
-    for row, sequence in zip(left[len(elsewhere) :], admitted, strict=True):
-        assigned[row] = sequence, sequence.hypotheses[0]
-    return _stored(assigned, live), copies
+    lines: dict[Sequence, dict[int, int]] = {sequence: {} for sequence in resumed}
+    for row, (sequence, hypothesis) in zip(left[len(elsewhere) :], entering, strict=True):
+        assigned[row] = sequence, hypothesis
+        if sequence in lines:
+            lines[sequence][row] = hypothesis.row
+    restored = [Resumed(slot, by_row) for one, by_row in lines.items() if (slot := one.slot) is not None]
+    return Assignment(_stored(assigned, live), copies, restored)
 
 
-def _keep(live: list[Sequence], admitted: int) -> tuple[dict[int, Assigned], list[Assigned]]:
+def _keep(live: list[Sequence], entering: int) -> tuple[dict[int, Assigned], list[Assigned]]:
     """The hypotheses that keep the row they continue, by row, and those that need another one: all but the first that
     continue a row, and those whose rows lie beyond the end of the prefix that is needed."""
     kept: dict[int, Assigned] = {}
@@ -62,7 +77,7 @@ def _keep(live: list[Sequence], admitted: int) -> tuple[dict[int, Assigned], lis
                 displaced.append((sequence, hypothesis))
             else:
                 kept[hypothesis.row] = sequence, hypothesis
-    count = len(kept) + len(displaced) + admitted
+    count = len(kept) + len(displaced) + entering
     displaced += [kept.pop(row) for row in sorted(kept) if row >= count]
     return kept, displaced
 

@@ -3,13 +3,14 @@
 A turn is `plan`, the runner's `run`, `commit`, then `service.decoding.search.advance`, which extends the sequences, and
 `record_drafts`. `Scheduler.plan` shows the order inside a plan:
 
-1. ends: cancelled sequences and passed deadlines (`service.engine.admission`)
-2. memory: what the sequences that are left may still need
-3. admission of waiting sequences, as many as fit and as this turn can prefill
-4. rows, when hypotheses came or went (`service.engine.row_assignment`)
-5. prefill of new and unfinished prompts (`service.engine.prefill`)
-6. drafts (`service.engine.prompt_lookup`)
-7. the decode step of all rows
+1. ends: cancelled sequences and passed deadlines (`service.engine.waiting_queue`)
+2. parking: live sequences that give way to others (`service.engine.fair_shares`, `service.engine.parking`)
+3. memory: what the sequences that are left may still need
+4. admission of waiting sequences, as many as fit and as this turn can prefill (`service.engine.admission`)
+5. rows, when hypotheses came or went (`service.engine.row_assignment`)
+6. prefill of new and unfinished prompts (`service.engine.prefill`)
+7. drafts (`service.engine.prompt_lookup`)
+8. the decode step of all rows
 
 Between two tokens of a row lie one step and a bounded prefill. (And seldom enough, because capacities grow by a third
 or more, a row outgrows the buffers, and the contents of all rows are moved once.)
@@ -17,17 +18,21 @@ or more, a row outgrows the buffers, and the contents of all rows are moved once
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from export.manifest import PAD_MULTIPLE, Limits
 from service.cache_layout import CacheLayout
-from service.engine.admission import Capacity, WaitingQueue
+from service.engine.admission import Capacity
+from service.engine.fair_shares import FairShares
+from service.engine.parking import Parking
 from service.engine.prefill import Prefill, PrefillPlanner
 from service.engine.prompt_lookup import DraftProposer
-from service.engine.row_assignment import Assigned, assign, is_settled
+from service.engine.row_assignment import Assigned, Assignment, assign, is_settled
+from service.engine.waiting_queue import WaitingQueue
 from service.sequence import Sequence
-from service.step import Copy, Draft, NewRow, StepOutput, StepPlan, padded
+from service.step import Draft, NewRow, Parked, StepOutput, StepPlan, TurnOutput, padded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +47,7 @@ class SchedulerConfig:
     # take 608 ms for a prompt of 449 tokens in chunks of 16, 523 of 32, 380 of 64, 332 of 128, 331 of 256, 363 in one.
     chunk_tokens: int = 128
     prefix_cache_bytes: int = 0  # for beginnings of recent prompts, beside kv_cache_bytes; 0: no prefix cache
+    parking_bytes: int = 1 << 28  # for rows of parked sequences, beside kv_cache_bytes; 0: none is parked
     draft_tokens: int = 0  # most tokens of a draft, for decoders that take chunks; 0: no drafts
     # Steps of a turn, and about how many seconds they may take together, for one greedy row whose answer is not
     # streamed, while no other request waits. A request that arrives meanwhile waits for them.
@@ -49,7 +55,7 @@ class SchedulerConfig:
     greedy_turn_s: float = 0.01
 
     def __post_init__(self) -> None:
-        minima = dict.fromkeys(("prefix_cache_bytes", "draft_tokens", "greedy_turn_s"), 0)
+        minima = dict.fromkeys(("prefix_cache_bytes", "parking_bytes", "draft_tokens", "greedy_turn_s"), 0)
         for name, value in vars(self).items():
             if value < (least := minima.get(name, 1)):
                 raise ValueError(f"{name}: must be at least {least}, got {value}")
@@ -58,7 +64,8 @@ class SchedulerConfig:
 
 
 class Plan(NamedTuple):
-    """A turn of the `live` sequences: `admitted` ones are new, `ended` ones were cancelled or too late.
+    """A turn of the `live` sequences: `admitted` ones are new, `ended` ones were cancelled or too late. `parked` ones
+    were live before.
 
     prefill: of this turn. prefix_queried_tokens: tokens of admitted prompts that were looked up in the prefix cache.
     """
@@ -69,6 +76,7 @@ class Plan(NamedTuple):
     ended: tuple[Sequence, ...]
     prefill: Prefill
     prefix_queried_tokens: int = 0
+    parked: tuple[Sequence, ...] = ()
 
     @property
     def prefix_hit_tokens(self) -> int:
@@ -76,35 +84,38 @@ class Plan(NamedTuple):
         return sum([load.count for load in self.step.prefix_loads])
 
 
+@dataclass(slots=True)
+class _Changes:
+    """Who comes and goes in a turn. stored: what the runner stores of the parked ones."""
+
+    admitted: list[Sequence] = field(default_factory=list)
+    resumed: list[Sequence] = field(default_factory=list)
+    parked: list[Sequence] = field(default_factory=list)
+    stored: list[Parked] = field(default_factory=list)
+
+
 class Scheduler:
     """The sequences of one engine. Only the engine's thread uses it, except for `Capacity.check`.
 
-    waiting: sequences without rows, in order of arrival. live: those with rows, in the order of admission. rows: by
-    row, the sequence and the hypothesis that had it in the last plan. draft_proposer: None where nothing is drafted.
+    waiting: sequences without rows. live: those with rows, in the order of admission. rows: by row, the sequence and
+    the hypothesis that had it in the last plan. draft_proposer: None where nothing is drafted.
     """
 
     def __init__(self, config: SchedulerConfig, limits: Limits, layout: CacheLayout) -> None:
-        self.config, self._limits, self._layout = config, limits, layout
+        self.config, self._limits = config, limits
         # A decoder that takes single tokens has no prefill: its prompts are fed as ordinary steps.
         chunk = 0 if limits.max_block == 1 else min(config.chunk_tokens, limits.max_block or config.chunk_tokens)
         self.waiting, self.live = WaitingQueue(), list[Sequence]()
         self.rows: list[Assigned] = []
         self.capacity = Capacity(layout, max_rows=config.max_rows, max_bytes=config.kv_cache_bytes, chunk_tokens=chunk)
+        self.shares, self.parking = FairShares(), Parking(layout, config.parking_bytes)
         self.draft_proposer = DraftProposer(config.draft_tokens) if config.draft_tokens and chunk else None
         self._prefill = PrefillPlanner(
             chunk,
             max_tokens=config.max_prefill_tokens,
             max_idle_tokens=config.max_idle_prefill_tokens,
-            prefix_slots=self._prefix_slots(chunk),
+            prefix_slots=_prefix_slots(config, layout, chunk),
         )
-
-    def _prefix_slots(self, chunk: int) -> int:
-        """How many chunks the prefix cache holds. State without positions cannot be stored by chunk, and what a decoder
-        computes of a prompt depends on the source, if there is one."""
-        layout = self._layout
-        if not chunk or layout.row_bytes or layout.source_bytes or not layout.target_bytes:
-            return 0
-        return self.config.prefix_cache_bytes // layout.bytes_per(chunk)
 
     @property
     def is_idle(self) -> bool:
@@ -120,25 +131,33 @@ class Scheduler:
     def plan(self, now_s: float) -> Plan:
         """The next turn. now_s: the time, on the deadlines' clock, in seconds."""
         ended = self.waiting.expire(now_s, len(self.live))
+        for sequence in ended:
+            self.parking.free(sequence)
         rows_before = len(self.rows)
         self.live = [sequence for sequence in self.live if sequence.outcome is None]
-        was_settled = is_settled(self.rows, self.live)
-        if not was_settled:
+        self.shares.at(now_s)
+        self.shares.meet({*self.waiting.lanes, *[sequence.lane for sequence in self.live]})
+        turn = _Changes()
+        if self.shares.guests:
+            self._park_guests(turn)
+        if not (was_settled := not turn.parked and is_settled(self.rows, self.live)):
             self.capacity.reserve_for(self.live)
         unfinished = self._prefill.unfinished(self.live)
-        admitted = self._admit(unfinished)
-        copies = list[Copy]()
-        if admitted or not was_settled:
-            self.rows, copies = assign(self.rows, self.live, admitted)
-        prefill = self._prefill.plan(self.rows, unfinished, admitted, live=len(self.live))
-        return Plan(
-            self._step(rows_before, copies, admitted, prefill),
-            tuple(self.live),
-            tuple(admitted),
-            tuple(ended),
-            prefill,
-            sum([len(new.request.prompt) for new in admitted]) if self._prefill.prefix_cache.slots else 0,
-        )
+        self._admit(unfinished, turn)
+        slots = self.parking.slots
+        assignment = Assignment(self.rows, [], [])
+        if turn.parked or turn.admitted or turn.resumed or not was_settled:
+            assignment = assign(self.rows, self.live, turn.admitted, turn.resumed)
+            self.rows = assignment.rows
+        for sequence in turn.resumed:
+            self.parking.free(sequence)
+        prefill = self._prefill.plan(self.rows, unfinished, turn.admitted, live=len(self.live))
+        step = self._step(rows_before, assignment, turn.admitted, prefill)
+        if slots:
+            step = step._replace(parked=tuple(turn.stored), resumed=tuple(assignment.resumed), slots=slots)
+        queried = sum([len(new.request.prompt) for new in turn.admitted]) if self._prefill.prefix_cache.slots else 0
+        admitted, parked = tuple(turn.admitted), tuple(turn.parked)
+        return Plan(step, tuple(self.live), admitted, tuple(ended), prefill, queried, parked)
 
     def commit(self, plan: Plan) -> list[Sequence]:
         """Records that the inputs of `plan`, the last one made, are cached. Returns the sequences whose whole prompts
@@ -149,6 +168,11 @@ class Scheduler:
         for sequence in plan.live:
             sequence.num_computed += sequence not in unfinished
         return [sequence for sequence in plan.live if sequence.num_computed >= len(sequence.request.prompt)]
+
+    def record(self, plan: Plan, turn: TurnOutput) -> None:
+        """Records the time of `plan`, the last one made. Comes after `commit`."""
+        seconds = turn.prefill_s + turn.step_s * (1 + len(turn.extra_tokens)) + sum(turn.draft_s)
+        self.shares.record(seconds, plan.live)
 
     def record_drafts(self, plan: Plan, output: StepOutput) -> tuple[int, int]:
         """Records the times of `plan`, the last one made, and how many drafted tokens were accepted, after its
@@ -166,32 +190,93 @@ class Scheduler:
         return drafted, accepted
 
     def drop_live(self) -> list[Sequence]:
-        """Forgets all live sequences and the prefix cache, after a turn failed. The caller ends the sequences."""
-        dropped, self.live, self.rows = self.live, [], []
+        """Forgets all live and parked sequences and the prefix cache, after a turn failed. The caller ends them."""
+        parked = [sequence for sequence in self.waiting if sequence.slot is not None]
+        self.waiting.remove(parked)
+        for sequence in parked:
+            self.parking.free(sequence)
+        dropped, self.live, self.rows = [*self.live, *parked], [], []
         self.capacity.reserve_for(())
         self._prefill.prefix_cache.clear()
         return dropped
 
-    def _admit(self, unfinished: list[Sequence]) -> list[Sequence]:
-        """Moves waiting sequences to the live ones, in order of arrival, as many as fit and as this turn can prefill.
-        Returns them ordered by what is encoded and computed of them, so that neighbours need little padding."""
-        admitted: list[Sequence] = []
-        waiting, prefill = self.waiting, self._prefill
-        if not waiting:
-            return admitted
+    def _park_guests(self, turn: _Changes) -> None:
+        """Parks guests beyond the rows that are theirs in this turn."""
+        left = self.shares.rows_for_guests(self.config.max_rows)
+        for sequence in [sequence for sequence in self.live if sequence.lane in self.shares.guests]:
+            if sequence.width > left and self.parking.can_take(sequence):
+                self._park(sequence, turn, is_first=True)
+            else:
+                left -= sequence.width
+
+    def _park(self, sequence: Sequence, turn: _Changes, *, is_first: bool) -> None:
+        turn.stored.append(self.parking.park(sequence))
+        turn.parked.append(sequence)
+        self.live.remove(sequence)
+        self.waiting.put(sequence, is_first=is_first)
+
+    def _admit(self, unfinished: list[Sequence], turn: _Changes) -> None:
+        """Moves waiting sequences to the live ones, as many as fit and as this turn can prefill. One that does not fit
+        is not overtaken. New ones are ordered by what is encoded and computed of them, so that neighbours need little
+        padding."""
+        if not self.waiting:
+            return
+        prefill = self._prefill
         budget = prefill.budget(len(self.live), len(unfinished))
         cost = sum([prefill.cost(sequence) for sequence in unfinished])
-        while waiting:
-            sequence = waiting[0]
-            cost += len(sequence.request.source) + prefill.cost(sequence)
-            if ((admitted or unfinished) and cost > budget) or not self.capacity.reserve(sequence):
+        for sequence in self._candidates():
+            is_new = sequence.slot is None
+            if is_new:
+                cost += len(sequence.request.source) + prefill.cost(sequence)
+                if (turn.admitted or unfinished) and cost > budget:
+                    break
+            if not self._make_room(sequence, turn):
                 break
-            admitted.append(waiting.popleft())
+            self.waiting.take(sequence.lane)
+            sequence.row_s = self.shares.row_s
             self.live.append(sequence)
-        admitted.sort(key=lambda new: (len(new.request.source), prefill.cost(new)))
-        return admitted
+            (turn.admitted if is_new else turn.resumed).append(sequence)
+        turn.admitted.sort(key=lambda new: (len(new.request.source), prefill.cost(new)))
 
-    def _step(self, rows_before: int, copies: list[Copy], admitted: list[Sequence], prefill: Prefill) -> StepPlan:
+    def _candidates(self) -> Iterator[Sequence]:
+        """Waiting sequences in the order in which they get rows, lane by lane; guests as far as they have rows left.
+        The caller takes each out of the queue, or stops."""
+        for lane in self.shares.order(self.waiting.lanes):
+            left = self.config.max_rows
+            if lane in self.shares.guests:
+                guests = [sequence.width for sequence in self.live if sequence.lane in self.shares.guests]
+                left = self.shares.rows_for_guests(left) - sum(guests)
+            while (sequence := self.waiting.first(lane)) is not None and sequence.width <= left:
+                left -= sequence.width
+                yield sequence
+
+    def _make_room(self, sequence: Sequence, turn: _Changes) -> bool:
+        """Reserves what a sequence may need, and parks others for it if they leave their rows."""
+        if self.capacity.reserve(sequence):
+            return True
+        if not self.shares.guests and self.capacity.reserved.rows == len(self.live):
+            return False  # the usual case under load: all have one row
+        if not (leaving := self._leaving(sequence)):
+            return False
+        for one in leaving:
+            self._park(one, turn, is_first=self.shares.is_guest_of(one, sequence))
+        self.capacity.reserve_for(self.live)
+        return self.capacity.reserve(sequence)
+
+    def _leaving(self, sequence: Sequence) -> list[Sequence]:
+        """The live sequences, those of the most rows first, without which one more fits; [] if it never does."""
+        leaving: list[Sequence] = []
+        staying, stored = self.live.copy(), 0
+        for one in sorted(self.live, key=lambda one: -one.width):
+            if self.shares.makes_room(one, sequence) and self.parking.can_take(one, stored):
+                leaving.append(one)
+                staying.remove(one)
+                stored += self.parking.bytes_of(one)
+                if self.capacity.fits(self.capacity.shape_for(staying), sequence):
+                    return leaving
+        return []
+
+    def _step(self, rows_before: int, assigned: Assignment, admitted: list[Sequence], prefill: Prefill) -> StepPlan:
         drafts = self._drafts(prefill.unfinished)
         starts = [sequence.num_computed for sequence, _ in self.rows]
         for chunk in prefill.chunks:
@@ -209,7 +294,7 @@ class Scheduler:
         with_shortlist = [sequence for sequence in self.live if sequence.request.shortlist]
         return StepPlan(
             rows=len(self.rows),
-            copies=tuple(copies),
+            copies=tuple(assigned.copies),
             new_rows=tuple([_new_row(sequence) for sequence in admitted]),
             prefix_loads=prefill.loads,
             prefill_chunks=prefill.chunks,
@@ -262,3 +347,11 @@ def _new_row(sequence: Sequence) -> NewRow:
     (row,) = sequence.rows
     request = sequence.request
     return NewRow(row, request.source, request.encoder_request, request.shortlist)
+
+
+def _prefix_slots(config: SchedulerConfig, layout: CacheLayout, chunk: int) -> int:
+    """How many chunks the prefix cache holds. State without positions cannot be stored by chunk, and what a decoder
+    computes of a prompt depends on the source, if there is one."""
+    if not chunk or layout.row_bytes or layout.source_bytes or not layout.target_bytes:
+        return 0
+    return config.prefix_cache_bytes // layout.bytes_per(chunk)

@@ -28,6 +28,7 @@ class Measurements:
         return [calls.popleft() for _ in range(len(calls))]
 
     admitted = _recorder("admitted")
+    preempted = _recorder("preempted")
     prefilled = _recorder("prefilled")
     looked_up = _recorder("looked_up")
     stepped = _recorder("stepped")

@@ -124,6 +124,7 @@ def _engine_config(settings: EngineSettings, engines: int) -> EngineConfig:
             kv_cache_bytes=max(1, settings.kv_cache_bytes // engines),
             max_prefill_tokens=settings.max_prefill_tokens,
             prefix_cache_bytes=settings.prefix_cache_bytes // engines,
+            parking_bytes=settings.parking_bytes // engines,
             draft_tokens=settings.draft_tokens,
         ),
         max_queue=math.ceil(settings.max_queue / engines),

@@ -21,7 +21,7 @@ from export.manifest import StateKind, StateSpec
 from service.cache_layout import CacheAxes, CacheShape, capacity_for, row_capacity_for, shortlist_capacity_for
 from service.runtime.bindings import Arena, Place
 from service.runtime.memory import Block, Region
-from service.step import Copy, PrefixBlock
+from service.step import Copy, Parked, PrefixBlock, Resumed
 
 FEW_ROWS, FEW_ROWS_CAPACITY = 4, 64
 """Spare capacity costs so few rows nothing, but growing it does, as bindings are remade: 3 ms in a sentence of 30
@@ -268,6 +268,49 @@ class PrefixStore(StateBuffers):
         """Copies a stored block into its row."""
         for kept, buffer in zip(self.buffers, self._rows, strict=True):
             kept.copy_to(buffer, block.slot, block.row, length=block.count, target_start=block.start)
+
+
+class ParkedRows:
+    """Rows that were copied out of the caches, by slot, in memory of exactly their size."""
+
+    def __init__(self, caches: CacheBuffers, arena: Arena) -> None:
+        self._caches, self._arena = caches, arena
+        self._specs = [spec for buffer in caches.buffers for spec in buffer.specs]
+        self._slots: dict[int, tuple[StateBuffers, Parked]] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes allocated. May be read from any thread."""
+        return sum(states.size for states, _ in list(self._slots.values()))
+
+    def keep(self, slots: frozenset[int]) -> None:
+        """Forgets all slots but these."""
+        for slot in self._slots.keys() - slots:
+            del self._slots[slot]
+
+    def store(self, parked: Parked) -> None:
+        """Copies rows into a slot. What belongs to the source is stored once for all of them."""
+        states = StateBuffers(self._specs, self._arena)
+        lengths = {"cross_kv": parked.source_len, "shortlist": parked.shortlist_len}
+        for kept, buffer in zip(states.buffers, self._caches.buffers, strict=True):
+            length = lengths.get(buffer.kind, parked.target_len)
+            rows = parked.rows[:1] if buffer.kind in lengths else parked.rows
+            kept.resize(len(rows), length, live=0)
+            for line, row in enumerate(rows):
+                buffer.copy_to(kept, row, line, length=length)
+        self._slots[parked.slot] = states, parked
+
+    def load(self, resumed: Resumed) -> Parked:
+        """Copies a slot into rows, frees it, and returns what it held."""
+        states, parked = self._slots.pop(resumed.slot)
+        for kept, buffer in zip(states.buffers, self._caches.buffers, strict=True):
+            for row, line in resumed.lines.items():
+                kept.copy_to(buffer, line if kept.rows > 1 else 0, row, length=kept.capacity)
+        return parked
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._slots.clear()
 
 
 class Scratch(StateBuffers):

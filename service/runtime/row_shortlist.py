@@ -67,6 +67,10 @@ class RowShortlist(OutputBlocks):
         """Gives row `target` the shortlist length of row `source`; its columns are copied with the caches."""
         self._counts[target] = self._counts[source]
 
+    def restore(self, row: int, count: int) -> None:
+        """Gives a row its shortlist length again; its columns are restored with the caches."""
+        self._counts[row] = count
+
     def ensure(self, lines: int, top_k: int) -> None:
         """Makes room for `lines` lines, each with at least `top_k` best tokens of its shortlist."""
         width = self.caches.capacities.get("shortlist", 0)

@@ -19,7 +19,7 @@ from service.runtime.batching import prefill_batches, source_batches
 from service.runtime.bindings import Arena
 from service.runtime.decoder import Decoder, logits_rows
 from service.runtime.encoder import Encoder
-from service.runtime.kv_cache import CacheBuffers, PrefixStore, Scratch
+from service.runtime.kv_cache import CacheBuffers, ParkedRows, PrefixStore, Scratch
 from service.runtime.memory import CudaMemory, HostMemory, Memory
 from service.runtime.model_sessions import ModelSessions
 from service.runtime.row_shortlist import RowShortlist
@@ -64,6 +64,7 @@ class OnnxRunner:
         arena = Arena(memory)
         self._caches = CacheBuffers(model.variant.states, arena, max_rows=max_rows)
         self._prefixes = PrefixStore(self._caches, Arena(memory))
+        self._parked = ParkedRows(self._caches, Arena(memory))
         self._inputs = RowInputs(arena, max_rows)
         self._logits = LogitsBlocks(arena, self.limits.vocab_size, model.sessions.get("logprobs"))
         self._shortlist: RowShortlist | None = None
@@ -93,11 +94,13 @@ class OnnxRunner:
     def memory_bytes(self) -> dict[str, int]:
         """Bytes this engine has allocated, by kind. May be called from any thread."""
         outputs = self._logits.size + (self._shortlist.size if self._shortlist else 0)
-        return {"kv_cache": self._caches.size + self._prefixes.size, "outputs": outputs + self._scratch.size}
+        caches = self._caches.size + self._prefixes.size + self._parked.size
+        return {"kv_cache": caches, "outputs": outputs + self._scratch.size}
 
     def reset(self) -> None:
         """Drops all rows. Data that a failed run may have left half written is not used again."""
         self._caches.clear()
+        self._parked.clear()
         self.mark_idle()
 
     def mark_idle(self) -> None:
@@ -144,6 +147,7 @@ class OnnxRunner:
     def _place_rows(self, plan: StepPlan) -> None:
         """Copies rows and resizes the buffers; the operation that needs less memory comes first, so that usage never
         exceeds the reservation."""
+        self._park(plan)
         live = plan.rows_after_copies
         if live <= plan.rows_before:
             self._copy(plan)
@@ -151,7 +155,24 @@ class OnnxRunner:
         else:
             self._make_room(plan, live=plan.rows_before)
             self._copy(plan)
+        self._resume(plan)
         self.memory.settle()
+
+    def _park(self, plan: StepPlan) -> None:
+        """Stores parked rows while they are where the last turn left them."""
+        self._parked.keep(plan.slots)
+        for parked in plan.parked:
+            self._parked.store(parked)
+        if plan.parked:
+            self.memory.settle()
+
+    def _resume(self, plan: StepPlan) -> None:
+        for resumed in plan.resumed:
+            parked = self._parked.load(resumed)
+            for row in resumed.lines:
+                self._inputs["source_lengths"][row] = parked.source_len
+                if self._shortlist is not None:
+                    self._shortlist.restore(row, parked.shortlist_len)
 
     def _copy(self, plan: StepPlan) -> None:
         if plan.copies:  # most turns have none

@@ -1,7 +1,7 @@
 import pytest
 
 from service.cache_layout import CacheLayout
-from service.errors import Cancelled, DeadlineExceeded, InvalidRequest
+from service.errors import InvalidRequest
 from service.options import DecodingOptions
 from service.request import FinishReason
 from tests.fakes import ScriptedRunner
@@ -81,41 +81,3 @@ def test_the_longest_possible_request_fits():
     (row,) = bench.submit(request(source=(5,) * 64, max_tokens=64))
     bench.drain()
     assert len(tokens_of(row)) == 64
-
-
-# ---- early ends
-
-
-def test_a_deadline_ends_waiting_and_live_requests_at_the_next_turn():
-    bench = Bench(ScriptedRunner(rule=never_ends), max_rows=1)
-    live, waiting, patient = bench.submit(
-        request("live", deadline_s=10.0), request("waiting", deadline_s=10.0), request("patient", deadline_s=99.0)
-    )
-    bench.turn(now_s=9.9)
-    plan = bench.turn(now_s=10.0)
-    assert set(plan.ended) == {live, waiting}
-    assert isinstance(live.outcome, DeadlineExceeded)
-    assert "after 1 tokens" in str(live.outcome)
-    assert isinstance(waiting.outcome, DeadlineExceeded)
-    assert plan.live == (patient,)
-
-
-def test_a_cancelled_request_leaves_at_the_next_turn_and_is_reported_once():
-    bench = Bench(ScriptedRunner(rule=never_ends), max_rows=1)
-    live, waiting = bench.submit(request("live"), request("waiting"))
-    bench.turn()
-    bench.scheduler.waiting.cancel(live)
-    bench.scheduler.waiting.cancel(waiting)
-    assert set(bench.turn().ended) == {live, waiting}
-    assert isinstance(live.outcome, Cancelled)
-    assert bench.turn().ended == ()
-    assert bench.scheduler.is_idle
-
-
-def test_a_cancellation_after_the_end_changes_nothing():
-    bench = Bench(ScriptedRunner(rule=never_ends))
-    (row,) = bench.submit(request(max_tokens=1))
-    bench.turn()
-    bench.scheduler.waiting.cancel(row)
-    assert bench.turn().ended == ()
-    assert row.outcome is FinishReason.LENGTH

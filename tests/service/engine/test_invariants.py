@@ -12,7 +12,9 @@ def test_invariants_notice_broken_state():
         return check_invariants(bench.scheduler)
 
     assert broken(lambda scheduler: None) == []
-    assert broken(lambda scheduler: scheduler.waiting.append(scheduler.live[0]))
+    assert broken(lambda scheduler: scheduler.waiting.put(scheduler.live[0]))
+    assert broken(lambda scheduler: setattr(scheduler.live[0], "slot", 3))
+    assert broken(lambda scheduler: scheduler.parking.park(scheduler.live[0]))
     assert broken(lambda scheduler: scheduler.live.append(scheduler.live[0]))
     assert broken(lambda scheduler: scheduler.live[0].hypotheses[0].tokens.append(3))
     assert broken(lambda scheduler: scheduler.live.pop())

@@ -30,6 +30,7 @@ def make_calls(metrics):
     """Calls of every method, with arguments by place and by name."""
     metrics.admitted(0.1, 7)
     metrics.admitted(0.1, prompt_tokens=8)
+    metrics.preempted(2)
     metrics.prefilled(0.2)
     metrics.looked_up(9, 1, reused=4)
     metrics.stepped(0.3, 32)

@@ -20,9 +20,10 @@ from service.engine.pool import EnginePool
 from service.engine.scheduler import Scheduler, SchedulerConfig
 from service.errors import InternalFailure
 from service.options import DecodingOptions
+from service.request import Priority
 from service.runtime.memory import HostBlock, HostMemory
 from service.runtime.runner import OnnxModel, OnnxRunner
-from tests.fakes import CheckedEngine, ask
+from tests.fakes import CheckedEngine, RandomShares, ask
 from tests.runner_requests import (
     SCORED,
     CountingSession,
@@ -188,6 +189,27 @@ def test_answers_of_every_strategy_are_bit_identical_in_any_batch(model):
     together = decode_together(model.runner(max_rows=40), requests, max_rows=40, max_prefill_tokens=256)
     runner = model.runner(max_rows=8)
     assert together == [decode_together(runner, [request], max_rows=8)[0] for request in requests]
+
+
+def test_answers_of_parked_requests_are_bit_identical(model):
+    requests = [
+        replace(request, tenant="abc"[number % 3], priority=Priority(1 + number % 2))
+        for number, request in enumerate(mixed_requests(model, 48, seed=2))
+    ]
+    plans = []
+    shares, runner = RandomShares(seed=3), model.runner(max_rows=12)
+
+    def note(plan, output):
+        plans.append(plan.step)
+
+    together = decode_together(
+        runner, requests, shares=shares, on_run=note, max_rows=12, max_prefill_tokens=256, parking_bytes=1 << 20
+    )
+    alone = model.runner(max_rows=8)
+    assert together == [decode_together(alone, [request], max_rows=8)[0] for request in requests]
+    assert sum(len(step.parked) for step in plans) > 30
+    assert sum(len(step.resumed) for step in plans) > 30
+    assert runner.memory_bytes()["kv_cache"] == runner._caches.size, "what was parked is freed"
 
 
 def test_beams_equal_the_uncached_reference(model):

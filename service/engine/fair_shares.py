@@ -1,0 +1,149 @@
+"""Fair shares of an engine's time: whose requests go first, and which live ones give way.
+
+What a tenant has used is the engine's time in its rows: the seconds of every turn, split evenly among its rows, divided
+by the tenant's weight, and forgotten with a half-life. (Decay-usage scheduling, as in Hellerstein, "Achieving service
+rate objectives with decay usage scheduling", 1993. Tokens times rows, as in Sheng et al., "Fairness in serving large
+language models", 2024, would count a row that steps alone like one of sixty that step together, whose step takes five
+times as long.) Waiting tenants go in the order of their usage.
+
+A guest is a lane that has more than it is due while others are there: one of a lower class, or of a tenant that used
+more than GUEST_RATIO times the mean. Few rows of guests never matter. More of them run only in slices: every second
+in which no guest but those few runs allows GUEST_SHARE seconds of the others, so they slow their hosts down by a third
+at most. When only guests are left, nothing holds them back.
+
+Besides, whoever they belong to, sequences of many rows leave them after ROWS_SLICE_S to smaller ones that wait.
+
+Pure: turns are reported with their times. One engine's thread uses it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection
+
+from service.sequence import Lane, Sequence
+
+HALF_LIFE_S = 10.0
+GUEST_RATIO = 1.5
+GUEST_ROWS = 8
+"""Rows that guests may always have, together: a step of so many rows takes hardly longer than that of one."""
+GUEST_SHARE = 0.5
+SLICE_S = 0.01
+"""Time that guests save up before they run, so that parking and resuming them cost little beside it."""
+ROWS_SLICE_S = 0.05
+"""Time of the engine that a sequence of many rows has for itself before it leaves them to smaller ones that wait."""
+MAX_TENANTS = 1024
+"""Tenants that are remembered; those that used least are forgotten first."""
+NEGLIGIBLE_S = 0.001
+_REBASE = 64  # half-lives after which the stored numbers are divided
+
+
+class FairShares:
+    """What the tenants of one engine have used.
+
+    row_s: seconds that a row which was always live would have had so far. guests: of the last `meet`.
+    """
+
+    def __init__(self) -> None:
+        self.row_s = 0.0
+        self._used: dict[str, float] = {}  # seconds per weight, times `_scale` at the time of their use
+        self._weights: dict[str, float] = {}
+        self._start_s = -math.inf
+        self._scale = 1.0  # doubles with every half-life: later seconds count more than earlier ones
+        self._credit_s = 0.0
+        self._guests_run = False
+        self.guests: frozenset[Lane] = frozenset()
+
+    def at(self, now_s: float) -> None:
+        """Moves the time on."""
+        if self._start_s == -math.inf:
+            self._start_s = now_s
+        halves = (now_s - self._start_s) / HALF_LIFE_S
+        if halves > _REBASE:
+            self._forget(now_s, halves)
+            halves = 0.0
+        self._scale = 2.0**halves
+
+    def _forget(self, now_s: float, halves: float) -> None:
+        scale = 2.0**-halves
+        self._used = {tenant: used * scale for tenant, used in self._used.items() if used * scale > NEGLIGIBLE_S}
+        self._weights = {tenant: self._weights[tenant] for tenant in self._used}
+        self._start_s = now_s
+
+    def used_s(self, tenant: str) -> float:
+        """Seconds per weight that a tenant has used, decayed."""
+        return self._used.get(tenant, 0.0) / self._scale
+
+    def record(self, seconds: float, live: Collection[Sequence]) -> None:
+        """Charges a turn to the tenants of its live sequences."""
+        rows = sum([len(sequence.rows) for sequence in live])
+        if not rows:
+            return
+        share_s = seconds / rows
+        self.row_s += share_s
+        by_tenant, weights, guests = Counter[str](), self._weights, self.guests
+        guest_rows = 0
+        for sequence in live:
+            request, count = sequence.request, len(sequence.rows)
+            by_tenant[request.tenant] += count
+            weights[request.tenant] = request.weight
+            if guests and sequence.lane in guests:
+                guest_rows += count
+        for tenant, count in by_tenant.items():
+            self._used[tenant] = self._used.get(tenant, 0.0) + count * share_s / weights[tenant] * self._scale
+        if len(self._used) > MAX_TENANTS:
+            self._drop_least()
+        if guests:
+            self._balance(seconds, guest_rows * share_s if guest_rows > GUEST_ROWS else 0.0)
+
+    def _balance(self, seconds: float, guests_s: float) -> None:
+        """Guests pay with what they saved while their hosts ran alone."""
+        self._credit_s += -guests_s if guests_s else GUEST_SHARE * seconds
+        self._credit_s = min(SLICE_S, self._credit_s)
+        self._guests_run = self._credit_s > 0.0 and (self._guests_run or self._credit_s >= SLICE_S)
+
+    def _drop_least(self) -> None:
+        kept = sorted(self._used, key=self._used.__getitem__, reverse=True)[: MAX_TENANTS // 2]
+        self._used = {tenant: self._used[tenant] for tenant in kept}
+        self._weights = {tenant: self._weights[tenant] for tenant in kept}
+
+    def order(self, lanes: Collection[Lane]) -> list[Lane]:
+        """Lanes in the order in which they get free rows."""
+        if len(lanes) < 2:
+            return list(lanes)
+        return sorted(lanes, key=lambda lane: (lane[0], self.used_s(lane[1]), lane[1]))
+
+    def meet(self, lanes: Collection[Lane]) -> None:
+        """Finds the guests among all lanes with unfinished requests."""
+        found = self._find_guests(lanes) if len(lanes) > 1 else frozenset()
+        self.guests = found if len(found) < len(lanes) else frozenset()
+        if not self.guests:  # those that meet hosts again begin without credit
+            self._credit_s, self._guests_run = 0.0, False
+
+    def _find_guests(self, lanes: Collection[Lane]) -> frozenset[Lane]:
+        first = min([priority for priority, _ in lanes])
+        tenants = {tenant for priority, tenant in lanes if priority == first}
+        limit_s = math.inf
+        if len(tenants) > 1:
+            known = {*self._used, *tenants}
+            weight = sum([self._weights.get(tenant, 1.0) for tenant in known])
+            total_s = sum([self.used_s(tenant) * self._weights.get(tenant, 1.0) for tenant in known])
+            limit_s = max(NEGLIGIBLE_S, GUEST_RATIO * total_s / weight)
+        return frozenset([lane for lane in lanes if lane[0] > first or self.used_s(lane[1]) > limit_s])
+
+    def rows_for_guests(self, max_rows: int) -> int:
+        """Rows that guests may have in the next turn, all together."""
+        return max_rows if self._guests_run else min(GUEST_ROWS, max_rows)
+
+    def makes_room(self, one: Sequence, other: Sequence) -> bool:
+        """Whether a live sequence leaves its rows to one that waits: guests to hosts, and those of many rows, once they
+        had their slice, to those of no more than half as many."""
+        if self.is_guest_of(one, other):
+            return True
+        is_narrow = other.lane[0] <= one.lane[0] and 2 * other.width <= one.width
+        return is_narrow and len(one.rows) * (self.row_s - one.row_s) >= ROWS_SLICE_S
+
+    def is_guest_of(self, one: Sequence, other: Sequence) -> bool:
+        """Whether one is a guest, and the other is none."""
+        return one.lane in self.guests and other.lane not in self.guests

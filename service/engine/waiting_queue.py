@@ -1,0 +1,119 @@
+"""The sequences of an engine that wait for rows, in lanes, and the early ends of waiting and live ones alike.
+
+A lane holds the requests of one tenant in one class. Which lane is next is the business of
+`service.engine.fair_shares`. Within a lane the order is that of arrival, with one exception: a sequence that needs many
+rows lets later ones go first that need fewer, until these have had as many rows as it needs more. (Start-time fair
+queueing with every request as a flow of its own: Goyal, Vin and Cheng, 1996. The lane's virtual time advances by the
+rows that leave it over the requests that wait.) So no request waits for ever, and none keeps a smaller one waiting for
+long.
+
+Pure: no threads and no clock; deadlines are compared with a time that the caller passes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Collection, Iterator
+
+from service.errors import Cancelled, DeadlineExceeded
+from service.sequence import Lane, Sequence
+
+STALE_DEADLINES = 256  # of ended requests that may stay in the heap, beside as many as there are unfinished requests
+
+
+class WaitingQueue:
+    """Sequences without rows. Iterates over them lane by lane, in no order within a lane."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[Lane, _Waiting] = {}
+        self._cancelled: list[Sequence] = []
+        self._deadlines: list[tuple[float, int, Sequence]] = []  # a heap; ended sequences leave it late
+        self._numbers = itertools.count()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return (entry[2] for lane in self._lanes.values() for entry in lane.heap)
+
+    @property
+    def lanes(self) -> Collection[Lane]:
+        """The lanes in which sequences wait."""
+        return self._lanes.keys()
+
+    def submit(self, sequence: Sequence) -> None:
+        """Adds a new sequence."""
+        self.put(sequence)
+        if sequence.request.deadline_s is not None:
+            heapq.heappush(self._deadlines, (sequence.request.deadline_s, next(self._numbers), sequence))
+
+    def put(self, sequence: Sequence, *, is_first: bool = False) -> None:
+        """Adds a sequence, a new one or one that had rows before. is_first: before all that are in its lane now."""
+        lane = self._lanes.get(sequence.lane)
+        if lane is None:
+            lane = self._lanes[sequence.lane] = _Waiting()
+        heapq.heappush(lane.heap, (lane.passed + (0 if is_first else sequence.width), next(self._numbers), sequence))
+        self._size += 1
+
+    def first(self, lane: Lane) -> Sequence | None:
+        """The next sequence of a lane; None if it is empty."""
+        waiting = self._lanes.get(lane)
+        return waiting.heap[0][2] if waiting else None
+
+    def take(self, lane: Lane) -> Sequence:
+        """Removes the next sequence of a lane, which is not empty."""
+        waiting = self._lanes[lane]
+        waiting.passed += waiting.heap[0][2].width / len(waiting.heap)
+        sequence = heapq.heappop(waiting.heap)[2]
+        self._size -= 1
+        if not waiting.heap:
+            del self._lanes[lane]
+        return sequence
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Lets a sequence end in the next `expire`, unless it has ended by then."""
+        self._cancelled.append(sequence)
+
+    def expire(self, now_s: float, live: int) -> list[Sequence]:
+        """Ends the sequences that were cancelled or whose deadlines have passed, and returns them. live: number of
+        sequences with rows."""
+        ended = []
+        for sequence in self._cancelled:
+            if sequence.outcome is None:
+                sequence.finish(Cancelled("the request was cancelled"))
+                ended.append(sequence)
+        self._cancelled.clear()
+        while self._deadlines and self._deadlines[0][0] <= now_s:
+            sequence = heapq.heappop(self._deadlines)[2]
+            if sequence.outcome is None:
+                count = sequence.steps
+                sequence.finish(DeadlineExceeded(f"the deadline passed after {count} tokens; allow more time or fewer"))
+                ended.append(sequence)
+        self.remove([sequence for sequence in ended if not sequence.rows])
+        if len(self._deadlines) > 2 * (live + len(self)) + STALE_DEADLINES:
+            self._deadlines = [entry for entry in self._deadlines if entry[2].outcome is None]
+            heapq.heapify(self._deadlines)
+        return ended
+
+    def remove(self, sequences: Collection[Sequence]) -> None:
+        """Takes out some that wait."""
+        gone = set(sequences)
+        for lane in {sequence.lane for sequence in gone}:
+            waiting = self._lanes[lane]
+            self._size -= len(waiting.heap)
+            waiting.heap = [entry for entry in waiting.heap if entry[2] not in gone]
+            self._size += len(waiting.heap)
+            heapq.heapify(waiting.heap)
+            if not waiting.heap:
+                del self._lanes[lane]
+
+
+class _Waiting:
+    """One lane: a heap of (rows that may leave before it, number, sequence). passed: rows that have left, divided by
+    how many waited each time."""
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[float, int, Sequence]] = []
+        self.passed = 0.0
