@@ -14,12 +14,12 @@ from typing import Any, Protocol
 from service.cache_layout import CacheShape
 from service.encoder_request import EncoderOutput
 from service.errors import RequestError
-from service.request import FinishReason, Priority, Request
+from service.request import FinishReason, Request
 from service.step import StepOutput
 
 Outcome = FinishReason | RequestError
-Lane = tuple[Priority, str]
-"""The requests of one tenant in one class: the most urgent class comes first."""
+Lane = tuple[int, str]
+"""The requests of one tenant in one class, the number of which is its `Priority`. (An enumeration is slow to hash.)"""
 
 
 @dataclass(slots=True, eq=False)
@@ -103,7 +103,7 @@ class Sequence:
     answers: list[Hypothesis] = field(default_factory=list)  # of a successful end: as many as requested, best first
 
     def __post_init__(self) -> None:
-        self.lane = self.request.priority, self.request.tenant
+        self.lane = int(self.request.priority), self.request.tenant
         self.hypotheses, self.width = [self.search.start()], self.request.options.width
 
     @property

@@ -19,9 +19,10 @@ Pure: turns are reported with their times. One engine's thread uses it.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection
+from collections.abc import Sequence as Items
 
+from service.request import Request
 from service.sequence import Lane, Sequence
 
 HALF_LIFE_S = 10.0
@@ -52,7 +53,7 @@ class FairShares:
         self._start_s = -math.inf
         self._scale = 1.0  # doubles with every half-life: later seconds count more than earlier ones
         self._credit_s = 0.0
-        self._guests_run = False
+        self._guests_run = self._is_single = False
         self.guests: frozenset[Lane] = frozenset()
 
     def at(self, now_s: float) -> None:
@@ -75,27 +76,28 @@ class FairShares:
         """Seconds per weight that a tenant has used, decayed."""
         return self._used.get(tenant, 0.0) / self._scale
 
-    def record(self, seconds: float, live: Collection[Sequence]) -> None:
+    def record(self, seconds: float, live: Items[Sequence]) -> None:
         """Charges a turn to the tenants of its live sequences."""
         rows = sum([len(sequence.rows) for sequence in live])
         if not rows:
             return
         share_s = seconds / rows
         self.row_s += share_s
-        by_tenant, weights, guests = Counter[str](), self._weights, self.guests
-        guest_rows = 0
+        if self._is_single:
+            self._charge(live[0].request, seconds)
+            return
         for sequence in live:
-            request, count = sequence.request, len(sequence.rows)
-            by_tenant[request.tenant] += count
-            weights[request.tenant] = request.weight
-            if guests and sequence.lane in guests:
-                guest_rows += count
-        for tenant, count in by_tenant.items():
-            self._used[tenant] = self._used.get(tenant, 0.0) + count * share_s / weights[tenant] * self._scale
-        if len(self._used) > MAX_TENANTS:
-            self._drop_least()
-        if guests:
+            self._charge(sequence.request, len(sequence.rows) * share_s)
+        if self.guests:
+            guest_rows = sum([len(sequence.rows) for sequence in live if sequence.lane in self.guests])
             self._balance(seconds, guest_rows * share_s if guest_rows > GUEST_ROWS else 0.0)
+
+    def _charge(self, request: Request, seconds: float) -> None:
+        tenant, used = request.tenant, self._used
+        self._weights[tenant] = request.weight
+        used[tenant] = used.get(tenant, 0.0) + seconds / request.weight * self._scale
+        if len(used) > MAX_TENANTS:
+            self._drop_least()
 
     def _balance(self, seconds: float, guests_s: float) -> None:
         """Guests pay with what they saved while their hosts ran alone."""
@@ -116,7 +118,8 @@ class FairShares:
 
     def meet(self, lanes: Collection[Lane]) -> None:
         """Finds the guests among all lanes with unfinished requests."""
-        found = self._find_guests(lanes) if len(lanes) > 1 else frozenset()
+        self._is_single = len(lanes) < 2
+        found = frozenset() if self._is_single else self._find_guests(lanes)
         self.guests = found if len(found) < len(lanes) else frozenset()
         if not self.guests:  # those that meet hosts again begin without credit
             self._credit_s, self._guests_run = 0.0, False
