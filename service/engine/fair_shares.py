@@ -7,9 +7,9 @@ language models", 2024, would count a row that steps alone like one of sixty tha
 times as long.) Waiting tenants go in the order of their usage.
 
 A guest is a lane that has more than it is due while others are there: one of a lower class, or of a tenant that used
-more than GUEST_RATIO times the mean. Few rows of guests never matter. More of them run only in slices: every second
-in which no guest but those few runs allows GUEST_SHARE seconds of the others, so they slow their hosts down by a third
-at most. When only guests are left, nothing holds them back.
+more than GUEST_RATIO times the mean, and not by a few requests alone. Few rows of guests never matter. More of them
+run only in slices: every second in which no guest but those few runs allows GUEST_SHARE seconds of the others, so a
+host's answer takes at most half as long again. When only guests are left, nothing holds them back.
 
 Besides, whoever they belong to, sequences of many rows leave them after ROWS_SLICE_S to smaller ones that wait.
 
@@ -26,9 +26,9 @@ from service.request import Request
 from service.sequence import Lane, Sequence
 
 HALF_LIFE_S = 10.0
-GUEST_RATIO = 1.5
-GUEST_ROWS = 8
-"""Rows that guests may always have, together: a step of so many rows takes hardly longer than that of one."""
+GUEST_RATIO, GUEST_MARGIN_S = 1.5, 0.1
+GUEST_ROWS = 4
+"""Rows that guests may always have, together: a step of so many rows takes a fifth longer than that of one."""
 GUEST_SHARE = 0.5
 SLICE_S = 0.01
 """Time that guests save up before they run, so that parking and resuming them cost little beside it."""
@@ -132,7 +132,7 @@ class FairShares:
             known = {*self._used, *tenants}
             weight = sum([self._weights.get(tenant, 1.0) for tenant in known])
             total_s = sum([self.used_s(tenant) * self._weights.get(tenant, 1.0) for tenant in known])
-            limit_s = max(NEGLIGIBLE_S, GUEST_RATIO * total_s / weight)
+            limit_s = GUEST_RATIO * total_s / weight + GUEST_MARGIN_S
         return frozenset([lane for lane in lanes if lane[0] > first or self.used_s(lane[1]) > limit_s])
 
     def rows_for_guests(self, max_rows: int) -> int:

@@ -1,6 +1,7 @@
 import pytest
 
 from service.engine.fair_shares import (
+    GUEST_MARGIN_S,
     GUEST_ROWS,
     HALF_LIFE_S,
     MAX_TENANTS,
@@ -96,6 +97,12 @@ def test_tenants_with_equal_shares_are_nobodys_guests():
     found.record(1.0, [live("a", rows=5), live("b", rows=4)])
     assert guests(found, [A, B]) == frozenset()
     assert guests(shares(), [A, B]) == frozenset(), "nobody has used anything"
+
+
+def test_a_few_requests_make_nobody_a_guest():
+    found = shares()
+    found.record(GUEST_MARGIN_S, [live("a")])
+    assert guests(found, [A, B]) == frozenset()
 
 
 def test_lower_classes_are_guests_of_higher_ones():
