@@ -80,10 +80,18 @@ class State(msgspec.Struct, array_like=True):
     is_healthy: bool
 
 
-MeasurementName = (
-    Literal["admitted", "preempted", "prefilled", "looked_up", "stepped", "speculated"]
-    | Literal["first_token", "next_tokens", "generated", "finished"]
-)
+MeasurementName = Literal[
+    "admitted",
+    "preempted",
+    "prefilled",
+    "looked_up",
+    "stepped",
+    "speculated",
+    "first_token",
+    "next_tokens",
+    "generated",
+    "finished",
+]
 Measurement = tuple[MeasurementName, tuple[int | float | str, ...]]
 """A call of `EngineMetrics`: the name of the method, and its arguments."""
 
