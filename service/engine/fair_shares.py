@@ -36,8 +36,8 @@ ROWS_SLICE_S = 0.05
 """Time of the engine that a sequence of many rows has for itself before it leaves them to smaller ones that wait."""
 MAX_TENANTS = 1024
 """Tenants that are remembered; those that used least are forgotten first."""
-NEGLIGIBLE_S = 0.001
-_REBASE = 64  # half-lives after which the stored numbers are divided
+FORGET_S, NEGLIGIBLE_S = 10.0, 0.001
+"""So often tenants are forgotten that used less than this: the mean is that of those that used the engine lately."""
 
 
 class FairShares:
@@ -48,33 +48,34 @@ class FairShares:
 
     def __init__(self) -> None:
         self.row_s = 0.0
-        self._used: dict[str, float] = {}  # seconds per weight, times `_scale` at the time of their use
-        self._weights: dict[str, float] = {}
-        self._start_s = -math.inf
-        self._scale = 1.0  # doubles with every half-life: later seconds count more than earlier ones
+        # Seconds, times `_scale` at the time of their use: later ones count more than earlier ones.
+        self._used: dict[str, float] = {}
+        self._weights: dict[str, float] = {}  # of the same tenants
+        self._total = self._weight = 0.0  # sums of both
+        self._start_s: float | None = None
+        self._scale = 1.0  # doubles with every half-life
         self._credit_s = 0.0
         self._guests_run = self._is_single = False
         self.guests: frozenset[Lane] = frozenset()
 
     def at(self, now_s: float) -> None:
         """Moves the time on."""
-        if self._start_s == -math.inf:
+        if self._start_s is None:
             self._start_s = now_s
-        halves = (now_s - self._start_s) / HALF_LIFE_S
-        if halves > _REBASE:
-            self._forget(now_s, halves)
-            halves = 0.0
-        self._scale = 2.0**halves
+        elif now_s - self._start_s > FORGET_S:
+            fade = 2.0 ** ((self._start_s - now_s) / HALF_LIFE_S)
+            self._keep({tenant: used * fade for tenant, used in self._used.items() if used * fade > NEGLIGIBLE_S})
+            self._start_s = now_s
+        self._scale = 2.0 ** ((now_s - self._start_s) / HALF_LIFE_S)
 
-    def _forget(self, now_s: float, halves: float) -> None:
-        scale = 2.0**-halves
-        self._used = {tenant: used * scale for tenant, used in self._used.items() if used * scale > NEGLIGIBLE_S}
-        self._weights = {tenant: self._weights[tenant] for tenant in self._used}
-        self._start_s = now_s
+    def _keep(self, used: dict[str, float]) -> None:
+        self._used = used
+        self._weights = {tenant: self._weights[tenant] for tenant in used}
+        self._total, self._weight = sum(used.values()), sum(self._weights.values())
 
     def used_s(self, tenant: str) -> float:
-        """Seconds per weight that a tenant has used, decayed."""
-        return self._used.get(tenant, 0.0) / self._scale
+        """Seconds that a tenant has used, decayed, over its weight."""
+        return self._used[tenant] / self._weights[tenant] / self._scale if tenant in self._used else 0.0
 
     def record(self, seconds: float, live: Items[Sequence]) -> None:
         """Charges a turn to the tenants of its live sequences."""
@@ -93,22 +94,20 @@ class FairShares:
             self._balance(seconds, guest_rows * share_s if guest_rows > GUEST_ROWS else 0.0)
 
     def _charge(self, request: Request, seconds: float) -> None:
-        tenant, used = request.tenant, self._used
+        tenant, used = request.tenant, seconds * self._scale
+        self._weight += request.weight - self._weights.get(tenant, 0.0)
         self._weights[tenant] = request.weight
-        used[tenant] = used.get(tenant, 0.0) + seconds / request.weight * self._scale
-        if len(used) > MAX_TENANTS:
-            self._drop_least()
+        self._used[tenant] = self._used.get(tenant, 0.0) + used
+        self._total += used
+        if len(self._used) > MAX_TENANTS:
+            most = sorted(self._used, key=self._used.__getitem__, reverse=True)[: MAX_TENANTS // 2]
+            self._keep({tenant: self._used[tenant] for tenant in most})
 
     def _balance(self, seconds: float, guests_s: float) -> None:
         """Guests pay with what they saved while their hosts ran alone."""
         self._credit_s += -guests_s if guests_s else GUEST_SHARE * seconds
         self._credit_s = min(SLICE_S, self._credit_s)
         self._guests_run = self._credit_s > 0.0 and (self._guests_run or self._credit_s >= SLICE_S)
-
-    def _drop_least(self) -> None:
-        kept = sorted(self._used, key=self._used.__getitem__, reverse=True)[: MAX_TENANTS // 2]
-        self._used = {tenant: self._used[tenant] for tenant in kept}
-        self._weights = {tenant: self._weights[tenant] for tenant in kept}
 
     def order(self, lanes: Collection[Lane]) -> list[Lane]:
         """Lanes in the order in which they get free rows."""
@@ -129,10 +128,8 @@ class FairShares:
         tenants = {tenant for priority, tenant in lanes if priority == first}
         limit_s = math.inf
         if len(tenants) > 1:
-            known = {*self._used, *tenants}
-            weight = sum([self._weights.get(tenant, 1.0) for tenant in known])
-            total_s = sum([self.used_s(tenant) * self._weights.get(tenant, 1.0) for tenant in known])
-            limit_s = GUEST_RATIO * total_s / weight + GUEST_MARGIN_S
+            weight = self._weight + len(tenants - self._used.keys())
+            limit_s = GUEST_RATIO * self._total / self._scale / weight + GUEST_MARGIN_S
         return frozenset([lane for lane in lanes if lane[0] > first or self.used_s(lane[1]) > limit_s])
 
     def rows_for_guests(self, max_rows: int) -> int:

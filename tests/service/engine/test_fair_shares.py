@@ -1,3 +1,5 @@
+import random
+
 import pytest
 
 from service.engine.fair_shares import (
@@ -164,3 +166,15 @@ def test_many_rows_are_left_to_smaller_requests_after_a_slice():
     assert not found.makes_room(wide, live(priority=LOW))
     wide.row_s = found.row_s
     assert not found.makes_room(wide, small), "it got its rows just now"
+
+
+def test_the_mean_is_that_of_the_remembered_tenants():
+    rng, found = random.Random(3), shares()
+    for turn in range(3000):
+        found.at(turn * 0.9)
+        tenants = [str(rng.randrange(3000) if turn % 2 else rng.randrange(9)) for _ in range(3)]
+        found.record(rng.random(), [live(tenant, weight=rng.choice([0.5, 1.0, 4.0])) for tenant in tenants])
+    assert len(found._used) > 20
+    assert found._total == pytest.approx(sum(found._used.values()))
+    assert found._weight == pytest.approx(sum(found._weights.values()))
+    assert found._weights.keys() == found._used.keys()
