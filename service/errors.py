@@ -6,6 +6,7 @@ RequestError                  one request failed; the message is safe to show to
 ├── Unsupported               the model does not support the RPC or an option
 ├── Unsatisfiable             the request's constraints leave no possible token
 ├── Overloaded                the queue is full; try again later
+├── TenantLimit               a tenant has as many requests as it may while others are present; try again later
 ├── DeadlineTooSoon           the answer is expected after the deadline; allow more time, or try again later
 ├── ShuttingDown              the server is draining
 ├── EngineUnavailable         the engine's process ended, or is being started again; try again
@@ -94,6 +95,24 @@ class Overloaded(Retryable, RequestError):
         self.limit = limit
 
 
+class TenantLimit(Retryable, RequestError):
+    """A tenant has as many unfinished requests as it may while others are present. limit: requests of all tenants."""
+
+    reason = "TENANT_LIMIT"
+    tenant: str
+    limit: int
+
+    def __init__(self, tenant: str, *, retry_after_s: float, limit: int) -> None:
+        name = f"tenant {tenant!r}" if tenant else "the anonymous tenant"
+        super().__init__(
+            f"{name} already has its share of the {limit} requests that may be open here while other tenants are "
+            f"present; try again in {retry_after_s:.2g} s",
+            retry_after_s=retry_after_s,
+        )
+        self.tenant = tenant
+        self.limit = limit
+
+
 class DeadlineTooSoon(Retryable, RequestError):
     """The answer is expected after the deadline."""
 
@@ -139,7 +158,10 @@ class InternalFailure(RequestError):
 
 
 # The errors that reject a request before any work, and those that end an accepted one.
-REJECTIONS = (InvalidRequest, ModelNotFound, Unsupported, Overloaded, DeadlineTooSoon, ShuttingDown, EngineUnavailable)
+REJECTIONS = (
+    *(InvalidRequest, ModelNotFound, Unsupported, Overloaded, TenantLimit, DeadlineTooSoon, ShuttingDown),
+    EngineUnavailable,
+)
 ENDS = (Cancelled, DeadlineExceeded, Unsatisfiable, ShuttingDown, EngineUnavailable, InternalFailure)
 _KINDS: tuple[type[RequestError], ...] = (*REJECTIONS, *ENDS)
 ERRORS: Mapping[str, type[RequestError]] = {kind.reason: kind for kind in _KINDS}

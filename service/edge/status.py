@@ -24,6 +24,7 @@ from service.errors import (
     RequestError,
     Retryable,
     ShuttingDown,
+    TenantLimit,
     Unsatisfiable,
     Unsupported,
 )
@@ -34,6 +35,7 @@ STATUS: dict[type[RequestError], grpc.StatusCode] = {
     Unsupported: grpc.StatusCode.FAILED_PRECONDITION,
     Unsatisfiable: grpc.StatusCode.FAILED_PRECONDITION,
     Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    TenantLimit: grpc.StatusCode.RESOURCE_EXHAUSTED,
     DeadlineTooSoon: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ShuttingDown: grpc.StatusCode.UNAVAILABLE,
     EngineUnavailable: grpc.StatusCode.UNAVAILABLE,
@@ -72,6 +74,10 @@ def error_details(error: RequestError) -> Iterator[Message]:
         case Overloaded():
             yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=error.retry_after_s))
             violation = {"subject": "requests", "description": f"at most {error.limit} concurrent requests"}
+            yield error_details_pb2.QuotaFailure(violations=[violation])
+        case TenantLimit():
+            yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=error.retry_after_s))
+            violation = {"subject": f"tenant:{error.tenant}", "description": f"a share of {error.limit} requests"}
             yield error_details_pb2.QuotaFailure(violations=[violation])
         case EngineUnavailable() | DeadlineTooSoon():
             yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=error.retry_after_s))

@@ -11,6 +11,7 @@ EXAMPLES = {
     errors.Unsupported: errors.Unsupported("cannot"),
     errors.Unsatisfiable: errors.Unsatisfiable("no way on"),
     errors.Overloaded: errors.Overloaded("full", retry_after_s=1.5, limit=3),
+    errors.TenantLimit: errors.TenantLimit("acme", retry_after_s=0.5, limit=64),
     errors.DeadlineTooSoon: errors.DeadlineTooSoon("too late", retry_after_s=0.5),
     errors.ShuttingDown: errors.ShuttingDown(),
     errors.EngineUnavailable: errors.EngineUnavailable("its process ended", retry_after_s=0.25),
@@ -54,6 +55,8 @@ def test_every_error_carries_an_error_info_first(kind):
         (errors.Unsatisfiable, error_details_pb2.PreconditionFailure),
         (errors.Overloaded, error_details_pb2.QuotaFailure),
         (errors.Overloaded, error_details_pb2.RetryInfo),
+        (errors.TenantLimit, error_details_pb2.QuotaFailure),
+        (errors.TenantLimit, error_details_pb2.RetryInfo),
         (errors.DeadlineTooSoon, error_details_pb2.RetryInfo),
         (errors.ShuttingDown, error_details_pb2.RetryInfo),
         (errors.EngineUnavailable, error_details_pb2.RetryInfo),
@@ -73,7 +76,12 @@ class Context:
 
 @pytest.mark.parametrize(
     ("kind", "pushback"),
-    [(errors.Overloaded, "1500"), (errors.DeadlineTooSoon, "500"), (errors.EngineUnavailable, "250")],
+    [
+        (errors.Overloaded, "1500"),
+        (errors.TenantLimit, "500"),
+        (errors.DeadlineTooSoon, "500"),
+        (errors.EngineUnavailable, "250"),
+    ],
 )
 async def test_a_client_is_told_when_a_retry_makes_sense(kind, pushback):
     context = Context()
@@ -89,7 +97,8 @@ async def test_a_client_is_told_when_a_retry_makes_sense(kind, pushback):
 
 
 async def test_other_errors_leave_the_time_of_a_retry_to_the_client():
-    for kind in set(STATUS) - {errors.Overloaded, errors.DeadlineTooSoon, errors.EngineUnavailable}:
+    retryable = {errors.Overloaded, errors.TenantLimit, errors.DeadlineTooSoon, errors.EngineUnavailable}
+    for kind in set(STATUS) - retryable:
         context = Context()
         await abort(context, EXAMPLES[kind], ())
         assert "grpc-retry-pushback-ms" not in dict(context.trailers), kind
