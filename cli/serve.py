@@ -46,7 +46,7 @@ def setting_flags() -> tuple[Any, ...]:
         is_switch = field.annotation is bool
         default = (
             ""
-            if field.default in (None, "")
+            if field.default in (None, "", {})
             else f" [default: {str(field.default).lower() if is_switch else field.default}]"
         )
         option = typer.Option(help=f"{field.description}{default}", metavar=None if is_switch else "VALUE")

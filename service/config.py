@@ -28,11 +28,13 @@ from service.errors import StartupError
 PREFIX = "GLOSSA_"
 OTHERS = tuple(f"GLOSSA_{name}" for name in ("ADDRESS", "TLS", "TLS_CA", "TOKEN", "METADATA"))  # of client commands
 MIN_PROCESS_BYTES = 1 << 28  # of an engine process with a small model
+TENANT_NAME = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
 PositiveSeconds = Annotated[float, Field(gt=0, le=86400, allow_inf_nan=False)]
 
 
@@ -121,6 +123,24 @@ class ServerSettings(BaseSettings):
     max_queue: Positive = Field(256, description="waiting requests per model; above it RESOURCE_EXHAUSTED")
     max_requests: Positive = Field(1024, description="concurrent requests of all models; above it RESOURCE_EXHAUSTED")
 
+    tenant_weights: Annotated[dict[str, Weight], NoDecode] = Field(
+        {},
+        description="shares of tenants, NAME=WEIGHT, comma-separated or a mapping in YAML; others have 1; those named "
+        "may claim the priority high",
+    )
+    unknown_tenants: Literal["separate", "shared"] = Field(
+        "separate", description="tenants without a weight: each has a share of its own, or all share that of one"
+    )
+    unknown_tenant_priority: Literal["high", "normal", "low"] = Field(
+        "normal", description="highest priority of tenants without a weight, anonymous ones included"
+    )
+    tenant_share: float = Field(
+        0.8,
+        gt=0,
+        lt=1,
+        description="share of max_requests and of a queue that one tenant may fill while others are present",
+    )
+
     default_deadline_s: PositiveSeconds = Field(60.0, description="deadline in seconds of requests without one")
     max_deadline_s: PositiveSeconds = Field(600.0, description="limit in seconds of a client's deadline")
     message_timeout_s: PositiveSeconds = Field(
@@ -201,6 +221,22 @@ class ServerSettings(BaseSettings):
             if twice:
                 raise ValueError(f"must have each name once, got {', '.join(sorted(twice))} twice; rename one")
             return {name: path for name, _, path in pairs}
+        return value
+
+    @field_validator("tenant_weights", mode="before")
+    @classmethod
+    def _parse_weights(cls, value: object) -> object:
+        if isinstance(value, str):
+            pairs = [part.strip().rpartition("=") for part in value.split(",") if part.strip()]
+            names = [name for name, _, _ in pairs]
+            if len(set(names)) < len(names):
+                raise ValueError(f"must have each name once, got {value!r}")
+            value = {name: weight for name, _, weight in pairs}
+        if isinstance(value, Mapping):
+            for name in value:
+                if not isinstance(name, str) or not TENANT_NAME.fullmatch(name):
+                    problem = "must be NAME=WEIGHT with names of 1..128 letters, digits and . _ : / + = @ -"
+                    raise ValueError(f"{problem}, got {name!r}")
         return value
 
     @field_validator("models")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,6 +36,14 @@ class Priority(IntEnum):
     HIGH = 0
     NORMAL = 1
     LOW = 2
+
+
+class Caller(NamedTuple):
+    """Whose a request is, and how urgent. See `Request`."""
+
+    tenant: str = ""
+    weight: float = 1.0
+    priority: Priority = Priority.NORMAL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +97,11 @@ class Request:
         assert self.max_tokens >= (1 if self.prompt else 0), self.max_tokens
         assert len(self.prefix) <= self.max_tokens, (len(self.prefix), self.max_tokens)
         assert self.weight > 0, self.weight
+
+    @property
+    def caller(self) -> Caller:
+        """Its tenant, weight and priority."""
+        return Caller(self.tenant, self.weight, self.priority)
 
     @property
     def log_name(self) -> str:

@@ -26,10 +26,11 @@ from service.encoder_request import EncoderRequest, Pooling
 from service.errors import InvalidRequest, Unsupported
 from service.option_checks import check, check_scoring
 from service.options import DecodingOptions
-from service.request import Request
+from service.request import Caller, Request
 
 MAX_MASKS = 32  # per text: each costs a distribution over the vocabulary
 MAX_MASK_CANDIDATES = 100  # per mask
+ANYONE = Caller()
 
 
 class RequestBuilder:
@@ -37,10 +38,18 @@ class RequestBuilder:
     milliseconds for a long text. deadline_s: on the clock of time.monotonic()."""
 
     def __init__(
-        self, model: ServedModel, limits: TextLimits, request_id: str, deadline_s: float, trace_id: str = ""
+        self,
+        model: ServedModel,
+        limits: TextLimits,
+        request_id: str,
+        deadline_s: float,
+        trace_id: str = "",
+        caller: Caller = ANYONE,
     ) -> None:
         self._model, self._limits, self._prompts = model, limits, PromptEncoder(model)
-        self._request = partial(Request, request_id=request_id, deadline_s=deadline_s, trace_id=trace_id)
+        self._request = partial(
+            Request, request_id=request_id, deadline_s=deadline_s, trace_id=trace_id, **caller._asdict()
+        )
 
     def decoding(
         self, text: str, options: DecodingOptions, languages: LanguagePair = NO_LANGUAGES, *, is_streamed: bool = True

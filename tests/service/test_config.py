@@ -156,3 +156,26 @@ def test_docs_list_every_setting_of_engine_processes_and_no_other():
 def test_settings_are_frozen():
     with pytest.raises(ValueError, match="frozen"):
         load_settings(MODELS).port = 1
+
+
+@pytest.mark.parametrize("value", ["acme=2,team/b=0.5,a=b=1", {"acme": 2, "team/b": 0.5, "a=b": 1}])
+def test_weights_of_tenants_from_flags_and_yaml(value):
+    weights = load_settings({**MODELS, "tenant_weights": value}).tenant_weights
+    assert weights == {"acme": 2.0, "team/b": 0.5, "a=b": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("acme", "must be NAME=WEIGHT"),
+        ("a b=1", "must be NAME=WEIGHT"),
+        ("acme=1,acme=2", "must have each name once"),
+        ("acme=0", r"must be at least 0\.01"),
+        ("acme=nan", "must be"),
+        ("acme=101", "must be at most 100"),
+        ("acme=x", "must be a number"),
+    ],
+)
+def test_invalid_weights_are_rejected(value, message):
+    with pytest.raises(StartupError, match=f"--tenant-weights: {message}"):
+        load_settings({**MODELS, "tenant_weights": value})

@@ -1,0 +1,95 @@
+"""The unfinished requests of each tenant in one place (`TenantShares`): how many more a tenant may have there, and how
+many go before its next one.
+
+A place is the server, the preparation of its requests, or an engine process. Only tenants with unfinished requests are
+remembered, so the table never has more entries than the place has room for requests, whatever names clients invent.
+Nothing here knows gRPC or time: the caller passes it in.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+
+from service.request import Caller, Priority
+
+PRESENT_S = 60.0  # since a tenant's last request
+
+
+class TenantShares:
+    """Event-loop thread only.
+
+    lent: the share of a place that a tenant of weight 1 may fill by itself, once others are present.
+    """
+
+    def __init__(self, lent: float) -> None:
+        assert 0 < lent < 1, lent
+        # Dynamic thresholds (Choudhury & Hahne 1998): each tenant may have a multiple of what is free. One greedy
+        # tenant gets `lent`, two get lent / (1 + lent) each, and some room is left for those that come next.
+        self._multiple = round(lent / (1 - lent), 9)
+        self._classes = {priority: _Class() for priority in Priority}
+        self._last = ("", -math.inf)  # tenant of the last request, and when it came
+        self._last_other = -math.inf  # when the last request of any other tenant came
+        self.total = 0
+
+    def enter(self, caller: Caller) -> None:
+        """A request is there."""
+        self._classes[caller.priority].change(caller, 1)
+        self.total += 1
+
+    def leave(self, caller: Caller) -> None:
+        """A request that was there has ended."""
+        self._classes[caller.priority].change(caller, -1)
+        self.total -= 1
+
+    def unfinished(self, tenant: str) -> int:
+        """The number of a tenant's requests."""
+        return sum(one.open[tenant] for one in self._classes.values())
+
+    def has_room(self, caller: Caller, capacity: int, now_s: float) -> bool:
+        """Whether a tenant may have one more request in a place that has room for `capacity` of them, of all tenants.
+        One that is alone for PRESENT_S may fill it; one without a request is refused only if it is full."""
+        tenant, came_s = self._last
+        if tenant != caller.tenant:
+            self._last_other = came_s
+        self._last = caller.tenant, now_s
+        free = capacity - self.total
+        if free <= 0 or now_s - self._last_other > PRESENT_S:
+            return free > 0
+        return self.unfinished(caller.tenant) < max(1.0, self._multiple * caller.weight * free)
+
+    def before(self, caller: Caller) -> int:
+        """How many unfinished requests go before the next one of this caller, where tenants have turns by weight: all
+        of higher classes; of its class its own, and of each other tenant as many as it may have by then."""
+        higher = sum(one.total for priority, one in self._classes.items() if priority < caller.priority)
+        return higher + self._classes[caller.priority].before(caller)
+
+
+class _Class:
+    """The requests of one priority. open: by tenant. sizes: how many tenants have a weight and a number of requests; so
+    `before` takes no longer with many tenants."""
+
+    def __init__(self) -> None:
+        self.open = collections.Counter[str]()
+        self._sizes = collections.Counter[tuple[float, int]]()
+        self.total = 0
+
+    def change(self, caller: Caller, by: int) -> None:
+        tenant, weight, _ = caller
+        before = self.open[tenant]
+        after = before + by
+        assert after >= 0, tenant
+        for count, step in ((before, -1), (after, 1)):
+            if count:
+                self._sizes[weight, count] += step
+                if not self._sizes[weight, count]:
+                    del self._sizes[weight, count]
+        self.open[tenant] = after
+        if not after:
+            del self.open[tenant]
+        self.total += by
+
+    def before(self, caller: Caller) -> int:
+        tenant, weight, _ = caller
+        turns = (self.open[tenant] + 1) / weight
+        return sum(count * min(size, math.ceil(turns * theirs)) for (theirs, size), count in self._sizes.items())
