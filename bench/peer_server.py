@@ -37,7 +37,7 @@ from service.edge import logs
 from service.edge.served_model import ServedModel
 from service.errors import InternalFailure
 from service.execution_choice import ExecutionChoice
-from service.request import Cancel, EventSink, Finished, FinishReason, HypothesisResult, Request, Timings
+from service.request import Caller, Cancel, EventSink, Finished, FinishReason, HypothesisResult, Request, Timings
 from service.server import Server
 
 ROOMY = {"max_queue": 8192, "max_requests": 8192, "max_concurrent_streams": 8192, "kv_cache_bytes": 1 << 33}
@@ -74,7 +74,7 @@ class CTranslate2Pool:
         self._arrivals.put(Waiting(request, loop, sink, time.monotonic()))
         return lambda: None
 
-    def predicted_s(self) -> float:
+    def predicted_s(self, caller: Caller) -> float:
         return 0.0
 
     def problems(self) -> list[str]:

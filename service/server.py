@@ -40,6 +40,7 @@ from service.edge.served_model import ServedModel
 from service.edge.servicer import RPCS, SERVICES, generic_handlers
 from service.errors import StartupError
 from service.process_memory import settle
+from service.request import Caller
 
 BEAT_S = 0.5  # how often the event loop shows that it runs
 MAX_PENDING = 1 << 16  # calls without a handler yet; beyond its default of 1,000 grpc silently ends some as CANCELLED
@@ -183,8 +184,8 @@ class Server:
             raise StartupError(f"port: cannot listen on {host}:{port}: {error}; choose another with --port") from None
         return bound
 
-    def _predicted_s(self) -> float:
-        return min([model.pool.predicted_s() for model in self._models], default=0.0)
+    def _predicted_s(self, caller: Caller) -> float:
+        return min([model.pool.predicted_s(caller) for model in self._models], default=0.0)
 
     async def _beat(self) -> None:
         cpu_s = 0.0

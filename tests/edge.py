@@ -96,7 +96,7 @@ class FakePool:
             loop.call_soon_threadsafe(self.send, sink, self.answer)
         return functools.partial(self.cancel, request)
 
-    def predicted_s(self):
+    def predicted_s(self, caller):
         return self.prediction
 
     def cancel(self, request):

@@ -7,6 +7,8 @@ from typing import Any
 
 from service.answer_pace import AnswerPace
 from service.edge.child_process import Progress
+from service.edge.tenant_paces import TenantPaces
+from service.edge.tenant_shares import TenantShares
 from service.errors import StartupError
 from service.execution_choice import ExecutionChoice
 from service.wire.channel import receive, send
@@ -58,6 +60,7 @@ class FakeLink:
         self.name, self.child = name, FakeChild()
         self.receivers, self.requests, self.cancelled = {}, [], []
         self.pace, self.beat, self.heard_s = AnswerPace(loop.time()), None, loop.time()
+        self.shares, self.tenant_paces = TenantShares(0.5), TenantPaces(self.pace)
         self.end_reason, self.ended, self.is_asked_to_close = None, asyncio.Event(), False
         self.opening = loop.create_future()
         if outcome is not None:
@@ -79,7 +82,13 @@ class FakeLink:
 
     def submit(self, ticket, request, sink):
         self.receivers[ticket] = sink
+        self.shares.enter(request.caller)
         self.requests.append(request)
+
+    def answers(self):
+        """The end of the request that it got last."""
+        self.receivers.popitem()
+        self.shares.leave(self.requests[-1].caller)
 
     def cancel(self, ticket):
         self.cancelled.append(ticket)

@@ -24,6 +24,8 @@ from service.config import ServerSettings
 from service.edge import logs
 from service.edge.metrics import Metrics, Rpc
 from service.edge.status import abort, status_code
+from service.edge.tenant_shares import TenantShares
+from service.edge.tenants import Tenants
 from service.errors import (
     ENDS,
     REJECTIONS,
@@ -33,8 +35,9 @@ from service.errors import (
     InvalidRequest,
     Overloaded,
     RequestError,
+    TenantLimit,
 )
-from service.request import Finished
+from service.request import Caller, Finished
 
 REQUEST_ID = "x-request-id"
 TRACE_PARENT = "traceparent"
@@ -55,6 +58,7 @@ class Call:
     def __init__(self, rpc: Rpc, request_id: str, trace_id: str, started_s: float, deadline_s: float) -> None:
         self.rpc, self.request_id, self.started_s, self.deadline_s = rpc, request_id, started_s, deadline_s
         self.trace_id = trace_id  # of the client's distributed trace, or empty
+        self.caller = Caller()
         self.model = ""
         self.is_accepted = False  # by the pool: errors of ENDS are counted with its engines
         self.messages = 0  # sent
@@ -80,12 +84,13 @@ class Calls:
         self,
         metrics: Metrics,
         settings: ServerSettings,
-        predicted_s: Callable[[], float] = lambda: 0.0,
+        predicted_s: Callable[[Caller], float] = lambda _: 0.0,
     ) -> None:
         """predicted_s: see `Pool.predicted_s`; of the model that would answer soonest."""
         self._metrics, self._settings, self._predicted_s = metrics, settings, predicted_s
         self._refused: collections.Counter[tuple[str, str]] = collections.Counter()  # not logged yet, by method, reason
         self._open: set[Call] = set()
+        self._tenants, self._shares = Tenants(settings), TenantShares(settings.tenant_share)
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -105,7 +110,7 @@ class Calls:
     async def run(self, rpc: Rpc, behaviour: Callable[..., Any], context: Any) -> Any:
         """Handles one RPC from start to end: admitted first, and only then is its message read."""
         call = self._begin(rpc, context)
-        if refusal := self._refusal(call):
+        if refusal := self._refusal(call, context):
             self._refuse(call, refusal)
             await abort(context, refusal, call.trailers)
         error: RequestError | None = None
@@ -156,14 +161,24 @@ class Calls:
         self._metrics.rpc_started(rpc)
         return call
 
-    def _refusal(self, call: Call) -> RequestError | None:
+    def _refusal(self, call: Call, context: Any) -> RequestError | None:
         """Why a call is refused before its message has been read, or None: then it is open."""
-        if len(self._open) >= (limit := self._settings.max_requests):
+        try:
+            caller = call.caller = self._tenants.caller(context.invocation_metadata() or ())
+        except InvalidRequest as error:
+            return error
+        limit = self._settings.max_requests
+        if not self._shares.has_room(caller, limit, call.started_s):
+            if len(self._open) < limit:
+                return TenantLimit(caller.tenant, retry_after_s=RETRY_WHEN_FULL_S, limit=limit)
             problem = f"the server already handles {limit} requests; try again in {RETRY_WHEN_FULL_S} s"
             return Overloaded(problem, retry_after_s=RETRY_WHEN_FULL_S, limit=limit)
-        if call.rpc.service != MODELS and (error := too_late(self._predicted_s(), call.deadline_s - call.started_s)):
-            return error
+        if call.rpc.service != MODELS:
+            late = too_late(self._predicted_s(caller), call.deadline_s - call.started_s)
+            if late:
+                return late
         self._open.add(call)
+        self._shares.enter(caller)
         self._idle.clear()
         return None
 
@@ -197,6 +212,7 @@ class Calls:
 
     def _end(self, call: Call, error: RequestError | None) -> None:
         self._open.discard(call)
+        self._shares.leave(call.caller)
         if not self._open:
             self._idle.set()
         code = status_code(error) if error else grpc.StatusCode.OK
@@ -211,6 +227,8 @@ class Calls:
             "model": call.model,
             "total_s": round(seconds, 6),
         }
+        if call.caller.tenant:
+            fields["tenant"] = call.caller.tenant
         if call.trace_id:
             fields["trace_id"] = call.trace_id
         if error:

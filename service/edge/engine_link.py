@@ -16,8 +16,10 @@ from typing import Any, Literal
 from service.answer_pace import AnswerPace
 from service.edge import logs
 from service.edge.child_process import ChildProcess
+from service.edge.tenant_paces import TenantPaces
+from service.edge.tenant_shares import TenantShares
 from service.errors import StartupError
-from service.request import Event, EventSink, Request
+from service.request import Caller, Event, EventSink, Request
 from service.wire.channel import receive, send, socket_pair
 from service.wire.messages import (
     VERSION,
@@ -49,7 +51,8 @@ EndReason = Literal["killed", "exited", "hung", "engine_failed", "bad_message", 
 class EngineLink:
     """Starts an engine process and speaks with it.
 
-    receivers: the sinks of unfinished requests by ticket. pace: of the answers. beat: the last one. heard_s: when the
+    receivers: the sinks of unfinished requests by ticket. shares: the tenants of these. pace: of the answers, of all
+    tenants and of each. beat: the last one. heard_s: when the
     last message came.
     end_reason: None while it lives. `ended` is set with it.
     """
@@ -62,13 +65,17 @@ class EngineLink:
         metrics: Any,
         environment: Mapping[str, str],
         start_child: Callable[..., ChildProcess] = ChildProcess,
+        tenant_share: float = 0.5,
     ) -> None:
-        """table: the descriptor of the table of busy engines. metrics: of the model."""
+        """table: the descriptor of the table of busy engines. metrics: of the model. tenant_share: see
+        `TenantShares`."""
         self.name = name
         self.receivers: dict[int, EventSink] = {}
         self.beat: Beat | None = None
         self.heard_s = time.monotonic()
         self.pace = AnswerPace(self.heard_s)
+        self.shares, self.tenant_paces = TenantShares(tenant_share), TenantPaces(self.pace)
+        self._callers: dict[int, Caller] = {}  # of unfinished requests by ticket
         self.end_reason: EndReason | None = None
         self.ended = asyncio.Event()
         self.opened: asyncio.Future[Opened] = asyncio.get_running_loop().create_future()
@@ -113,6 +120,8 @@ class EngineLink:
         if not self.receivers:
             self.pace.resume(time.monotonic())
         self.receivers[ticket] = sink
+        self._callers[ticket] = request.caller
+        self.shares.enter(request.caller)
         if not self._requests and not self._cancels:
             self._loop.call_soon(self._flush)
         self._requests.append((ticket, request))
@@ -236,7 +245,8 @@ class EngineLink:
             self._give(ticket, delta, is_last=False)
         rows = turn.state.rows + len(turn.ends)
         for ticket, finished in turn.ends:
-            self.pace.learn(finished, rows)
+            if caller := self._callers.get(ticket):
+                self.tenant_paces.learn(caller.tenant, finished, rows)
             self._give(ticket, finished, is_last=True)
         for ticket, failure in turn.failures:
             self._give(ticket, error_of(failure), is_last=True)
@@ -247,6 +257,8 @@ class EngineLink:
         sink = self.receivers.pop(ticket, None) if is_last else self.receivers.get(ticket)
         if sink is None:
             raise WireError(f"an event of request {ticket}, which is not there")
+        if is_last:
+            self.shares.leave(self._callers.pop(ticket))
         deliver(sink, event, self.name)
 
     def _measured(self, measurements: list[Measurement]) -> None:

@@ -109,7 +109,14 @@ class ModelOpener:
             bundle_sha256=digest,
             checks_batches=place == 0 and not digest,
         )
-        return EngineLink(f"{name}-{place}", start, self._table_file, metrics, self._environment)
+        return EngineLink(
+            f"{name}-{place}",
+            start,
+            self._table_file,
+            metrics,
+            self._environment,
+            tenant_share=self._settings.tenant_share,
+        )
 
 
 def _read(path: Path, manifest: Manifest) -> tuple[Tokenizer, Shortlist | None]:

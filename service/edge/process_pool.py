@@ -21,8 +21,8 @@ import msgspec
 from service.answer_pace import too_late
 from service.edge import logs
 from service.edge.engine_link import EXIT_S, EndReason, EngineLink, deliver
-from service.errors import EngineUnavailable, RequestError, ShuttingDown, StartupError
-from service.request import Cancel, EventSink, Request
+from service.errors import EngineUnavailable, RequestError, ShuttingDown, StartupError, TenantLimit
+from service.request import Caller, Cancel, EventSink, Request
 from service.wire.messages import Beat, Opened, State
 
 CHECK_S = 0.25
@@ -138,10 +138,10 @@ class ProcessPool:
             if not link.is_open and _is_failing(deaths, now_s)
         ]
 
-    def predicted_s(self) -> float:
+    def predicted_s(self, caller: Caller) -> float:
         """See `service.edge.served_model.Pool`."""
         link = self._least_busy
-        return link.pace.predicted_s(len(link.receivers), self._limits.rows) if link else 0.0
+        return link.tenant_paces.predicted_s(caller, link.shares, self._limits.rows) if link else 0.0
 
     def submit(self, request: Request, loop: asyncio.AbstractEventLoop, sink: EventSink) -> Cancel:
         """Accepts a request: `sink` gets its events, the last of them Finished or a RequestError.
@@ -155,11 +155,15 @@ class ProcessPool:
         if link is None:
             problem = f"no engine of model {self._model} runs; try again in {RESTART_S:g} s"
             raise EngineUnavailable(problem, retry_after_s=RESTART_S)
-        if len(link.receivers) >= self._limits.rows + self._limits.queued:
-            raise link.pace.overloaded(self._limits.queued)
+        caller, now_s, most = request.caller, self._clock(), self._limits.rows + self._limits.queued
+        if not link.shares.has_room(caller, most, now_s):
+            if len(link.receivers) >= most:
+                raise link.pace.overloaded(self._limits.queued)
+            raise TenantLimit(caller.tenant, retry_after_s=link.pace.retry_after_s(self._limits.rows), limit=most)
         if request.deadline_s is not None:
-            predicted_s = link.pace.predicted_s(len(link.receivers), self._limits.rows, request.max_tokens)
-            if error := too_late(predicted_s, request.deadline_s - self._clock()):
+            rows = self._limits.rows
+            predicted_s = link.tenant_paces.predicted_s(caller, link.shares, rows, request.max_tokens)
+            if error := too_late(predicted_s, request.deadline_s - now_s):
                 raise error
         ticket = next(self._tickets)
         link.submit(ticket, request, sink)

@@ -17,7 +17,7 @@ from model.tokenizer import Tokenizer
 from service.edge.alignment import Span, target_spans
 from service.execution_choice import ExecutionChoice
 from service.options import MAX_WIDTH
-from service.request import Cancel, EventSink, Request
+from service.request import Caller, Cancel, EventSink, Request
 
 
 class Pool(Protocol):
@@ -27,8 +27,8 @@ class Pool(Protocol):
         """Queues the request; its events reach `sink` on the thread of `loop`. Returns what cancels it. Raises
         Overloaded, ShuttingDown or EngineUnavailable instead."""
 
-    def predicted_s(self) -> float:
-        """Seconds until the answer to one more request is expected; 0: not known."""
+    def predicted_s(self, caller: Caller) -> float:
+        """Seconds until the answer to one more request of a tenant is expected; 0: not known."""
 
     async def aclose(self) -> None:
         """Stops the engines. Returns when nothing of them is left."""

@@ -148,7 +148,8 @@ class Servicer:
         return model
 
     def _builder(self, model: ServedModel, call: Call) -> RequestBuilder:
-        return RequestBuilder(model, self._catalog.limits, call.request_id, call.deadline_s, call.trace_id)
+        limits = self._catalog.limits
+        return RequestBuilder(model, limits, call.request_id, call.deadline_s, call.trace_id, call.caller)
 
     async def _build(self, task: Task, message: Any, call: Call, *, is_streamed: bool) -> tuple[ServedModel, Request]:
         """The request of a message to translate or generate."""

@@ -15,7 +15,7 @@ from functools import partial
 
 from service.engine.engine import Engine
 from service.engine.engine_group import EngineGroup
-from service.request import Cancel, Event, EventSink, Request, TextDelta
+from service.request import Caller, Cancel, Event, EventSink, Request, TextDelta
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class EnginePool:
         """Whether all engines are healthy."""
         return self.group.is_healthy
 
-    def predicted_s(self) -> float:
+    def predicted_s(self, caller: Caller) -> float:
         """See `service.edge.served_model.Pool`: not known."""
         return 0.0
 

@@ -5,7 +5,7 @@ import grpc
 import pytest
 
 from service.errors import DeadlineExceeded, InternalFailure, Overloaded, ShuttingDown
-from service.request import TextDelta
+from service.request import Caller, Priority, TextDelta
 from tests.edge import failure, method, running
 
 TEXT = "the small red house"
@@ -262,3 +262,46 @@ async def test_texts_are_logged_with_log_text(caplog):
         await method(channel, "Translate")(text=TEXT)
     (record,) = [r for r in caplog.records if r.getMessage() == "request"]
     assert (record.fields["text"], record.fields["answer"]) == (TEXT, "zwei rote Häuser")
+
+
+async def test_the_tenant_of_a_call_reaches_its_request_and_the_log(channel_to, caplog):
+    caplog.set_level("INFO", logger="glossa")
+    async with channel_to(tenant_weights="acme=2") as (edge, channel):
+        await method(channel, "Translate")(text=TEXT)
+        await method(channel, "Translate")(
+            text=TEXT, metadata=(("x-glossa-tenant", "acme"), ("x-glossa-priority", "high"))
+        )
+        await edge.server.calls.idle()
+        assert [request.caller for request in edge.pool.requests] == [Caller(), Caller("acme", 2.0, Priority.HIGH)]
+    lines: list[Any] = [record for record in caplog.records if record.getMessage() == "request"]
+    assert [line.fields.get("tenant") for line in lines] == [None, "acme"]
+
+
+@pytest.mark.parametrize(
+    "metadata", [("x-glossa-tenant", "two words"), ("x-glossa-priority", "urgent"), ("x-glossa-priority", "high")]
+)
+async def test_a_tenant_or_priority_that_is_not_allowed_is_refused_unread(edge, channel, metadata):
+    error, details = await failure(method(channel, "Translate")(b"\xff\xff\xff", metadata=(metadata,)))
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert details["BadRequest"].field_violations[0].field == metadata[0]
+    assert not edge.pool.requests
+
+
+async def test_one_tenant_cannot_take_all_open_requests_from_others(channel_to):
+    async with channel_to(max_requests=5) as (edge, channel):
+        await method(channel, "Translate")(text=TEXT, metadata=(("x-glossa-tenant", "victim"),))
+        edge.pool.hold = True
+        abuser = (("x-glossa-tenant", "abuser"),)
+        held = [method(channel, "Translate")(text=TEXT, metadata=abuser, timeout=60) for _ in range(4)]
+        await edge.pool.until(lambda: len(edge.pool.requests) == 5)
+        error, details = await failure(method(channel, "Translate")(b"\xff\xff\xff", metadata=abuser))
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert details["ErrorInfo"].reason == "TENANT_LIMIT"
+        assert details["RetryInfo"].retry_delay.ToMilliseconds() == 500
+        assert dict(error.trailing_metadata())["grpc-retry-pushback-ms"] == "500"
+        edge.pool.hold = False
+        await method(channel, "Translate")(text=TEXT, metadata=(("x-glossa-tenant", "victim"),))
+        for call in held:
+            call.cancel()
+        await edge.server.calls.idle()
+        await method(channel, "Translate")(text=TEXT, metadata=abuser)

@@ -16,8 +16,8 @@ from service.edge.process_pool import (
     PoolLimits,
     ProcessPool,
 )
-from service.errors import DeadlineTooSoon, EngineUnavailable, Overloaded, ShuttingDown, StartupError
-from service.request import Finished, FinishReason, Timings
+from service.errors import DeadlineTooSoon, EngineUnavailable, Overloaded, ShuttingDown, StartupError, TenantLimit
+from service.request import Caller, Finished, FinishReason, Priority, Timings
 from tests.engine_processes import DIGEST, FakeStart, opened, state
 from tests.engines import request
 from tests.fakes import Sink
@@ -122,7 +122,7 @@ async def test_a_request_that_would_be_answered_too_late_is_refused():
         timings = Timings(total_s=4.0)
         link.pace.learn(Finished(FinishReason.LENGTH, generated_tokens=8, timings=timings), LIMITS.rows)
         expected_s = 4.0 * 2 / LIMITS.rows
-        assert one.pool.predicted_s() == pytest.approx(expected_s)
+        assert one.pool.predicted_s(Caller()) == pytest.approx(expected_s)
         with pytest.raises(DeadlineTooSoon):
             one.submit(deadline_s=one.loop.time() + expected_s)
         assert len(link.receivers) == 1
@@ -142,9 +142,39 @@ async def test_requests_beyond_rows_and_queue_of_every_process_are_refused_with_
             one.submit()
         assert caught.value.limit == LIMITS.queued
         assert caught.value.retry_after_s == pytest.approx(0.8)
-        one.links[1].receivers.popitem()
+        one.links[1].answers()
         one.submit()
         assert len(one.links[1].receivers) == LIMITS.rows + LIMITS.queued
+
+
+@virtually
+async def test_one_tenant_cannot_fill_a_process_while_others_are_present():
+    async with open_pool(processes=1) as one:
+        one.submit(tenant="victim")
+        one.submit(tenant="abuser")
+        one.submit(tenant="abuser")
+        with pytest.raises(TenantLimit, match="'abuser' already has its share of the 5 requests") as caught:
+            one.submit(tenant="abuser")
+        assert caught.value.limit == LIMITS.rows + LIMITS.queued
+        one.submit(tenant="victim")
+        one.submit(tenant="another")
+        with pytest.raises(Overloaded):
+            one.submit(tenant="victim")
+
+
+@virtually
+async def test_a_tenant_does_not_wait_for_the_whole_queue_of_another():
+    async with open_pool(processes=1) as one:
+        (link,) = one.links
+        for tenant in ("abuser", "victim"):  # their answers take as long
+            link.tenant_paces.learn(tenant, Finished(FinishReason.LENGTH, timings=Timings(total_s=0.3)), 3)
+        for _ in range(5):
+            one.submit(tenant="abuser")
+        link.pace.count(1, one.loop.time() + 50.0)  # 50 s from answer to answer
+        assert one.pool.predicted_s(Caller("abuser")) == pytest.approx(0.3 + 3 * 50.0)
+        assert one.pool.predicted_s(Caller("victim")) == pytest.approx(0.3 + 2 * 50.0)
+        assert one.pool.predicted_s(Caller("victim", priority=Priority.HIGH)) == pytest.approx(0.3 + 50.0)
+        assert one.pool.predicted_s(Caller("victim", weight=0.25)) == pytest.approx(0.3 + 3 * 50.0)
 
 
 @virtually

@@ -1,0 +1,47 @@
+"""How long the answers of each tenant take (`TenantPaces`): one that asks for beams must not make the plain requests of
+others look slow, and be refused for it.
+
+Nothing here decides: `service.answer_pace` has the rule.
+"""
+
+from __future__ import annotations
+
+import collections
+
+from service.answer_pace import AnswerPace
+from service.edge.tenant_shares import TenantShares
+from service.request import Caller, Finished
+
+MAX_TENANTS = 256  # that are remembered; for others the pace of all counts
+
+
+class TenantPaces:
+    """The pace of one engine process for each tenant that it answered lately. pace: of all its answers."""
+
+    def __init__(self, pace: AnswerPace) -> None:
+        self._pace = pace
+        self._tenants = collections.OrderedDict[str, AnswerPace]()  # the one that was answered last at the end
+
+    def learn(self, tenant: str, finished: Finished, rows: int) -> None:
+        """Takes in how long an answer took, as `AnswerPace.learn`."""
+        self._pace.learn(finished, rows)
+        if tenant not in self._tenants:
+            self._tenants[tenant] = AnswerPace(0.0)
+            if len(self._tenants) > MAX_TENANTS:
+                self._tenants.popitem(last=False)
+        self._tenants.move_to_end(tenant)
+        self._tenants[tenant].learn(finished, rows)
+
+    def predicted_s(self, caller: Caller, shares: TenantShares, rows: int, max_tokens: int = 0) -> float:
+        """Seconds until the answer to one more request of a caller, as `AnswerPace.predicted_s`.
+
+        What goes before it in the queue takes the pace of all, the answer itself that of its tenant. A tenant without
+        an unfinished request is given the better of both: otherwise what it learned in a slow time would keep it from
+        learning more.
+        """
+        busy = min(shares.total + 1, rows)
+        service_s = self._pace.service_s(busy, max_tokens)
+        if own := self._tenants.get(caller.tenant):
+            own_s = own.service_s(busy, max_tokens)
+            service_s = own_s if shares.unfinished(caller.tenant) else min(own_s, service_s)
+        return self._pace.predicted_s(shares.total, rows, before=shares.before(caller), service_s=service_s)
