@@ -1,8 +1,9 @@
 """The engines of one process, and their conversation with the edge.
 
 The main thread beats. It also reads what the edge sends, unless there is a single engine: that reads itself, before
-each turn. Requests whose preparation may take seconds are submitted by a thread beside it. Engines send the events of a
-turn from their own threads: no thread hands them over. The lock around the socket is held for one packet.
+each turn. Requests whose preparation takes long are submitted by threads beside it, tenants in turn; one that has been
+cancelled, or whose deadline has passed, is not prepared. Engines send the events of a turn from their own threads: no
+thread hands them over. The lock around the socket is held for one packet.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 
 from service.decoding.request_processors import SLOW_OPTIONS
 from service.engine.engine import Engine
@@ -23,7 +25,8 @@ from service.engine.engine_group import EngineGroup
 from service.engine_process.limits import resident_bytes
 from service.engine_process.measurements import Measurements
 from service.engine_process.open_engines import OpenedEngines
-from service.errors import InternalFailure, RequestError
+from service.errors import Cancelled, DeadlineExceeded, InternalFailure, RequestError
+from service.fair_executor import FairExecutor
 from service.request import Event, Request
 from service.wire.channel import receive, send
 from service.wire.messages import (
@@ -68,7 +71,7 @@ class EngineProcess:
     def __init__(self, connection: Connection, opened: OpenedEngines, measurements: list[Measurements]) -> None:
         self._connection, self._opened, self._measurements = connection, opened, measurements
         self._group = EngineGroup(opened.engines)
-        self._slow = ThreadPoolExecutor(SLOW_THREADS, thread_name_prefix="prepare")
+        self._slow = FairExecutor(SLOW_THREADS, "prepare")
         self._preparing: dict[int, Future[None]] = {}
         self._next_beat_s = 0.0
         self._poll = select.poll()
@@ -88,7 +91,7 @@ class EngineProcess:
             wait(max(0.0, self._next_beat_s - time.monotonic()))
             if time.monotonic() >= self._next_beat_s:
                 self._beat()
-        self._slow.shutdown(wait=False, cancel_futures=True)
+        self._slow.close()
         self._group.close()
         if self._problem is not None:
             raise self._problem
@@ -135,8 +138,11 @@ class EngineProcess:
         return True
 
     def _take(self, ticket: int, request: Request) -> None:
+        self._slow.see(request.tenant)
         if request.attention_kinds or any(getattr(request.options, name) for name in SLOW_OPTIONS):
-            preparing = self._preparing[ticket] = self._slow.submit(self._submit, ticket, request)
+            preparing = self._preparing[ticket] = self._slow.submit(
+                request.tenant, partial(self._prepare, ticket, request)
+            )
             preparing.add_done_callback(lambda _: self._prepared(ticket))
         else:
             self._submit(ticket, request)
@@ -144,6 +150,17 @@ class EngineProcess:
     def _prepared(self, ticket: int) -> None:
         del self._preparing[ticket]
         os.eventfd_write(self._wake, 1)
+
+    def _prepare(self, ticket: int, request: Request) -> None:
+        if request.deadline_s is not None and time.monotonic() >= request.deadline_s:
+            self._end(ticket, DeadlineExceeded("the deadline passed before the request was prepared; allow more time"))
+        else:
+            self._submit(ticket, request)
+
+    def _end(self, ticket: int, error: RequestError) -> None:
+        """Ends a request that no engine has."""
+        self._measurements[0].finished(error.reason.lower(), 0)
+        self._connection.send(Rejected(ticket, failure_of(error)))
 
     def _submit(self, ticket: int, request: Request) -> None:
         try:
@@ -157,10 +174,13 @@ class EngineProcess:
             self._connection.send(Rejected(ticket, failure_of(InternalFailure(request.request_id))))
 
     def _cancel(self, ticket: int) -> None:
-        if preparing := self._preparing.get(ticket):
-            preparing.add_done_callback(lambda _: self._group.cancel(ticket))
-        else:
+        preparing = self._preparing.get(ticket)
+        if preparing is None:
             self._group.cancel(ticket)
+        elif preparing.cancel():
+            self._end(ticket, Cancelled("the request was cancelled"))
+        else:
+            preparing.add_done_callback(lambda _: self._group.cancel(ticket))
 
     def _deliver(self, index: int, events: list[tuple[int, Event]]) -> None:
         """On the engine's thread."""

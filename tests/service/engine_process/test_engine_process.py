@@ -1,0 +1,130 @@
+"""The conversation of an engine process with the edge, with an engine whose answers are scripted."""
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from service.engine.engine import Engine
+from service.engine_process.engine_process import Connection, EngineProcess
+from service.engine_process.measurements import Measurements
+from service.engine_process.open_engines import OpenedEngines
+from service.wire.channel import receive, send, socket_pair
+from service.wire.messages import Beat, Close, Rejected, Turn, Work, decode_from_engine, encode
+from tests.engine_processes import CHOICE, DIGEST
+from tests.engines import request, spell
+from tests.fakes import LetterTokenizer, ScriptedRunner
+
+WITHIN_S = 60
+
+
+class Edge:
+    """The edge's end. prepared: set when the first attention request is being prepared; it waits for `gate`."""
+
+    def __init__(self):
+        self.end, theirs = socket_pair()
+        self.end.settimeout(WITHIN_S)
+        self.gate, self.prepared = threading.Event(), threading.Semaphore(0)
+        measurements = Measurements()
+        tokenizer: Any = LetterTokenizer()
+        engine = Engine(ScriptedRunner(rule=spell(*"ab")), tokenizer, metrics=measurements)
+        opened = OpenedEngines(
+            engines=[engine],
+            choice=CHOICE,
+            bundle_sha256=DIGEST,
+            is_batch_invariant=True,
+            open_attention=self._open_attention,
+            memory_bytes=dict,
+        )
+        self.process = EngineProcess(Connection(theirs), opened, [measurements])
+        self.thread = threading.Thread(target=self.process.run)
+        self.thread.start()
+        self._theirs = theirs
+        self.finished: list[object] = []  # reasons, as measured
+
+    def _open_attention(self):
+        self.prepared.release()
+        assert self.gate.wait(WITHIN_S)
+
+    def send(self, *requests, cancels=()):
+        send(self.end, encode(Work(list(requests), list(cancels))))
+
+    def ends(self, *tickets):
+        """How these requests end, by ticket: the reason of a failure, or OK."""
+        found: dict[int, str] = {}
+        while not set(tickets) <= set(found):
+            match decode_from_engine(receive(self.end)):
+                case Rejected(ticket=ticket, failure=failure):
+                    found[ticket] = failure.reason
+                case Turn(ends=ends, failures=failures):
+                    found |= {ticket: "OK" for ticket, _ in ends}
+                    found |= {ticket: failure.reason for ticket, failure in failures}
+                case Beat() as beat:
+                    self._note(beat)
+        return found
+
+    def reasons(self):
+        """Of all ends so far, as measured; those of the last beat at the latest."""
+        while not self.finished:
+            message = decode_from_engine(receive(self.end))
+            assert isinstance(message, Beat)
+            self._note(message)
+        return self.finished
+
+    def _note(self, beat):
+        self.finished += [numbers[0] for name, numbers in beat.measurements if name == "finished"]
+
+    def close(self):
+        self.gate.set()
+        send(self.end, encode(Close()))
+        self.thread.join(WITHIN_S)
+        assert not self.thread.is_alive()
+        self.end.close()
+        self._theirs.close()
+
+
+@pytest.fixture
+def edge():
+    found = Edge()
+    yield found
+    found.close()
+
+
+def attention(name="r", tenant="", **more):
+    """A request that takes as long to prepare as the gate is closed."""
+    return request(name, attention_kinds=("cross",), forced_target=(1, 5), tenant=tenant, **more)
+
+
+def test_requests_are_answered_while_others_are_prepared(edge):
+    edge.send((1, attention()))
+    assert edge.prepared.acquire(timeout=WITHIN_S)
+    edge.send((2, request("plain")))
+    assert edge.ends(2) == {2: "OK"}
+
+
+def test_one_tenant_leaves_a_thread_to_others(edge):
+    edge.send((1, request("plain", tenant="victim")), *((ticket, attention(tenant="abuser")) for ticket in range(2, 8)))
+    assert edge.prepared.acquire(timeout=WITHIN_S)
+    edge.send((8, attention(tenant="victim")))
+    assert edge.prepared.acquire(timeout=WITHIN_S), "the victim's is prepared beside the first of the abuser"
+    assert edge.ends(1) == {1: "OK"}
+    edge.gate.set()
+    edge.ends(*range(2, 9))
+
+
+def test_a_request_that_is_cancelled_while_it_waits_is_not_prepared(edge):
+    edge.send((1, request(tenant="victim")), (2, attention(tenant="abuser")), (3, attention(tenant="abuser")))
+    assert edge.prepared.acquire(timeout=WITHIN_S)
+    edge.send(cancels=[3])
+    assert edge.ends(3)[3] == "CANCELLED"
+    edge.gate.set()
+    edge.ends(2)
+    assert not edge.prepared.acquire(blocking=False)
+
+
+def test_one_whose_deadline_has_passed_is_not_prepared(edge):
+    edge.send((1, attention(deadline_s=time.monotonic())))
+    assert edge.ends(1) == {1: "DEADLINE_EXCEEDED"}
+    assert not edge.prepared.acquire(blocking=False)
+    assert edge.reasons() == ["deadline_exceeded"]
