@@ -30,6 +30,9 @@ MAX_PATTERN_PROPERTIES = 16  # every pair of them is checked for a common match
 MAX_PATTERN_BYTES = 2048  # of all patterns together, as of a regular expression
 MAX_MULTIPLE = 1000  # the digits of multipleOf as a number: its automaton has as many states
 MAX_MULTIPLES = 8
+MAX_REQUIRED = 512  # names in `required`: 4,000 of them took 0.18 s
+MAX_QUANTIFIERS = 128  # of a regular expression, a pattern or a Lark grammar; 1,000 took 0.1 s
+QUANTIFIER = re.compile(r"[?*+{]")
 
 
 def _limits(width: int) -> LLParserLimits:
@@ -39,7 +42,7 @@ def _limits(width: int) -> LLParserLimits:
     """
     return LLParserLimits(
         max_items_in_row=500,  # 2000; time grows with its square: an ambiguous grammar took 0.6 s per step
-        initial_lexer_fuel=200_000,  # 1,000,000
+        initial_lexer_fuel=50_000,  # 1,000,000: 0.1 s, during which other threads wait for the interpreter
         step_lexer_fuel=max(10_000, 50_000 // width),  # 200,000: some ms
         step_max_items=max(1_000, 5_000 // width),  # 50,000: some ms if items are cheap, 80 ms if many are in a row
         max_lexer_states=20_000,  # 250,000, which is 100 MB; shared by all hypotheses of a request
@@ -176,6 +179,7 @@ class _Pieces:
 def _regex(text: str) -> list[Mapping[str, object]]:
     if (len(text) - len(text.rstrip("\\"))) % 2:
         raise _Refused("ends with a backslash that escapes nothing")  # which the library would ignore
+    _check_quantifiers(text)
     return [{"lark_grammar": f"{_FREE}\nstart: /{regex_to_lark(text, '')}/"}]
 
 
@@ -202,7 +206,14 @@ def _checked_lark(text: str) -> str:
     if found := re.search(r"%(json|regex|lark|llguidance|if)|<\[|[&~]", text):
         instead = f"; in quotes, write it as \\u{ord(found[0]):04x}" if len(found[0]) == 1 else ""
         raise _Refused(f"must not contain {found[0]}, got it at character {found.start()}{instead}")
+    _check_quantifiers(text)
     return text
+
+
+def _check_quantifiers(text: str) -> None:
+    """Rejects too many characters that quantify, those that are escaped included."""
+    if (count := len(QUANTIFIER.findall(text))) > MAX_QUANTIFIERS:
+        raise _Refused(f"must have at most {MAX_QUANTIFIERS} of the characters ? * + {{, got {count}")
 
 
 # Keywords that narrow other parts of a schema: the library intersects these, and the automata of their patterns.
@@ -241,15 +252,19 @@ def _checked_schema(text: str) -> Mapping[str, Any]:
     patterns = [node[name] for node in objects for name in ("pattern", "format") if isinstance(node.get(name), str)]
     mappings = [node.get("patternProperties") for node in objects]
     properties = [name for mapping in mappings if isinstance(mapping, dict) for name in mapping]
+    required = [node["required"] for node in objects if isinstance(node.get("required"), list)]
     multiples = [node["multipleOf"] for node in objects if type(node.get("multipleOf")) in (int, float)]  # no bool
     for what, count, most in (
         ("pattern, format and patternProperties", len(patterns) + len(properties), MAX_PATTERNS),
         ("bytes in patterns", sum(len(pattern.encode()) for pattern in (*patterns, *properties)), MAX_PATTERN_BYTES),
         ("patternProperties", len(properties), MAX_PATTERN_PROPERTIES),
+        ("names in required", sum(map(len, required)), MAX_REQUIRED),
         ("multipleOf", len(multiples), MAX_MULTIPLES),
     ):
         if count > most:
             raise _Refused(f"must have at most {most} {what}, got {count}")
+    for pattern in (*patterns, *properties):
+        _check_quantifiers(pattern)
     for multiple in multiples:
         if int("".join(map(str, Decimal(str(multiple)).normalize().as_tuple().digits))) > MAX_MULTIPLE:
             raise _Refused(f"multipleOf must have digits of at most {MAX_MULTIPLE}, got {multiple}")

@@ -274,7 +274,14 @@ def test_a_token_that_does_not_fit_cannot_be_followed():
         ("regex", "(?=a)b", "look-around, including look-ahead and look-behind, is not supported"),
         ("regex", "a\\", "ends with a backslash that escapes nothing"),
         ("regex", r"[^\s\S]", "no token of the model can begin such a text"),
-        ("regex", ".?" * 1000, "lexer precomputation failed"),
+        ("regex", ".?" * 1000, "must have at most 128 of the characters ? * + {, got 1000"),
+        ("lark", "start: /" + "a{2}" * 129 + "/", "must have at most 128 of the characters ? * + {, got 129"),
+        ("json_schema", json.dumps({"pattern": "a*" * 129}), "must have at most 128 of the characters"),
+        (
+            "lark",
+            "\n".join(["start: A0", *(f"A{n}: A{n + 1} A{n + 1}" for n in range(40)), 'A40: "a"']),
+            "initial lexer configuration (grammar) too big",
+        ),
         ("json_schema", "{", "is not JSON: Expecting property name"),
         ("json_schema", '{"minimum": NaN}', "is not JSON: NaN is not a JSON number"),
         ("json_schema", "[" * 9999, "is not JSON: maximum recursion depth"),
@@ -312,7 +319,7 @@ def test_an_invalid_grammar_is_rejected_with_its_field(kind, text, problem):
 def test_a_grammar_beyond_the_limits_at_its_first_token_is_rejected():
     pieces = (b"", b"", b"", b"", *(b"a" * length for length in range(1, 40)))
     with pytest.raises(InvalidRequest, match="the grammar exceeds a limit: parser error: Too many items"):
-        Grammar("lark", "start: " + '"a"?' * 900, Vocabulary(pieces, eos_ids=(EOS,), strips_leading_space=False))
+        Grammar("lark", 'start: x{0,900}\nx: "a"?', Vocabulary(pieces, eos_ids=(EOS,), strips_leading_space=False))
 
 
 def test_patterns_without_intersections_are_accepted():
@@ -335,6 +342,7 @@ def test_patterns_without_intersections_are_accepted():
             "16 patternProperties, got 17",
         ),
         ({"prefixItems": [{"pattern": "a" * 200}] * 11}, "at most 2048 bytes in patterns, got 2200"),
+        ({"required": [f"n{place}" for place in range(513)]}, "at most 512 names in required, got 513"),
         ({"prefixItems": [{"multipleOf": 2}] * 9}, "at most 8 multipleOf, got 9"),
         ({"prefixItems": [{}] * MAX_NODES}, "at most 512 objects and lists, got 514"),
     ],
