@@ -25,6 +25,7 @@ from typing import Any, Literal
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
+from model.tokenizers.least_tokens import least_tokens_of
 from model.tokenizers.sentencepiece import BLANK, SETTINGS, normalizer_of, unigram_of
 from model.tokenizers.token_bytes import bytes_of_characters, bytes_reader, token_pieces
 
@@ -67,6 +68,7 @@ class Tokenizer:
             is_unigram = bool(own) and model["type"] == "Unigram"
             self._unigram = unigram_of(model, ids, added, unmatched) if is_unigram else None
             self._backend = None if is_unigram else _backend(values, ids, unmatched)
+            self._least_tokens = least_tokens_of(values, self.special)
             other = model.get(OWN_TARGET)
         except (KeyError, TypeError, AttributeError) as error:
             raise TokenizerError(f"not a tokenizer.json: {error!r}") from error
@@ -153,6 +155,10 @@ class Tokenizer:
             return [self.encode(text) for text in texts]
         normal = [self._normalize(text) for text in texts] if self._normalize else list(texts)
         return [encoding.ids for encoding in self._backend.encode_batch_fast(normal, add_special_tokens=False)]
+
+    def least_tokens(self, text: str) -> int:
+        """A number that `len(encode(text))` is not below, found in a fraction of its time; 0: none is known."""
+        return self._least_tokens(text)
 
     def _cut(self, normal: str) -> list[tuple[int, Span]]:
         """Ids of a normalised text and the span of each."""

@@ -6,7 +6,7 @@ Special tokens and language codes come from the manifest. Decoding options are n
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from export.manifest import SOURCE_LANGUAGE, TARGET_LANGUAGE
@@ -31,6 +31,14 @@ class LanguagePair(NamedTuple):
 NO_LANGUAGES = LanguagePair()
 
 
+class Room(NamedTuple):
+    """How many tokens a text may have, beside special ones, and the problem of one with more, from their number."""
+
+    tokens: int
+    beside: int
+    problem: Callable[[str], str]
+
+
 class PromptEncoder:
     """Encodes the texts of one model's requests. Raises InvalidRequest with the field's name."""
 
@@ -43,34 +51,32 @@ class PromptEncoder:
         start = _fill(model.manifest.template.target_prefix, ids)
         if model.has_source:
             return self.source(text, ids), start
-        prompt = (*start, *self.encode(text, "text"))
+        prompt = (*start, *self._text(text, beside=len(start)))
         if not prompt:
             raise InvalidRequest(
                 "text", f"must have at least one token, because model {model.name!r} has no start token to continue"
             )
-        self._check_length(prompt)
         return (), prompt
 
     def source(self, text: str, language_ids: Mapping[str, int], *, has_masks: bool = False) -> tuple[int, ...]:
         """The tokens for the encoder. has_masks: the mask token's text in `text` is the mask token."""
         template = self._model.manifest.template
         before, after = _fill(template.source_prefix, language_ids), _fill(template.source_suffix, language_ids)
-        source = (*before, *self.encode(text, "text", has_masks=has_masks), *after)
-        self._check_length(source)
-        return source
+        return (*before, *self._text(text, beside=len(before) + len(after), has_masks=has_masks), *after)
 
     def target(self, target: str | Sequence[int], prompt: Sequence[int], *, omit_eos: bool = False) -> tuple[int, ...]:
         """The tokens of a given target, 1 to as many as fit after `prompt`. A text is followed by the end token, unless
         `omit_eos`."""
         model, eos = self._model, self._model.manifest.tokens.eos
+        limit = model.max_new_tokens(len(prompt))
         if isinstance(target, str):
-            name, tokens = "target", tuple(self.encode(target, "target", is_target=True))
-            tokens = tokens if omit_eos else (*tokens, eos)
+            name, end = "target", () if omit_eos else (eos,)
+            room = Room(limit - len(end), len(end), lambda count: f"must be 1..{limit} tokens, got {count}")
+            tokens = (*self.encode(target, name, room, is_target=True), *end)
         else:
             name, tokens = "target_tokens", tuple(target)
             check_token_ids(name, tokens, model.manifest.limits.vocab_size)
             check_no_eos(name, tokens[:-1], eos)
-        limit = model.max_new_tokens(len(prompt))
         if not 1 <= len(tokens) <= limit:
             raise InvalidRequest(name, f"must be 1..{limit} tokens, got {len(tokens)}")
         return tokens
@@ -88,26 +94,38 @@ class PromptEncoder:
                 raise InvalidRequest(field, f"must be left out: model {self._model.name!r} {reason}")
         return ids
 
-    def encode(self, text: str, field: str, *, is_target: bool = False, has_masks: bool = False) -> list[int]:
-        """The tokens of a text without special tokens. A closed vocabulary rejects unknown words."""
+    def encode(
+        self, text: str, field: str, room: Room, *, is_target: bool = False, has_masks: bool = False
+    ) -> list[int]:
+        """The tokens of a text without special tokens. A closed vocabulary rejects unknown words: of texts that fit
+        only, as finding them keeps other threads waiting for up to 40 ms."""
         tokenizer, plain = self._model.tokenizer.target if is_target else self._model.tokenizer, text
         if has_masks:
             tokenizer, plain = self._model.mask_tokenizer, text.replace(self._model.mask_token, " ")
+        is_long = len(text.encode()) > INLINE_BYTES
+        if is_long and (least := tokenizer.least_tokens(text)) > room.tokens:
+            raise InvalidRequest(field, room.problem(f"at least {least + room.beside}"))
         # encode_batch releases the GIL; for a short text that costs 10 microseconds more.
-        tokens = tokenizer.encode(text) if len(text.encode()) <= INLINE_BYTES else tokenizer.encode_batch([text])[0]
+        tokens = tokenizer.encode_batch([text])[0] if is_long else tokenizer.encode(text)
+        if len(tokens) > room.tokens:
+            raise InvalidRequest(field, room.problem(str(len(tokens) + room.beside)))
         if self._model.manifest.tokens.unk in tokens and (unknown := tokenizer.unknown_words(plain)):
             raise InvalidRequest(field, _unknown_words(unknown, tokenizer))
         return tokens
 
-    def _check_length(self, tokens: Sequence[int]) -> None:
-        if len(tokens) > (limit := self._model.max_prompt_tokens):
-            raise InvalidRequest("text", f"must be at most {limit} tokens, got {len(tokens)}; shorten or split it")
+    def _text(self, text: str, *, beside: int, has_masks: bool = False) -> list[int]:
+        """The tokens of the field `text`. beside: special tokens."""
+        limit = self._model.max_prompt_tokens
+        fix = "shorten or split it"
+        room = Room(limit - beside, beside, lambda count: f"must be at most {limit} tokens, got {count}; {fix}")
+        return self.encode(text, "text", room, has_masks=has_masks)
 
     def _language_id(self, field: str, code: str) -> int:
         known = self._model.manifest.template.languages
         if code in known:
             return known[code]
-        if close := difflib.get_close_matches(code, known, n=1, cutoff=0.4):  # de for deu_Latn
+        looked_up = code[:SHOWN_CHARACTERS]  # the search for similar ones takes the longer, the longer the text
+        if close := difflib.get_close_matches(looked_up, known, n=1, cutoff=0.4):  # de for deu_Latn
             raise InvalidRequest(field, f"unknown code {shorten(code, 64)!r}; did you mean {close[0]!r}?")
         problem = f"unknown code {shorten(code, 64)!r}; must be" if code else "must be given:"
         raise InvalidRequest(field, f"{problem} one of {shorten(', '.join(sorted(known)), SHOWN_CODES)}")

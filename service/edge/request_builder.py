@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from service.attention_request import AttentionChoice, Lengths
-from service.edge.prompt_encoder import NO_LANGUAGES, LanguagePair, PromptEncoder
+from service.edge.prompt_encoder import NO_LANGUAGES, LanguagePair, PromptEncoder, Room
 from service.edge.request_limits import (
     TextLimits,
     attention_excess,
@@ -240,15 +240,18 @@ class RequestBuilder:
 
     def _prefix(self, options: DecodingOptions, max_tokens: int) -> tuple[int, ...]:
         name, prefix = "options.prefix_tokens", options.prefix_tokens
+        limit = f"{max_tokens} tokens, the limit by {options.length_limit(max_tokens)}, got"
+        room = Room(max_tokens, 0, lambda count: f"must be at most {limit} {count}")
         if options.prefix:
             name = "options.prefix"
-            prefix = tuple(self._prompts.encode(options.prefix, "options.prefix", is_target=True))
+            prefix = tuple(self._prompts.encode(options.prefix, name, room, is_target=True))
+        elif len(prefix) > max_tokens:
+            raise InvalidRequest(name, room.problem(str(len(prefix))))
         count = max(options.num_hypotheses, options.num_sequences)
-        bound = f"{max_tokens} tokens, the limit by {options.length_limit(max_tokens)}, got {len(prefix)}"
-        if len(prefix) > max_tokens:
-            raise InvalidRequest(name, f"must be at most {bound}")
         if count > 1 and len(prefix) == max_tokens and not options.prefix_bias:
-            raise InvalidRequest(name, f"must be fewer than {bound}: all {count} hypotheses would be the same")
+            raise InvalidRequest(
+                name, f"must be fewer than {limit} {len(prefix)}: all {count} hypotheses would be the same"
+            )
         return prefix
 
 

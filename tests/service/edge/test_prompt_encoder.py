@@ -4,7 +4,7 @@ import pytest
 
 from export.manifest import SpecialTokenTemplate
 from model.tokenizer import Tokenizer
-from service.edge.prompt_encoder import INLINE_BYTES, LanguagePair, PromptEncoder
+from service.edge.prompt_encoder import INLINE_BYTES, LanguagePair, PromptEncoder, Room
 from service.edge.request_builder import RequestBuilder
 from service.errors import InvalidRequest
 from tests.edge import CALL, GENERATION, LIMITS, TRANSLATION, decoding_request, manifest, scoring_request
@@ -100,10 +100,14 @@ def test_long_text_gives_the_same_request_from_a_thread():
 
 
 ALONE, IN_A_BATCH = [7], [8]
+ANY = Room(1, 0, lambda count: f"got {count}")
 
 
 class WatchedTokenizer:
     """Says how it was called instead of segmenting."""
+
+    def least_tokens(self, text):
+        return 0
 
     def encode(self, text):
         return ALONE
@@ -116,8 +120,52 @@ class WatchedTokenizer:
 def test_text_above_the_inline_size_is_tokenized_without_the_gil(letter):
     encoder = PromptEncoder(dataclasses.replace(GENERATION, tokenizer=WatchedTokenizer()))
     fits = INLINE_BYTES // len(letter.encode())
-    assert encoder.encode(letter * fits, "text") == ALONE
-    assert encoder.encode(letter * (fits + 1), "text") == IN_A_BATCH
+    assert encoder.encode(letter * fits, "text", ANY) == ALONE
+    assert encoder.encode(letter * (fits + 1), "text", ANY) == IN_A_BATCH
+
+
+class CountingTokenizer:
+    """Counts what is asked of a tokenizer. Every word is a token, and unknown."""
+
+    def __init__(self, bound):
+        self.bound, self.calls = bound, []
+
+    def least_tokens(self, text):
+        return len(text.split()) if self.bound else 0
+
+    def encode(self, text):
+        self.calls.append("encode")
+        return [3] * len(text.split())
+
+    def encode_batch(self, texts):
+        return [self.encode(text) for text in texts]
+
+    def unknown_words(self, text):
+        self.calls.append("unknown_words")
+        return text.split()
+
+
+@pytest.mark.parametrize(("bound", "calls", "count"), [(True, [], "at least 401"), (False, ["encode"], "401")])
+def test_a_text_that_cannot_fit_costs_no_more_than_finding_that_out(bound, calls, count):
+    tokenizer = CountingTokenizer(bound)
+    limit = TRANSLATION.manifest.limits.max_source_len
+    with pytest.raises(InvalidRequest, match=f"text: must be at most {limit} tokens, got {count}; shorten or split it"):
+        PromptEncoder(dataclasses.replace(TRANSLATION, tokenizer=tokenizer)).source("dog " * 400, {})
+    assert tokenizer.calls == calls
+
+
+def test_a_long_target_and_a_long_prefix_are_refused_with_their_limits():
+    with pytest.raises(InvalidRequest, match=r"^target: must be 1\.\.16 tokens, got at least 401$"):
+        scoring_request(TRANSLATION, "a black cat", "cat " * 400)
+    with pytest.raises(
+        InvalidRequest, match=r"^options\.prefix: must be at most 16 tokens, the limit by max_tokens, got"
+    ):
+        decoding_request(TRANSLATION, "a black cat", prefix="cat " * 400)
+
+
+def test_a_long_code_of_a_language_is_looked_up_by_its_beginning():
+    with pytest.raises(InvalidRequest, match=r"unknown code 'deu_Lxxx"):
+        decoding_request(FRAMED, "cat", languages=LanguagePair("eng_Latn", "deu_L" + "x" * 1_000_000))
 
 
 def test_unknown_words_are_named_once_each_and_shortened():
