@@ -35,6 +35,7 @@ from service.edge.health import Health
 from service.edge.metrics import CONTENT_TYPE, Metrics
 from service.edge.open_model import ModelOpener
 from service.edge.ops import OpsServer, explain_bind
+from service.edge.preparation import Preparation
 from service.edge.request_limits import TextLimits
 from service.edge.served_model import ServedModel
 from service.edge.servicer import RPCS, SERVICES, generic_handlers
@@ -92,6 +93,7 @@ class Server:
         self.metrics = Metrics(RPCS, version=VERSION, commit=settings.commit)
         self._open_model = open_model or ModelOpener(settings, self.metrics).open
         self.calls = Calls(self.metrics, settings, self._predicted_s)
+        self._preparation = Preparation(settings.tenant_share)
         self._models: list[ServedModel] = []
         self.health = Health(SERVICES)
         self._ops: OpsServer | None = None
@@ -113,7 +115,8 @@ class Server:
             max_stop_strings=settings.max_stop_strings,
             max_stop_bytes=settings.max_stop_bytes,
         )
-        handlers = generic_handlers(self.calls, Catalog(self._models, limits), log_text=settings.log_text)
+        catalog = Catalog(self._models, limits)
+        handlers = generic_handlers(self.calls, catalog, self._preparation, log_text=settings.log_text)
         self._grpc.add_generic_rpc_handlers(tuple(handlers))
         urgent: Any = CheckedServices(self._grpc, is_urgent=True)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, urgent)
@@ -161,6 +164,7 @@ class Server:
         except TimeoutError:
             logs.event("unfinished_handlers", level=logs.WARNING)
         await asyncio.gather(*[model.pool.aclose() for model in self._models])
+        self._preparation.close()
         if self._beating is not None:
             self._beating.cancel()
         if self._ops is not None:

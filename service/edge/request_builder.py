@@ -139,8 +139,7 @@ class RequestBuilder:
         text_only: bool = False,
         max_tokens: int = 0,
     ) -> tuple[Request, AttentionChoice]:
-        """A request for the attention of one pass, and its selection with all kinds named. Opens the attention graph,
-        which may take seconds.
+        """A request for the attention of one pass, and its selection with all kinds named.
 
         target: the target to attend, as text or token ids; None: the model generates one first, unless text_only.
         max_tokens: of a generated target; 0: as many as the model and the response have room for.

@@ -22,6 +22,7 @@ from service.edge.catalog import DECODER_TASKS, ENCODER_TASKS, Catalog
 from service.edge.event_stream import EventStream
 from service.edge.metrics import Rpc
 from service.edge.model_description import describe
+from service.edge.preparation import Preparation
 from service.edge.prompt_encoder import INLINE_BYTES, NO_LANGUAGES, LanguagePair
 from service.edge.proto_conversion import (
     DEFAULT_CANDIDATES,
@@ -58,8 +59,8 @@ T = TypeVar("T")
 class Servicer:
     """The RPCs of all services. Event-loop thread only."""
 
-    def __init__(self, catalog: Catalog, *, log_text: bool = False) -> None:
-        self._catalog, self._log_text = catalog, log_text
+    def __init__(self, catalog: Catalog, preparation: Preparation, *, log_text: bool = False) -> None:
+        self._catalog, self._preparation, self._log_text = catalog, preparation, log_text
 
     async def Translate(self, request: pb.TranslateRequest, call: Call) -> pb.TranslateResponse:
         return pb.TranslateResponse(**await self._unary("translation", request, call))
@@ -81,45 +82,44 @@ class Servicer:
         model = self._find(request, call, *DECODER_TASKS)
         if bool(request.target) == bool(request.target_tokens):
             raise InvalidRequest("target", "must be given, as text or as target_tokens, but not as both")
-        built = await _built(
-            partial(
-                self._builder(model, call).scoring,
-                request.text,
-                request.target or tuple(request.target_tokens),
-                decoding_options(request.options),
-                _languages(request),
-                omit_eos=request.omit_eos,
-            ),
-            request,
+        build = partial(
+            self._builder(model, call).scoring,
+            request.text,
+            request.target or tuple(request.target_tokens),
+            decoding_options(request.options),
+            _languages(request),
+            omit_eos=request.omit_eos,
         )
+        built = await self._built(build, request, call)
         finished = await self._finished(model, built, call)
-        return await convert_off_loop(model, built, partial(score_response, finished, built, model, text=request.text))
+        convert = partial(score_response, finished, built, model, text=request.text)
+        return await convert_off_loop(self._preparation, model, built, convert)
 
     async def Embed(self, request: pb.EmbedRequest, call: Call) -> pb.EmbedResponse:
         model = self._find(request, call, *ENCODER_TASKS)
         build = partial(self._builder(model, call).embedding, request.text, pooling_from(request), _languages(request))
-        finished = await self._finished(model, await _built(build, request), call)
+        finished = await self._finished(model, await self._built(build, request, call), call)
         return embed_response(finished, normalize=request.normalize)
 
     async def FillMask(self, request: pb.FillMaskRequest, call: Call) -> pb.FillMaskResponse:
         model = self._find(request, call, "encoding", can=lambda model: bool(model.mask_token))
         top_k = request.top_k if request.HasField("top_k") else DEFAULT_CANDIDATES
         build = partial(self._builder(model, call).mask_filling, request.text, top_k)
-        finished = await self._finished(model, await _built(build, request), call)
+        finished = await self._finished(model, await self._built(build, request, call), call)
         return fill_mask_response(finished, model)
 
     async def Classify(self, request: pb.ClassifyRequest, call: Call) -> pb.ClassifyResponse:
         model = self._find(request, call, "encoding", can=lambda model: model.is_classifier)
         classification = self._builder(model, call).classification
         build = partial(classification, request.text, token_weights=request.include_token_weights)
-        finished = await self._finished(model, await _built(build, request), call)
+        finished = await self._finished(model, await self._built(build, request, call), call)
         return classify_response(finished, model, text=request.text)
 
     async def Attend(self, request: pb.AttendRequest, call: Call) -> pb.AttendResponse:
         model = self._find(request, call)
         if request.target and request.target_tokens:
             raise InvalidRequest("target", "must be given as text or as target_tokens, but not as both")
-        built, choice = await asyncio.to_thread(
+        build = partial(
             self._builder(model, call).attention,
             request.text,
             request.target or tuple(request.target_tokens) or None,
@@ -128,8 +128,11 @@ class Servicer:
             text_only=request.text_only,
             max_tokens=request.max_tokens,
         )
+        built, choice = await self._built(build, request, call)
         finished = await self._finished(model, built, call)
-        return await asyncio.to_thread(attend_response, finished, built, model, choice, request)
+        return await self._preparation.convert(
+            call.caller, partial(attend_response, finished, built, model, choice, request)
+        )
 
     async def ListModels(self, request: pb.ListModelsRequest, call: Call) -> pb.ListModelsResponse:
         return pb.ListModelsResponse(models=[describe(model, self._catalog.limits) for model in self._catalog])
@@ -162,7 +165,7 @@ class Servicer:
         languages = _languages(message) if task == "translation" else NO_LANGUAGES
         decoding = self._builder(model, call).decoding
         build = partial(decoding, message.text, options, languages, is_streamed=is_streamed)
-        return model, await _built(build, message, is_slow=options.use_shortlist)
+        return model, await self._built(build, message, call, is_slow=options.use_shortlist)
 
     async def _unary(self, task: Task, message: Any, call: Call) -> dict[str, Any]:
         """The fields of a unary response."""
@@ -177,7 +180,7 @@ class Servicer:
             "text": prompt + text,
             "tokens": tokens if message.include_tokens else (),
             **completion(call.finished),
-            **await _details(call.finished, request, model, message),
+            **await self._details(call.finished, request, model, message),
         }
 
     async def _stream(self, task: Task, message: Any, call: Call, build: Callable[..., T]) -> AsyncGenerator[T, None]:
@@ -193,10 +196,24 @@ class Servicer:
                     prompt, text = "", prompt + text
                 fields: dict[str, Any] = {"text": text, "tokens": tokens if message.include_tokens else ()}
                 if call.finished:
-                    more = await _details(call.finished, request, model, message)
+                    more = await self._details(call.finished, request, model, message)
                     yield build(**fields, final=pb.Completion(**completion(call.finished), **more))
                 elif text or message.include_tokens:
                     yield build(**fields)
+
+    async def _built(self, build: Callable[[], T], message: Message, call: Call, *, is_slow: bool = False) -> T:
+        """`build()`, in a thread unless the message is small enough for the event loop."""
+        self._preparation.see(call.caller)
+        if is_slow or message.ByteSize() > INLINE_BYTES:
+            return await self._preparation.prepare(call.caller, build)
+        return build()
+
+    async def _details(self, finished: Finished, request: Request, model: ServedModel, message: Any) -> dict[str, Any]:
+        """The response's fields beside the best answer's text, as far as the client's message requests them."""
+        convert = partial(details, finished, request, model, text=message.text, has_tokens=message.include_tokens)
+        if not request.options.returns_hypotheses:
+            return convert()
+        return await convert_off_loop(self._preparation, model, request, convert)
 
     @staticmethod
     async def _finished(model: ServedModel, request: Request, call: Call) -> Finished:
@@ -207,9 +224,11 @@ class Servicer:
         return call.finished
 
 
-def generic_handlers(calls: Calls, catalog: Catalog, *, log_text: bool = False) -> list[grpc.GenericRpcHandler]:
+def generic_handlers(
+    calls: Calls, catalog: Catalog, preparation: Preparation, *, log_text: bool = False
+) -> list[grpc.GenericRpcHandler]:
     """The handlers of every RPC in the .proto, each a method of that name."""
-    servicer, rpcs = Servicer(catalog, log_text=log_text), iter(RPCS)
+    servicer, rpcs = Servicer(catalog, preparation, log_text=log_text), iter(RPCS)
     return [
         grpc.method_handlers_generic_handler(
             service.full_name,
@@ -254,21 +273,12 @@ async def _submitted(model: ServedModel, request: Request, call: Call) -> AsyncI
             cancel()
 
 
-async def _built(build: Callable[[], T], message: Message, *, is_slow: bool = False) -> T:
-    """`build()`, in a thread unless the message is small enough for the event loop."""
-    return await asyncio.to_thread(build) if is_slow or message.ByteSize() > INLINE_BYTES else build()
-
-
-async def convert_off_loop(model: ServedModel, request: Request, convert: Callable[[], T]) -> T:
+async def convert_off_loop(
+    preparation: Preparation, model: ServedModel, request: Request, convert: Callable[[], T]
+) -> T:
     """`convert()`, in a thread when the response may be too large to convert on the event loop."""
     size = response_size(model.manifest, request.options, request.max_tokens, len(request.source))
-    return convert() if sum(size) <= INLINE_SIZE else await asyncio.to_thread(convert)
-
-
-async def _details(finished: Finished, request: Request, model: ServedModel, message: Any) -> dict[str, Any]:
-    """The response's fields beside the best answer's text, as far as the client's message requests them."""
-    convert = partial(details, finished, request, model, text=message.text, has_tokens=message.include_tokens)
-    return await convert_off_loop(model, request, convert) if request.options.returns_hypotheses else convert()
+    return convert() if sum(size) <= INLINE_SIZE else await preparation.convert(request.caller, convert)
 
 
 def _languages(request: Any) -> LanguagePair:

@@ -10,6 +10,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from export.manifest import FORMAT_VERSION, AlignmentSpec
 from glossa.v1 import glossa_pb2 as pb
+from service.edge.preparation import Preparation
 from service.edge.servicer import convert_off_loop
 from service.errors import Unsatisfiable
 from service.options import DecodingOptions
@@ -121,6 +122,7 @@ async def test_large_responses_are_converted_in_a_thread():
     model = served("en-de", FakePool())
     model = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, alignment=alignment))
     request = Request(request_id="r", source=(5,) * 200, prompt=(1,), max_tokens=200, deadline_s=9.0)
+    preparation = Preparation(0.8)
     for options, is_large in (
         ({}, False),
         ({"alignment": "hard"}, True),
@@ -129,8 +131,9 @@ async def test_large_responses_are_converted_in_a_thread():
         ({"token_logprobs": True}, False),
     ):
         given = dataclasses.replace(request, options=DecodingOptions(**options))
-        thread = await convert_off_loop(model, given, threading.current_thread)
+        thread = await convert_off_loop(preparation, model, given, threading.current_thread)
         assert (thread is not threading.current_thread()) == is_large, options
+    preparation.close()
 
 
 async def test_the_prompt_is_echoed_once(edge, channel):
@@ -251,8 +254,8 @@ async def test_an_invalid_field_is_reported_with_value_limit_and_fix(edge, chann
 
 
 async def test_many_long_unknown_words_still_fit_into_trailing_metadata(channel):
-    text = " ".join(chr(0x1F600 + i) * 200 for i in range(15))
-    error, _ = await failure(method(channel, "Translate")(text=text))
+    prefix = " ".join(chr(0x20000 + i) * 200 for i in range(15))  # letters of four bytes
+    error, _ = await failure(method(channel, "Translate")(text="a black cat", options={"prefix": prefix}))
     assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert "5 more" in error.details()
 
