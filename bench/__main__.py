@@ -59,7 +59,16 @@ TOPICS = {
         "speculation",
         "quantised-quality",
     ),
-    "promises": ("invariance", "soak", "kill-resume", "process-answers", "process-faults", "overload", "hardness"),
+    "promises": (
+        "invariance",
+        "soak",
+        "kill-resume",
+        "process-answers",
+        "process-faults",
+        "overload",
+        "abuser",
+        "hardness",
+    ),
 }
 CASES = {name: f"bench.{name.replace('-', '_')}" for names in TOPICS.values() for name in names}
 

@@ -50,7 +50,11 @@ def promises(bundle: Path) -> list[Promise]:
     ]
     if load_manifest(bundle).task == "translation":
         load = f"overload {given}"
-        found.insert(0, Promise("answers in time, and refusals in time, beyond capacity", load, f"{load} --seconds 3"))
+        abuse = f"abuser {given}"
+        found[:0] = [
+            Promise("answers in time, and refusals in time, beyond capacity", load, f"{load} --seconds 3"),
+            Promise("a tenant that sends too much does not slow down others", abuse, f"{abuse} --seconds 1"),
+        ]
     return found
 
 

@@ -1,0 +1,321 @@
+"""Twenty tenants beside one that sends twenty times its share, in turns of what costs a server most.
+
+Twenty tenants offer 40 % of the server's capacity together: plain requests at random moments, with deadlines. Quiet
+phases, with nobody else, give the p99 of their answers. In each other phase one more tenant offers twenty times what
+one of them does, with a long deadline: plain requests, beams of 32 with phrases, 32 samples each, texts of 16 KB that
+are refused, and grammars that are costly to compile or to follow. Shown is for each kind of abuse
+
+- how many of the others' requests were answered in time, and their p99 against that of the quiet phases
+- what share of idle capacity the abuser was lent: its answers a second, divided by those that it gets alone, scaled to
+  the 60 % that the others leave. Texts and grammars are left out: refused, or bounded by what they cost to prepare
+
+Server and load have a processor each. A phase is void if the generator itself was late by more than 5 ms at p99.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import itertools
+import json
+import os
+import random
+import select
+import shlex
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.case import Flag, case
+from bench.lean_client import CallFailed, LeanConnection, closed_loop, literal
+from bench.measure import Verdict, report
+from bench.overload import LATE, LATENESS_S, OK, PATH, DeadlineConnection, End, Outcome, capacity, p99
+from bench.peer_server import glossa_server
+from bench.sentences import sentence_pairs
+from glossa.v1 import glossa_pb2 as pb
+
+TENANTS, TIMES, LOAD = 20, 20, 0.4  # tenants; what the abuser offers of one's load; their load, of capacity
+ABUSER_DEADLINE_S = 10.0
+SERVED, SLOWER, LENT = 0.999, 1.5, 0.5  # bars
+TEXT_BYTES = 16_000
+WIDTH = 32
+LOST = "LOST"  # beside names of gRPC statuses: the connection was closed
+REST_S = 0.5  # after a phase, until what was cancelled has left the engine
+AMBIGUOUS = "start: s\ns: s s | s s s | W\nW: /[a-zA-ZäöüßÄÖÜ .,]/"
+ENDLESS = r"(\w*\W*){1,99}" * 40
+CHOICES = json.dumps(
+    {"anyOf": [{"type": "object", "properties": {f"k{n}": {"minimum": n}}, "required": [f"k{n}"]} for n in range(120)]}
+)
+LIMITS = ("--max-queue", "256", "--max-requests", "1024", "--max-concurrent-streams", "256")  # as by default
+Messages = list[bytes]
+
+
+class TenantConnection(DeadlineConnection):
+    """The calls of one tenant."""
+
+    def __init__(self, address: str, deadline_s: float, tenant: str) -> None:
+        super().__init__(address, deadline_s)
+        self._given, self.deadline_s = (address, deadline_s, tenant), deadline_s
+        self._fields += literal(b"x-glossa-tenant", tenant.encode())
+
+    def reopen(self) -> None:
+        """Replaces a connection that the server has closed. Its calls are lost."""
+        self.close()
+        self.__init__(*self._given)  # type: ignore[misc]
+
+
+@dataclass
+class Source:
+    """Who offers `rate` calls a second, at random moments, over one connection after the other. outcomes: of the calls
+    that have ended."""
+
+    connections: Sequence[TenantConnection]
+    messages: Messages
+    rate: float
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def in_time(self) -> list[float]:
+        """Seconds of the answers in time."""
+        limit_s = self.connections[0].deadline_s
+        return [seconds for end, seconds in self.outcomes if end.status == OK and seconds <= limit_s]
+
+    @property
+    def ends(self) -> str:
+        """How calls ended, as shares."""
+        counts = collections.Counter(outcome.end.status for outcome in self.outcomes)
+        return ", ".join(f"{name} {100 * count / counts.total():.1f} %" for name, count in sorted(counts.items()))
+
+
+class Traffic:
+    """The calls of several sources at a time."""
+
+    def __init__(self, sources: Sequence[Source], seed: int) -> None:
+        self._sources, self._random = sources, random.Random(seed)
+        self._owners: dict[int, tuple[TenantConnection, Source]] = {}  # by file
+        self._poll = select.poll()
+        for source in sources:
+            for connection in source.connections:
+                self._add(connection, source)
+        self._open: dict[int, tuple[float, TenantConnection, int, Source]] = {}  # by key: due, connection, stream
+        self._keys = itertools.count()
+        self._lateness: list[float] = []
+
+    def run(self, seconds: float) -> float:
+        """Returns the generator's lateness at p99 when the calls of the first source have ended; open ones of others
+        are cancelled then."""
+        began_s = time.perf_counter()
+        until_s = began_s + seconds
+        due = [began_s + self._random.expovariate(source.rate) for source in self._sources]
+        while (now_s := time.perf_counter()) < until_s or any(
+            call[3] is self._sources[0] for call in self._open.values()
+        ):
+            for place, source in enumerate(self._sources):
+                while due[place] <= min(now_s, until_s):
+                    self._begin(source, due[place], now_s)
+                    due[place] += self._random.expovariate(source.rate)
+            self._expire(now_s)
+            wait_s = min(0.005, max(0.0, min(due) - now_s)) if now_s < until_s else 0.005
+            for file, _ in self._poll.poll(1000 * wait_s):
+                self._collect(*self._owners[file])
+        for _, connection, stream, _ in self._open.values():
+            connection.cancel(stream)
+        return p99(self._lateness)
+
+    def _add(self, connection: TenantConnection, source: Source) -> None:
+        self._owners[connection.fileno()] = connection, source
+        self._poll.register(connection, select.POLLIN)
+
+    def _begin(self, source: Source, due_s: float, now_s: float) -> None:
+        key, connection = next(self._keys), self._random.choice(source.connections)
+        self._lateness.append(now_s - due_s)
+        try:
+            stream = connection.open(key, self._random.choice(source.messages))
+        except OSError:
+            self._lose(connection, source)
+        else:
+            self._open[key] = due_s, connection, stream, source
+
+    def _lose(self, connection: TenantConnection, source: Source) -> None:
+        """The server has closed a connection."""
+        now_s, file = time.perf_counter(), connection.fileno()
+        self._poll.unregister(file)
+        del self._owners[file]
+        for key in [key for key, call in self._open.items() if call[1] is connection]:
+            source.outcomes.append(Outcome(End(LOST, False, 0), now_s - self._open.pop(key)[0]))
+        connection.reopen()
+        self._add(connection, source)
+
+    def _expire(self, now_s: float) -> None:
+        """Ends calls at their deadlines, as clients do. They are in the order of their beginning."""
+        for key in list(itertools.islice(self._open, 8)):
+            due_s, connection, stream, source = self._open[key]
+            if now_s - due_s >= connection.deadline_s:
+                del self._open[key]
+                connection.cancel(stream)
+                source.outcomes.append(Outcome(End(LATE, False, 0), now_s - due_s))
+
+    def _collect(self, connection: TenantConnection, source: Source) -> None:
+        try:
+            ended = connection.finished()
+        except (OSError, CallFailed):
+            self._lose(connection, source)
+            return
+        for key, end in ended:
+            if call := self._open.pop(key, None):
+                source.outcomes.append(Outcome(end, time.perf_counter() - call[0]))
+
+
+def serialized(texts: Sequence[str], **options: Any) -> Messages:
+    asked = pb.DecodingOptions(**options)
+    return [pb.TranslateRequest(text=text, options=asked).SerializeToString() for text in texts]
+
+
+def kinds(pairs: Sequence[tuple[str, str]], tokens: int) -> dict[str, Messages]:
+    """What the abuser sends, by kind."""
+    texts, long = [source for source, _ in pairs], 4 * tokens
+    text = (
+        " ".join(itertools.islice(itertools.cycle(texts), TEXT_BYTES)).encode()[:TEXT_BYTES].decode("utf-8", "ignore")
+    )
+    beams = [
+        message
+        for source, target in pairs[:50]
+        for message in serialized([source], beam_size=WIDTH, max_tokens=long, phrases=target.strip(".?!").split()[:2])
+    ]
+    return {
+        "plain requests": serialized(texts, max_tokens=tokens, ignore_eos=True),
+        "beams": beams,
+        "samples": serialized(texts, num_sequences=WIDTH, temperature=1.0, max_tokens=long, ignore_eos=True),
+        "long texts": serialized([text]),
+        "grammars": [
+            *serialized(texts[:1], regex=ENDLESS),
+            *serialized(texts[:1], json_schema=CHOICES),
+            *serialized(texts[:1], lark=AMBIGUOUS, max_tokens=long),
+        ],
+    }
+
+
+@dataclass
+class Phase:
+    """What a phase showed. victims, abuser: the calls of both."""
+
+    victims: Source
+    abuser: Source
+    seconds: float
+    late_s: float
+
+    @property
+    def served(self) -> float:
+        """The share of the victims' calls that were answered in time."""
+        return len(self.victims.in_time) / max(1, len(self.victims.outcomes))
+
+
+class Bench:
+    """Phases against one server. rate: of all victims together, calls a second."""
+
+    def __init__(self, address: str, messages: Messages, rate: float, options: argparse.Namespace) -> None:
+        self._address, self._messages, self._rate, self._options = address, messages, rate, options
+        self._seeds = itertools.count(options.seed)
+
+    def phase(self, seconds: float, abuse: Messages | None = None) -> Phase:
+        """Offers the victims' load, and the abuser's beside it."""
+        options = self._options
+        names = [f"tenant-{number}" for number in range(TENANTS)]
+        victims = [TenantConnection(self._address, options.deadline_s, name) for name in names]
+        abusers = [TenantConnection(self._address, ABUSER_DEADLINE_S, "abuser") for _ in range(options.connections)]
+        victim = Source(victims, self._messages, self._rate)
+        abuser = Source(abusers, abuse or [], TIMES * self._rate / TENANTS)
+        late_s = Traffic([victim, abuser] if abuse else [victim], next(self._seeds)).run(seconds)
+        time.sleep(REST_S)
+        for connection in (*victims, *abusers):
+            connection.close()
+        return Phase(victim, abuser, seconds, late_s)
+
+    def alone(self, messages: Messages, seconds: float) -> float:
+        """Answers a second to a single client that sends these."""
+        connections = [LeanConnection(self._address) for _ in range(4)]
+        began_s = time.perf_counter()
+        found = closed_loop(connections, PATH, messages, self._options.callers, seconds)
+        for connection in connections:
+            connection.close()
+        return len(found) / (max(answer.ended_s for answer in found) - began_s)
+
+
+def judged(kind: str, phase: Phase, quiet_s: float, alone: float) -> list[Verdict]:
+    """quiet_s: the p99 of quiet phases. alone: answers a second that the abuser gets alone; 0: it gets none."""
+    slower = p99(phase.victims.in_time) / quiet_s
+    verdicts = [
+        Verdict(f"{kind}: others' requests answered in time", round(100 * phase.served, 2), 100 * SERVED, "%"),
+        Verdict(f"{kind}: p99 of others against quiet", round(slower, 2), SLOWER, is_limit=True),
+    ]
+    if alone:
+        lent = len(phase.abuser.in_time) / phase.seconds / ((1 - LOAD) * alone)
+        verdicts.append(Verdict(f"{kind}: idle share lent to the abuser", round(lent, 2), LENT))
+    if phase.late_s > LATENESS_S:
+        late_ms = round(1000 * phase.late_s, 1)
+        verdicts = [
+            Verdict(f"{kind}: lateness of the generator, void", late_ms, 1000 * LATENESS_S, "ms", is_limit=True)
+        ]
+    return verdicts
+
+
+@case(
+    bundle=Flag(Path, required=True),
+    data=Flag(Path, "TSV of sentence pairs; the embedded corpus if not given"),
+    seconds=Flag(10.0, "of each phase"),
+    kinds=Flag([""], "of abuse; all if not given"),
+    tokens=Flag(16, "of each answer to the others"),
+    deadline_s=Flag(1.0, "of the others' requests"),
+    connections=Flag(16, "of the abuser"),
+    callers=Flag(16, "of the closed loop that measures what an abuser gets alone"),
+    seed=0,
+    serve=Flag("", "more flags of the server"),
+)
+def abuser(options: argparse.Namespace) -> None:
+    mine, *others = sorted(os.sched_getaffinity(0))
+    pairs = sentence_pairs(options.data, 500)
+    plain = serialized([source for source, _ in pairs], max_tokens=options.tokens, ignore_eos=True)
+    abuse = {
+        kind: found
+        for kind, found in kinds(pairs, options.tokens).items()
+        if kind in options.kinds or not any(options.kinds)
+    }
+    os.sched_setaffinity(0, {mine})  # the server inherits it
+    flags = ["--engines", "1", *LIMITS, *shlex.split(options.serve)]
+    figures: dict[str, Any] = {}
+    verdicts: list[Verdict] = []
+    short_s = min(3.0, options.seconds)
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        glossa_server(options.bundle, flags=flags, log=Path(scratch) / "log") as (address, _),
+    ):
+        os.sched_setaffinity(0, set(others) or {mine})
+        capacity(address, plain, 128, min(1.0, short_s))
+        most = capacity(address, plain, 128, short_s)
+        bench = Bench(address, plain, LOAD * most, options)
+        alone = {
+            kind: most if kind == "plain requests" else bench.alone(abuse[kind], short_s)
+            for kind in abuse
+            if kind in LENDABLE
+        }
+        bench.phase(min(2.0, short_s))
+        quiet = bench.phase(options.seconds)
+        phases = {kind: bench.phase(options.seconds, messages) for kind, messages in abuse.items()}
+        quiet_after = bench.phase(options.seconds)
+    quiet_s = p99([*quiet.victims.in_time, *quiet_after.victims.in_time])
+    figures["capacity, load of the others"] = f"{most:.0f} requests/s, {LOAD * most:.0f} requests/s"
+    figures["quiet: p99, before and after"] = ", ".join(
+        f"{1000 * p99(one.victims.in_time):.1f} ms" for one in (quiet, quiet_after)
+    )
+    for kind, phase in phases.items():
+        figures[f"{kind}: others"] = f"{phase.victims.ends}; p99 {1000 * p99(phase.victims.in_time):.1f} ms"
+        answers = len(phase.abuser.in_time) / phase.seconds
+        figures[f"{kind}: abuser"] = f"{phase.abuser.ends}; {answers:.1f} answers/s, alone {alone.get(kind, 0):.1f}"
+        verdicts += judged(kind, phase, quiet_s, alone.get(kind, 0.0))
+    report(figures, verdicts, as_json=options.json)
+
+
+LENDABLE = ("plain requests", "beams", "samples")
