@@ -38,31 +38,19 @@ class AnswerPace:
         self._tokens += WEIGHT * (finished.generated_tokens - self._tokens)
         self._weight += WEIGHT * (1 - self._weight)
 
-    def predicted_s(
-        self,
-        unfinished: int,
-        rows: int,
-        max_tokens: int = 0,
-        *,
-        before: int | None = None,
-        service_s: float | None = None,
-    ) -> float:
+    def predicted_s(self, unfinished: int, rows: int, max_tokens: int = 0, *, service_s: float | None = None) -> float:
         """Seconds until the answer to one more request. It waits for its row while `unfinished` fill all `rows`, and
         then shares the engines with the others: a step takes the longer the more rows it has.
 
-        max_tokens: of the answer, if known. before: how many of the unfinished ones go before it, if not all.
-        service_s: what the answer takes from its row on, if better known than by `service_s`. For an idle engine 0 is
-        predicted: what was learned in a slow time must not refuse the requests from which a better pace would be
-        learned.
+        max_tokens: of the answer, if known. service_s: what the answer takes from its row on, if better known than by
+        `service_s`. For an idle engine 0 is predicted: what was learned in a slow time must not refuse the requests
+        from which a better pace would be learned.
         """
         if not unfinished or not self._rows:
             return 0.0
         if service_s is None:
             service_s = self.service_s(min(unfinished + 1, rows), max_tokens)
-        ends = unfinished + 1 - rows  # until as many have ended, no row is free
-        if before is not None:
-            ends = min(ends, before + 1)
-        return self._s_per_answer * max(0, ends) + service_s
+        return self._s_per_answer * max(0, unfinished + 1 - rows) + service_s
 
     def service_s(self, busy: int, max_tokens: int = 0) -> float:
         """Seconds that an answer takes from its row on, with so many busy rows; 0: not known."""

@@ -35,13 +35,14 @@ class TenantPaces:
     def predicted_s(self, caller: Caller, shares: TenantShares, rows: int, max_tokens: int = 0) -> float:
         """Seconds until the answer to one more request of a caller, as `AnswerPace.predicted_s`.
 
-        What goes before it in the queue takes the pace of all, the answer itself that of its tenant. A tenant without
-        an unfinished request is given the better of both: otherwise what it learned in a slow time would keep it from
-        learning more.
+        Only the unfinished requests that go before it count: engines take the rows of others for it. Waiting for these
+        takes the pace of all, the answer itself that of its tenant. A tenant without an unfinished request is given the
+        better of both: otherwise what it learned in a slow time would keep it from learning more.
         """
-        busy = min(shares.total + 1, rows)
+        before = shares.before(caller)
+        busy = min(before + 1, rows)
         service_s = self._pace.service_s(busy, max_tokens)
         if own := self._tenants.get(caller.tenant):
             own_s = own.service_s(busy, max_tokens)
             service_s = own_s if shares.unfinished(caller.tenant) else min(own_s, service_s)
-        return self._pace.predicted_s(shares.total, rows, before=shares.before(caller), service_s=service_s)
+        return self._pace.predicted_s(before, rows, service_s=service_s)

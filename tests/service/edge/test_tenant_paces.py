@@ -26,11 +26,10 @@ def shares():
 
 def test_slow_answers_of_a_tenant_are_not_predicted_for_others(paces, shares):
     for _ in range(10):
-        paces.learn("victim", answer(0.1), 2)
-        paces.learn("abuser", answer(5.0), 2)
+        paces.learn("victim", answer(0.1), 4)
+        paces.learn("abuser", answer(5.0), 4)
     shares.enter(VICTIM)
     shares.enter(ABUSER)
-    shares.total = 1  # as busy as when they were learned
     assert paces.predicted_s(VICTIM, shares, 64) == pytest.approx(0.1, rel=0.15)
     assert paces.predicted_s(ABUSER, shares, 64) == pytest.approx(5.0, rel=0.15)
 
