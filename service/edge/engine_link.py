@@ -51,9 +51,8 @@ EndReason = Literal["killed", "exited", "hung", "engine_failed", "bad_message", 
 class EngineLink:
     """Starts an engine process and speaks with it.
 
-    receivers: the sinks of unfinished requests by ticket. shares: the tenants of these. pace: of the answers, of all
-    tenants and of each. beat: the last one. heard_s: when the
-    last message came.
+    receivers: the sinks of unfinished requests by ticket. shares: the tenants of these. pace: of all answers.
+    tenant_paces: of each tenant's. beat: the last one. heard_s: when the last message came.
     end_reason: None while it lives. `ended` is set with it.
     """
 
