@@ -386,7 +386,7 @@ def drain(scheduler, runner, on_run=lambda plan, outputs: None, on_turn=lambda p
             on_run(plan, outputs)
             advance(scheduler.commit(plan), outputs)
             scheduler.record_drafts(plan, outputs)
-            scheduler.record(plan, outputs.turn)
+            scheduler.shares.record(outputs.turn.step_s, plan.live, {})
         assert check_invariants(scheduler) == []
         on_turn(plan)
 
@@ -601,8 +601,9 @@ class RandomShares(FairShares):
         found = frozenset(lane for lane in lanes if self.rng.random() < 0.4)
         self.guests = found if len(found) < len(lanes) else frozenset()
 
-    def rows_for_guests(self, max_rows):
-        return min(self.left, max_rows)
+    @property
+    def rows_for_guests(self):
+        return self.left
 
     def makes_room(self, one, other):
         return self.is_guest_of(one, other) or (one.width > other.width and self.rng.random() < 0.5)

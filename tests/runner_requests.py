@@ -79,7 +79,7 @@ def decode(
             on_run(plan, output)
             advance(scheduler.commit(plan), output)
             scheduler.record_drafts(plan, output)
-            scheduler.record(plan, output.turn)
+            scheduler.shares.record(output.turn.step_s, plan.live, {})
         assert check_invariants(scheduler) == []
         turn += 1
     return sequences

@@ -36,7 +36,7 @@ class Bench:
             model = self.runner.run(plan.step)
             advance(self.scheduler.commit(plan), model)
             self.scheduler.record_drafts(plan, model)
-            self.scheduler.record(plan, model.turn)
+            self.scheduler.shares.record(model.turn.step_s, plan.live, {})
         assert check_invariants(self.scheduler) == []
         return plan
 

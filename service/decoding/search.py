@@ -7,7 +7,7 @@ that these continue, and the next token of each.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 
 from service.decoding.beam import BeamSearch
@@ -73,13 +73,17 @@ def search_for(
     return GreedyAndSampling(selector)
 
 
-def advance(sequences: Iterable[Sequence], output: StepOutput) -> None:
-    """Extends every sequence by one token, and by the accepted tokens of its draft or of extra greedy steps.
+def advance(
+    sequences: Iterable[Sequence], output: StepOutput, clock: Callable[[], float] = lambda: 0.0
+) -> dict[Sequence, float]:
+    """Extends every sequence by one token, and by the accepted tokens of its draft or of extra greedy steps. Returns
+    the seconds that each took on this clock.
 
     A sequence that fails ends with its error; the others are not affected. Raises NotFinite before any change.
     """
     if rows := output.turn.non_finite_lines():
         raise NotFinite(f"log-probabilities of rows {rows} are not finite")
+    seconds, before_s = {}, clock()
     for sequence in sequences:
         try:
             if guesses := sequence.draft_tokens or output.turn.extra_tokens:
@@ -91,6 +95,9 @@ def advance(sequences: Iterable[Sequence], output: StepOutput) -> None:
         except Exception:  # a defect in the processors of one request must not fail the others
             log.exception("request %s: decoding failed", sequence.request.log_name)
             sequence.finish(InternalFailure(sequence.request.request_id))
+        now_s = clock()
+        seconds[sequence], before_s = now_s - before_s, now_s
+    return seconds
 
 
 def _extend(sequence: Sequence, guesses: Items[int], output: StepOutput) -> None:

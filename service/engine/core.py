@@ -104,13 +104,15 @@ class EngineCore:
 
     def _compute(self, plan: Plan) -> None:
         try:
+            began_s = self._clock()
             output = self._run(plan.step)
+            run_s = self._clock() - began_s
             advanced = self.scheduler.commit(plan)
             generated = sum([sequence.num_generated for sequence in advanced])
-            advance(advanced, output)
+            own_s = advance(advanced, output, self._clock)
             generated = sum([sequence.num_generated for sequence in advanced]) - generated
             drafted, accepted = self.scheduler.record_drafts(plan, output)
-            self.scheduler.record(plan, output.turn)
+            self.scheduler.shares.record(run_s, plan.live, own_s)
         except Exception:
             self._fail(plan)
             return

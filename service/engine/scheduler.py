@@ -18,6 +18,7 @@ or more, a row outgrows the buffers, and the contents of all rows are moved once
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -32,7 +33,7 @@ from service.engine.prompt_lookup import DraftProposer
 from service.engine.row_assignment import Assigned, Assignment, assign, is_settled
 from service.engine.waiting_queue import WaitingQueue
 from service.sequence import Sequence
-from service.step import Draft, NewRow, Parked, StepOutput, StepPlan, TurnOutput, padded
+from service.step import Draft, NewRow, Parked, StepOutput, StepPlan, padded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,11 +170,6 @@ class Scheduler:
             sequence.num_computed += sequence not in unfinished
         return [sequence for sequence in plan.live if sequence.num_computed >= len(sequence.request.prompt)]
 
-    def record(self, plan: Plan, turn: TurnOutput) -> None:
-        """Records the time of `plan`, the last one made. Comes after `commit`."""
-        seconds = turn.prefill_s + turn.step_s * (1 + len(turn.extra_tokens)) + sum(turn.draft_s)
-        self.shares.record(seconds, plan.live)
-
     def record_drafts(self, plan: Plan, output: StepOutput) -> tuple[int, int]:
         """Records the times of `plan`, the last one made, and how many drafted tokens were accepted, after its
         sequences were extended. Returns the numbers of drafted and of accepted tokens."""
@@ -202,12 +198,13 @@ class Scheduler:
 
     def _park_guests(self, turn: _Changes) -> None:
         """Parks guests beyond the rows that are theirs in this turn."""
-        left = self.shares.rows_for_guests(self.config.max_rows)
+        left = self.shares.rows_for_guests
         for sequence in [sequence for sequence in self.live if sequence.lane in self.shares.guests]:
-            if sequence.width > left and self.parking.can_take(sequence):
+            rows = self.shares.rows_of(sequence)
+            if rows > left and self.parking.can_take(sequence):
                 self._park(sequence, turn, is_first=True)
             else:
-                left -= sequence.width
+                left -= rows
 
     def _park(self, sequence: Sequence, turn: _Changes, *, is_first: bool) -> None:
         turn.stored.append(self.parking.park(sequence))
@@ -242,12 +239,12 @@ class Scheduler:
         """Waiting sequences in the order in which they get rows, lane by lane; guests as far as they have rows left.
         The caller takes each out of the queue, or stops."""
         for lane in self.shares.order(self.waiting.lanes):
-            left = self.config.max_rows
+            left, rows_of = math.inf, self.shares.rows_of
             if lane in self.shares.guests:
-                guests = [sequence.width for sequence in self.live if sequence.lane in self.shares.guests]
-                left = self.shares.rows_for_guests(left) - sum(guests)
-            while (sequence := self.waiting.first(lane)) is not None and sequence.width <= left:
-                left -= sequence.width
+                guests = [rows_of(sequence) for sequence in self.live if sequence.lane in self.shares.guests]
+                left = self.shares.rows_for_guests - sum(guests)
+            while (sequence := self.waiting.first(lane)) is not None and rows_of(sequence) <= left:
+                left -= rows_of(sequence)
                 yield sequence
 
     def _make_room(self, sequence: Sequence, turn: _Changes) -> bool:

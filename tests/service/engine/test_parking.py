@@ -24,7 +24,7 @@ def run(made, turns=1):
     plans = []
     for _ in range(turns):
         plans.append(made.turn())
-        made.scheduler.shares.record(TURN_S, plans[-1].live)
+        made.scheduler.shares.record(TURN_S, plans[-1].live, {})
     return plans
 
 
@@ -88,7 +88,7 @@ def test_a_tenant_that_used_much_makes_room_for_others_and_gets_it_back():
     made = bench()
     heavy = made.submit(*[request(str(n), max_tokens=30, tenant="heavy", options=WIDE) for n in range(3)])
     run(made, 5)
-    made.scheduler.shares.record(1.0, made.scheduler.live)
+    made.scheduler.shares.record(1.0, made.scheduler.live, {})
     (light,) = made.submit(request("light", max_tokens=5, tenant="light"))
     plans = run(made, 2)
     assert plans[0].parked == (heavy[0],)
@@ -132,7 +132,7 @@ def parked_bench():
     made = bench()
     (heavy,) = made.submit(request("heavy", max_tokens=30, tenant="heavy", options=WIDE))
     run(made, 3)
-    made.scheduler.shares.record(1.0, made.scheduler.live)
+    made.scheduler.shares.record(1.0, made.scheduler.live, {})
     (light,) = made.submit(request("light", max_tokens=30, tenant="light"))
     run(made)
     assert heavy.slot is not None
