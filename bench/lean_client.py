@@ -40,6 +40,13 @@ def literal(name: bytes, value: bytes) -> bytes:
     return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
 
 
+def request_headers(path: str, authority: str) -> bytes:
+    """The header block of a call. Both are shorter than 127 bytes."""
+    headers = b"\x83\x86" + b"\x04" + bytes([len(path)]) + path.encode()  # POST, http, :path
+    headers += b"\x01" + bytes([len(authority)]) + authority.encode()
+    return headers + literal(b"content-type", b"application/grpc") + literal(b"te", b"trailers")
+
+
 class LeanConnection:
     """Unary and server-streaming calls, any number of them concurrently. Of an answer, the last message is kept."""
 
@@ -50,7 +57,7 @@ class LeanConnection:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._authority = address.encode()
+        self._authority = address
         self._next_stream, self._most_streams = 1, 100
         self._received = bytearray()
         self._keys: dict[int, int] = {}  # of open calls, by stream
@@ -72,6 +79,10 @@ class LeanConnection:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def send(self, frames: bytes) -> None:
+        """Sends frames as they are."""
+        self._socket.sendall(frames)
+
     def call(self, path: str, messages: Iterable[bytes]) -> list[bytes]:
         """Sends each message to the method at `path`, as many concurrently as the server allows. Returns the last
         message of each answer. Raises CallFailed."""
@@ -86,9 +97,7 @@ class LeanConnection:
 
     def start(self, path: str, messages: Iterable[tuple[int, bytes]], fields: bytes = b"") -> None:
         """Opens a call for each (key, message), whatever the server's limit. fields: more of its headers."""
-        headers = b"\x83\x86" + b"\x04" + bytes([len(path)]) + path.encode()  # POST, http, :path
-        headers += b"\x01" + bytes([len(self._authority)]) + self._authority
-        headers += literal(b"content-type", b"application/grpc") + literal(b"te", b"trailers") + fields
+        headers = request_headers(path, self._authority) + fields
         calls = b""
         for key, message in messages:
             stream, self._next_stream = self._next_stream, self._next_stream + 2
@@ -102,7 +111,7 @@ class LeanConnection:
         """Reads what has come, and blocks until anything has. Returns (key, last message) of the calls that have ended
         with it, if any. Raises CallFailed."""
         found = []
-        for kind, flags, stream, payload in self._frames():
+        for kind, flags, stream, payload in self.frames():
             if kind in (RST_STREAM, GOAWAY):
                 raise CallFailed(f"the server ended stream {stream}: {payload!r}")
             if kind == DATA:
@@ -111,7 +120,7 @@ class LeanConnection:
                 found.append((self._keys.pop(stream), _last_message(b"".join(self._bodies.pop(stream)))))
         return found
 
-    def _frames(self) -> list[tuple[int, int, int, bytes]]:
+    def frames(self) -> list[tuple[int, int, int, bytes]]:
         """Frames that have come by now, of data, headers and ends, if any; others of the connection are answered."""
         chunk = self._socket.recv(1 << 18)
         if not chunk:

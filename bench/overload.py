@@ -101,7 +101,7 @@ class DeadlineConnection(LeanConnection):
     def finished(self) -> list[tuple[int, End]]:
         """(key, end) of the calls that have ended with what came."""
         found = []
-        for kind, flags, stream, payload in self._frames():
+        for kind, flags, stream, payload in self.frames():
             if kind == GOAWAY or stream not in self._keys:
                 continue
             if kind == DATA:

@@ -165,6 +165,11 @@ class ServerSettings(BaseSettings):
     )
     max_metadata_bytes: int = Field(8192, ge=1024, le=1 << 16, description="limit of a call's metadata in bytes")
     max_concurrent_streams: Positive = Field(256, description="concurrent calls per connection")
+    max_resets_per_s: int = Field(
+        200,
+        ge=0,
+        description="calls that a client may reset per second; above it its connection is closed; 0: no limit",
+    )
     handshake_timeout_s: PositiveSeconds = Field(
         10.0, description="seconds until a new connection without a handshake is closed"
     )

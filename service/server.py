@@ -271,8 +271,11 @@ def server_options(settings: ServerSettings) -> list[tuple[str, int]]:
     return [
         ("grpc.so_reuseport", 0),  # or a second server on the same port would start, and take half of the calls
         ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
-        # It counts calls that have ended, and refuses new ones for them: two thirds of 1,000 concurrent ones.
-        ("grpc.http.overload_protection", 0),
+        # Calls that clients reset wait for Python, 12 KB each, and do not count as concurrent. This bounds both kinds
+        # together; beyond it a call is refused in gRPC's own threads. Without as many of the second kind as of the
+        # first, calls of honest clients at their limit are refused, too: they begin one as soon as one has ended.
+        ("grpc.http.overload_protection", 1),
+        ("grpc.http2.max_deallocating_streams", settings.max_concurrent_streams),
         ("grpc.server.max_pending_requests", MAX_PENDING),
         ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING),
         ("grpc.max_receive_message_length", settings.max_message_bytes),

@@ -22,6 +22,7 @@ from glossa.v1 import glossa_pb2 as pb
 from service.answer_pace import too_late
 from service.config import ServerSettings
 from service.edge import logs
+from service.edge.connections import ResetLimit, shut_down
 from service.edge.metrics import Metrics, Rpc
 from service.edge.status import abort, status_code
 from service.edge.tenant_shares import TenantShares
@@ -89,6 +90,7 @@ class Calls:
         """predicted_s: see `Pool.predicted_s`; of the model that would answer soonest."""
         self._metrics, self._settings, self._predicted_s = metrics, settings, predicted_s
         self._refused: collections.Counter[tuple[str, str]] = collections.Counter()  # not logged yet, by method, reason
+        self._resets = ResetLimit(settings.max_resets_per_s)
         self._open: set[Call] = set()
         self._tenants, self._shares = Tenants(settings), TenantShares(settings.tenant_share)
         self._idle = asyncio.Event()
@@ -110,6 +112,14 @@ class Calls:
     async def run(self, rpc: Rpc, behaviour: Callable[..., Any], context: Any) -> Any:
         """Handles one RPC from start to end: admitted first, and only then is its message read."""
         call = self._begin(rpc, context)
+        try:
+            return await self._handle(call, behaviour, context)
+        except asyncio.CancelledError:
+            if time.monotonic() < call.deadline_s:
+                self._count_reset(context.peer())
+            raise  # swallowing it leaks memory inside grpc
+
+    async def _handle(self, call: Call, behaviour: Callable[..., Any], context: Any) -> Any:
         if refusal := self._refusal(call, context):
             self._refuse(call, refusal)
             await abort(context, refusal, call.trailers)
@@ -117,7 +127,7 @@ class Calls:
         response = None
         try:
             message = await self._message(context)
-            if rpc.type == "unary":
+            if call.rpc.type == "unary":
                 response = await behaviour(message, call)
                 call.messages = 1
             else:
@@ -127,9 +137,9 @@ class Calls:
         except asyncio.CancelledError:
             late = time.monotonic() >= call.deadline_s
             error = DeadlineExceeded("the deadline passed") if late else Cancelled("the client cancelled the call")
-            raise  # swallowing it leaks memory inside grpc
+            raise
         except Exception as failure:
-            fields = {"request_id": call.request_id, "method": rpc.method}
+            fields = {"request_id": call.request_id, "method": call.rpc.method}
             logs.event("internal_error", fields, level=logs.ERROR, exception=failure)
             error = InternalFailure(call.request_id)
         finally:
@@ -190,6 +200,14 @@ class Calls:
         if not self._refused:
             asyncio.get_running_loop().call_later(REFUSALS_LOGGED_S, self._log_refusals)
         self._refused[f"{call.rpc.service}/{call.rpc.method}", error.reason] += 1
+
+    def _count_reset(self, peer: str) -> None:
+        """A client has reset a call. The connection of one that resets too many is closed."""
+        if self._resets.reset(peer, time.monotonic()):
+            self._metrics.connection_closed()
+            fields = {"peer": peer, "max_resets_per_s": self._settings.max_resets_per_s}
+            logs.event("too_many_resets", fields, level=logs.WARNING)
+            asyncio.get_running_loop().run_in_executor(None, shut_down, peer)
 
     def _log_refusals(self) -> None:
         for (method, reason), count in self._refused.items():

@@ -112,6 +112,9 @@ class _ServerSeries:
     rejected: Callable[..., Counter] = _metric(
         Counter, "glossa_requests_rejected", "Requests rejected before any work, by reason.", "reason"
     )
+    connections_closed: Counter = _metric(
+        Counter, "glossa_connections_closed", "Connections closed because their client reset too many calls."
+    )
     event_loop_cpu: Counter = _metric(
         Counter, "glossa_event_loop_cpu_seconds", "Processor time of the event loop's thread."
     )
@@ -222,6 +225,10 @@ class Metrics:
     def request_rejected(self, error: RequestError) -> None:
         """A request was rejected before any work."""
         self._server.rejected(error.reason.lower()).inc()
+
+    def connection_closed(self) -> None:
+        """A connection was closed because its client reset too many calls."""
+        self._server.connections_closed.inc()
 
     def model(self, name: str) -> ModelMetrics:
         """The metrics of a model."""

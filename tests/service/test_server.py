@@ -9,7 +9,18 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from bench.lean_client import ACK, PREFACE, SETTINGS, frame
+from bench.lean_client import (
+    ACK,
+    END_HEADERS,
+    HEADERS,
+    PREFACE,
+    RST_STREAM,
+    SETTINGS,
+    CallFailed,
+    LeanConnection,
+    frame,
+    request_headers,
+)
 from glossa.client import AsyncClient, ClientError
 from glossa.v1 import glossa_pb2, glossa_pb2_grpc
 from glossa.version import VERSION
@@ -231,6 +242,67 @@ async def test_a_peer_that_reads_no_ping_is_closed_though_its_kernel_acknowledge
         async with asyncio.timeout(30):
             assert await reader.read(-1), "returns at the end of the connection"
         writer.close()
+
+
+RESETS = 5000
+TRANSLATE = "/glossa.v1.TranslationService/Translate"
+
+
+def reset_at_once(connection, count):
+    """Opens calls and resets them."""
+    headers = request_headers(TRANSLATE, "localhost")
+    streams = range(1, 2 * count, 2)
+    connection.send(
+        b"".join(
+            frame(HEADERS, END_HEADERS, stream, headers) + frame(RST_STREAM, 0, stream, bytes([0, 0, 0, 8]))
+            for stream in streams
+        )
+    )
+
+
+async def test_of_calls_that_are_reset_at_once_few_reach_the_server():
+    async with running(max_resets_per_s=0) as edge, AsyncClient(edge.address) as client:
+
+        def attack():
+            refused = 0
+            with LeanConnection(edge.address) as connection:
+                reset_at_once(connection, RESETS)
+                while refused < RESETS // 2:
+                    refused += sum(kind == RST_STREAM for kind, *_ in connection.frames())
+
+        await asyncio.to_thread(attack)
+        assert (await client.translate(TEXT)).text
+
+
+async def test_the_connection_of_a_client_that_resets_too_many_calls_is_closed(caplog):
+    async with running(max_resets_per_s=20) as edge, AsyncClient(edge.address) as client:
+
+        def attack():
+            with LeanConnection(edge.address) as connection:
+                reset_at_once(connection, 100)
+                with pytest.raises((CallFailed, OSError)):
+                    list(iter(connection.frames, None))  # until it ends
+
+        await asyncio.to_thread(attack)
+        assert (await client.translate(TEXT)).text, "others are served"
+        exposition = edge.server.exposition()[0].decode()
+    (record,) = [record for record in caplog.records if record.getMessage() == "too_many_resets"]
+    assert record.fields["max_resets_per_s"] == 20
+    assert "glossa_connections_closed_total 1.0" in exposition
+
+
+async def test_a_client_below_the_limit_of_resets_keeps_its_connection():
+    async with running(max_resets_per_s=20) as edge, grpc.aio.insecure_channel(edge.address) as channel:
+        stub = glossa_pb2_grpc.TranslationServiceStub(channel)
+        edge.pool.hold = True
+        calls = [stub.Translate(glossa_pb2.TranslateRequest(text=TEXT), timeout=60) for _ in range(11)]
+        await edge.pool.until(lambda: len(edge.pool.sinks) == 11)
+        for call in calls[1:]:
+            call.cancel()
+        await edge.pool.until(lambda: len(edge.pool.cancelled) == 10)
+        for sink in edge.pool.sinks:
+            edge.pool.send(sink, edge.pool.answer)
+        assert (await calls[0]).text
 
 
 def test_server_options_bound_untrusted_clients():

@@ -1,0 +1,52 @@
+import contextlib
+import socket
+
+import pytest
+
+from service.edge.connections import ResetLimit, shut_down
+
+
+@contextlib.contextmanager
+def connected(family, host):
+    """Both ends of a connection, and the peer of the server's as gRPC names it."""
+    with socket.create_server((host, 0), family=family) as listening:
+        client = socket.create_connection(listening.getsockname()[:2], timeout=10)
+        server, (peer, port, *_) = listening.accept()
+        name = f"ipv6:%5B{peer}%5D:{port}" if family == socket.AF_INET6 else f"ipv4:{peer}:{port}"
+        with client, server:
+            yield client, server, name
+
+
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_the_connection_of_a_peer_ends_and_no_other(family, host):
+    with connected(family, host) as (client, server, peer), connected(family, host) as (other, other_server, _):
+        assert shut_down(peer)
+        assert client.recv(1) == b""
+        assert server.recv(1) == b"", "the descriptor is still its owner's"
+        other.sendall(b"x")
+        assert other_server.recv(1) == b"x"
+
+
+def test_an_ipv4_peer_of_a_socket_for_both_families_is_found():
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as listening:
+        client = socket.create_connection(("127.0.0.1", listening.getsockname()[1]), timeout=10)
+        with client, listening.accept()[0]:
+            assert shut_down(f"ipv4:127.0.0.1:{client.getsockname()[1]}")
+            assert client.recv(1) == b""
+
+
+@pytest.mark.parametrize("peer", ["ipv4:127.0.0.1:1", "unix:/run/socket", "ipv4:127.0.0.1:", ""])
+def test_a_peer_without_a_connection_is_not_found(peer):
+    assert not shut_down(peer)
+
+
+def test_a_peer_exceeds_the_limit_once_a_second():
+    limit = ResetLimit(3)
+    assert [limit.reset("a", 0.1) for _ in range(6)] == [False, False, False, True, False, False]
+    assert [limit.reset("b", 0.2) for _ in range(3)] == [False] * 3
+    assert [limit.reset("a", 1.2) for _ in range(4)] == [False, False, False, True]
+
+
+def test_without_a_limit_nothing_exceeds_it():
+    limit = ResetLimit(0)
+    assert not any(limit.reset("a", 0.0) for _ in range(1000))
