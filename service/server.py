@@ -1,10 +1,10 @@
 """The composition root: settings → a serving process, and its shutdown.
 
 Start: ops port → gRPC port bound (but not yet answering) → engine processes of all models started, bundles opened →
-answering → SERVING. Shutdown, on SIGTERM or
-SIGINT: NOT_SERVING → still accepting for `drain_delay_s`, until load balancers have noticed (not on SIGINT without an
-open call) → accepting nothing, `drain_timeout_s` for open calls → engines closed. A second signal ends the process at
-once, and its engine processes end with it. Exactly one event loop runs gRPC. No decision about a request is made here.
+answering → SERVING. Shutdown, on SIGTERM or SIGINT: NOT_SERVING → still accepting for `drain_delay_s`, until load
+balancers have noticed (not on SIGINT without an open call) → refusing calls, `drain_timeout_s` for open ones →
+connections closed → engines closed. A second signal ends the process at once, and its engine processes end with it.
+Exactly one event loop runs gRPC. No decision about a request is made here.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from service.edge.calls import Calls
 from service.edge.catalog import SERVICES as SERVICES_OF_TASK
 from service.edge.catalog import Catalog
 from service.edge.checked_services import CheckedServices
+from service.edge.connections import finish_sending, stop_listening
 from service.edge.health import Health
 from service.edge.metrics import CONTENT_TYPE, Metrics
 from service.edge.open_model import ModelOpener
@@ -46,7 +47,7 @@ from service.request import Caller
 BEAT_S = 0.5  # how often the event loop shows that it runs
 MAX_PENDING = 1 << 16  # calls without a handler yet; beyond its default of 1,000 grpc silently ends some as CANCELLED
 REFLECTION = "grpc.reflection.v1.ServerReflection"  # its messages are those of v1alpha, which older clients ask for
-SETTLE_S = 5.0  # for handlers that grpc has aborted to end
+CLOSE_S = 1.0  # for clients to close their connections, at the end
 
 OpenModel = Callable[[str, Path], Awaitable[ServedModel]]
 
@@ -157,12 +158,11 @@ class Server:
             delay_s = 0.0 if interrupted and self.calls.is_idle else self.settings.drain_delay_s
             logs.event("draining", {"drain_delay_s": delay_s, "drain_timeout_s": self.settings.drain_timeout_s})
             await asyncio.sleep(delay_s)
+            if unfinished := await self.calls.drain(self.settings.drain_timeout_s):
+                logs.event("unfinished_calls", {"count": unfinished}, level=logs.WARNING)
+            await self._close_connections()
         if self._grpc is not None:
-            await self._grpc.stop(self.settings.drain_timeout_s if was_ready else None)
-        try:
-            await asyncio.wait_for(self.calls.idle(), SETTLE_S)
-        except TimeoutError:
-            logs.event("unfinished_handlers", level=logs.WARNING)
+            await self._grpc.stop(None)
         await asyncio.gather(*[model.pool.aclose() for model in self._models])
         self._preparation.close()
         if self._beating is not None:
@@ -172,6 +172,14 @@ class Server:
         self.calls.close()
         self.state = "stopped"
         logs.event("stopped")
+
+    async def _close_connections(self) -> None:
+        """Ends the connections of clients. gRPC's `stop` comes after that: calls that it finds end as CANCELLED, which
+        no client tries again; on a connection that has ended they are UNAVAILABLE."""
+        await asyncio.to_thread(stop_listening, self.port)
+        until_s = time.monotonic() + CLOSE_S
+        while await asyncio.to_thread(finish_sending, self.port) and time.monotonic() < until_s:
+            await asyncio.sleep(CLOSE_S / 100)
 
     def _listen(self) -> int:
         host, port = self.settings.host, self.settings.port

@@ -36,6 +36,7 @@ from service.errors import (
     InvalidRequest,
     Overloaded,
     RequestError,
+    ShuttingDown,
     TenantLimit,
 )
 from service.request import Caller, Finished
@@ -48,6 +49,7 @@ TRACE = re.compile(
 SAFE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 REFUSALS_LOGGED_S = 1.0
 MODELS = pb.DESCRIPTOR.services_by_name["ModelService"].full_name  # the only service without engines
+WRITTEN_S = 5.0  # for statuses to be written to clients that read slowly, at the end of a drain
 RETRY_WHEN_FULL_S = 0.5  # when the whole server, not one queue, is full
 
 _IDS = random.Random()  # names, not secrets: random bits of the operating system take 0.1 ms
@@ -63,6 +65,8 @@ class Call:
         self.model = ""
         self.is_accepted = False  # by the pool: errors of ENDS are counted with its engines
         self.messages = 0  # sent
+        self.task: asyncio.Task[Any] | None = None
+        self.ended_by: RequestError | None = None  # by the server, before its answer was complete
         self.finished: Finished | None = None
         self.texts: dict[str, str] = {}  # for the log; empty unless the operator enables log_text
 
@@ -93,6 +97,8 @@ class Calls:
         self._resets = ResetLimit(settings.max_resets_per_s)
         self._open: set[Call] = set()
         self._tenants, self._shares = Tenants(settings), TenantShares(settings.tenant_share)
+        self._tasks: set[asyncio.Task[Any]] = set()  # each ends when the status of its call is written
+        self._is_draining = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -102,8 +108,24 @@ class Calls:
         return not self._open
 
     async def idle(self) -> None:
-        """Returns when no call is being handled. grpc's own stop() returns before aborted handlers have ended."""
+        """Returns when no call is being handled."""
         await self._idle.wait()
+
+    async def drain(self, limit_s: float) -> int:
+        """Refuses calls from now on, and returns when the others have ended and their statuses are written. After
+        `limit_s` it ends those that are still open, as ShuttingDown. Returns how many."""
+        self._is_draining = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._idle.wait()
+        unfinished = list(self._open)
+        for call in unfinished:
+            call.ended_by = ShuttingDown()
+            if call.task is not None:
+                call.task.cancel()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=WRITTEN_S)
+        return len(unfinished)
 
     def close(self) -> None:
         """Logs what has not been logged yet."""
@@ -112,6 +134,10 @@ class Calls:
     async def run(self, rpc: Rpc, behaviour: Callable[..., Any], context: Any) -> Any:
         """Handles one RPC from start to end: admitted first, and only then is its message read."""
         call = self._begin(rpc, context)
+        if (task := asyncio.current_task()) is not None:
+            call.task = task
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         try:
             return await self._handle(call, behaviour, context)
         except asyncio.CancelledError:
@@ -137,7 +163,10 @@ class Calls:
         except asyncio.CancelledError:
             late = time.monotonic() >= call.deadline_s
             error = DeadlineExceeded("the deadline passed") if late else Cancelled("the client cancelled the call")
-            raise
+            if call.ended_by is None or call.task is None:
+                raise
+            error = call.ended_by
+            call.task.uncancel()
         except Exception as failure:
             fields = {"request_id": call.request_id, "method": call.rpc.method}
             logs.event("internal_error", fields, level=logs.ERROR, exception=failure)
@@ -173,6 +202,8 @@ class Calls:
 
     def _refusal(self, call: Call, context: Any) -> RequestError | None:
         """Why a call is refused before its message has been read, or None: then it is open."""
+        if self._is_draining:
+            return ShuttingDown()
         try:
             caller = call.caller = self._tenants.caller(context.invocation_metadata() or ())
         except InvalidRequest as error:

@@ -1,7 +1,8 @@
-"""Connections of this process by the addresses of their peers, and which of them reset too many calls.
+"""Connections of this process, found by their addresses to be closed, and which peers reset too many calls.
 
-gRPC for Python cannot close the connection of one client. But its sockets are descriptors of this process, so they can
-be found by their peer and shut down; gRPC then ends the calls and closes the descriptor. Nothing here reads or writes.
+gRPC for Python cannot close the connection of one client, nor stop listening without ending calls as CANCELLED. But its
+sockets are descriptors of this process: shut down, they look to gRPC as if the other end had closed them. Nothing here
+reads or writes.
 """
 
 from __future__ import annotations
@@ -47,6 +48,28 @@ def shut_down(peer: str) -> bool:
                     connection.shutdown(socket.SHUT_RDWR)
                 return True
     return False
+
+
+def stop_listening(port: int) -> None:
+    """New connections to a port of this process are refused from now on."""
+    for connection in _connections():
+        with connection:
+            listens = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            if listens and connection.getsockname()[1] == port:
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def finish_sending(port: int) -> int:
+    """Tells all peers of a port of this process that nothing follows what has been sent; well-behaved ones then close
+    their connections. Returns how many there still are."""
+    found = 0
+    for connection in _connections():
+        with connection:
+            if _peer_of(connection) is not None and connection.getsockname()[1] == port:
+                found += 1
+                with contextlib.suppress(OSError):  # it has just ended by itself
+                    connection.shutdown(socket.SHUT_WR)
+    return found
 
 
 def _connections() -> Iterator[socket.socket]:

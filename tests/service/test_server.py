@@ -1,4 +1,5 @@
 import asyncio
+import collections
 import functools
 import socket
 import ssl
@@ -27,7 +28,7 @@ from glossa.version import VERSION
 from service.errors import StartupError
 from service.request import Finished, FinishReason, TextDelta
 from service.server import Server, server_options
-from tests.edge import TIMINGS, health, running, served, settings
+from tests.edge import TIMINGS, failure, health, method, running, served, settings
 
 TEXT = "the small red house"
 
@@ -161,16 +162,59 @@ async def test_an_interrupt_keeps_the_drain_delay_while_a_call_is_open(caplog):
         assert record.fields["drain_delay_s"] == 0.05
 
 
-async def test_calls_longer_than_the_drain_timeout_are_cancelled():
-    async with running(drain_timeout_s=0.05) as edge, AsyncClient(edge.address, timeout_s=10) as client:
+@pytest.mark.parametrize("name", ["Translate", "StreamTranslate"])
+async def test_a_call_longer_than_the_drain_timeout_is_told_that_the_server_ends(name):
+    async with running(drain_timeout_s=0.05) as edge, grpc.aio.insecure_channel(edge.address) as channel:
         edge.pool.hold = True
-        call = asyncio.create_task(client.translate(TEXT))
+        call = asyncio.create_task(failure(method(channel, name)(text=TEXT)))
         await edge.pool.until(lambda: edge.pool.sinks)
         await edge.server.stop()
         assert edge.pool.cancelled
         assert edge.pool.closed
-        with pytest.raises(ClientError):
-            await call
+        error, details = await call
+        assert error.code() == grpc.StatusCode.UNAVAILABLE
+        assert details["ErrorInfo"].reason == "SHUTTING_DOWN"
+
+
+async def test_a_call_that_comes_while_others_end_is_refused_with_a_hint():
+    async with running(drain_timeout_s=60.0) as edge, grpc.aio.insecure_channel(edge.address) as channel:
+        edge.pool.hold = True
+        accepted = method(channel, "Translate")(text=TEXT)
+        await edge.pool.until(lambda: edge.pool.sinks)
+        stopping = asyncio.create_task(edge.server.stop())
+        await asyncio.sleep(0)
+        error, details = await failure(method(channel, "Translate")(text=TEXT))
+        assert error.code() == grpc.StatusCode.UNAVAILABLE
+        assert details["ErrorInfo"].reason == "SHUTTING_DOWN"
+        assert details["RetryInfo"].retry_delay.ToMilliseconds() > 0
+        edge.pool.send(edge.pool.sinks[0], edge.pool.answer)
+        assert (await accepted).text == "zwei rote Häuser"
+        await stopping
+
+
+async def test_no_call_ends_as_cancelled_when_the_server_stops():
+    async with running() as edge:
+        channels = [
+            grpc.aio.insecure_channel(edge.address, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(8)
+        ]
+        codes, over = collections.Counter(), asyncio.Event()
+
+        async def ask(channel):
+            while not over.is_set():
+                try:
+                    await method(channel, "Translate")(text=TEXT, timeout=60)
+                except grpc.aio.AioRpcError as error:
+                    codes[error.code()] += 1
+                    if error.code() == grpc.StatusCode.UNAVAILABLE:
+                        await asyncio.sleep(0.001)
+
+        asking = [asyncio.create_task(ask(channel)) for channel in channels for _ in range(16)]
+        await edge.pool.until(lambda: len(edge.pool.requests) > 100)
+        await edge.server.stop()
+        over.set()
+        await asyncio.gather(*asking)
+        await asyncio.gather(*[channel.close() for channel in channels])
+    assert codes.keys() == {grpc.StatusCode.UNAVAILABLE}
 
 
 async def test_fallback_is_logged_with_its_reason(caplog):

@@ -3,7 +3,7 @@ import socket
 
 import pytest
 
-from service.edge.connections import ResetLimit, shut_down
+from service.edge.connections import ResetLimit, finish_sending, shut_down, stop_listening
 
 
 @contextlib.contextmanager
@@ -38,6 +38,26 @@ def test_an_ipv4_peer_of_a_socket_for_both_families_is_found():
 @pytest.mark.parametrize("peer", ["ipv4:127.0.0.1:1", "unix:/run/socket", "ipv4:127.0.0.1:", ""])
 def test_a_peer_without_a_connection_is_not_found(peer):
     assert not shut_down(peer)
+
+
+def test_peers_learn_that_nothing_follows_and_can_still_send():
+    with connected(socket.AF_INET, "127.0.0.1") as (client, server, _):
+        server.sendall(b"last")
+        port = server.getsockname()[1]
+        assert finish_sending(port) == 1
+        assert (client.recv(10), client.recv(10)) == (b"last", b"")
+        client.sendall(b"x")
+        assert server.recv(1) == b"x"
+        server.close()
+        assert finish_sending(port) == 0
+
+
+def test_a_port_that_stops_listening_refuses_connections():
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_server(("127.0.0.1", 0)) as other:
+        stop_listening(listening.getsockname()[1])
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(listening.getsockname(), timeout=10)
+        socket.create_connection(other.getsockname(), timeout=10).close()
 
 
 def test_a_peer_exceeds_the_limit_once_a_second():
