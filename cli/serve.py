@@ -72,6 +72,7 @@ def serve(
     names (max_queue: 64); the first of these that is given counts.
     """
     from service.config import load_settings
+    from service.edge.logs import silence_grpc
     from service.errors import StartupError
 
     with report_errors(StartupError):
@@ -79,6 +80,7 @@ def serve(
         if models:
             given["models"] = models
         settings = load_settings(given)
+        silence_grpc()
         from service.server import serve as run
 
         run(settings)

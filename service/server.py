@@ -41,7 +41,7 @@ from service.edge.request_limits import TextLimits
 from service.edge.served_model import ServedModel
 from service.edge.servicer import RPCS, SERVICES, generic_handlers
 from service.errors import StartupError
-from service.process_memory import settle
+from service.process_memory import no_core_dumps, settle
 from service.request import Caller
 
 BEAT_S = 0.5  # how often the event loop shows that it runs
@@ -54,8 +54,10 @@ OpenModel = Callable[[str, Path], Awaitable[ServedModel]]
 
 def serve(settings: ServerSettings) -> None:
     """Serves until a signal and a drained server. Raises StartupError if it cannot start."""
+    no_core_dumps()
     faulthandler.enable()
     writer = logs.LogWriter(settings.log_format)
+    logs.take_over_stderr()
     try:
         asyncio.run(_serve(settings, writer))
     finally:
@@ -63,7 +65,7 @@ def serve(settings: ServerSettings) -> None:
 
 
 async def _serve(settings: ServerSettings, writer: logs.LogWriter) -> None:
-    server = Server(settings)
+    server = Server(settings, log_lines_dropped=lambda: writer.dropped)
     stopping, received = asyncio.Event(), list[int]()
 
     def on_signal(number: int) -> None:
@@ -88,10 +90,17 @@ async def _serve(settings: ServerSettings, writer: logs.LogWriter) -> None:
 class Server:
     """One serving process, without its signals. `start` and `stop` run on the event loop that has gRPC in it."""
 
-    def __init__(self, settings: ServerSettings, *, open_model: OpenModel | None = None) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        open_model: OpenModel | None = None,
+        log_lines_dropped: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.settings, self.state = settings, "starting"
         self.port = self.http_port = 0  # those in use, once started
         self.metrics = Metrics(RPCS, version=VERSION, commit=settings.commit)
+        self._log_lines_dropped = log_lines_dropped
         self._open_model = open_model or ModelOpener(settings, self.metrics).open
         self.calls = Calls(self.metrics, settings, self._predicted_s)
         self._preparation = Preparation(settings.tenant_share)
@@ -200,11 +209,13 @@ class Server:
         return min([model.pool.predicted_s(caller) for model in self._models], default=0.0)
 
     async def _beat(self) -> None:
-        cpu_s = 0.0
+        cpu_s, dropped = 0.0, 0
         while True:
             self._beat_s = time.monotonic()
             cpu_s, used_s = time.thread_time(), cpu_s
+            dropped, before = self._log_lines_dropped(), dropped
             self.metrics.event_loop_worked(cpu_s - used_s)
+            self.metrics.log_lines_dropped(dropped - before)
             self._show_health()
             await asyncio.sleep(BEAT_S)
 

@@ -115,6 +115,9 @@ class _ServerSeries:
     connections_closed: Counter = _metric(
         Counter, "glossa_connections_closed", "Connections closed because their client reset too many calls."
     )
+    log_lines: Counter = _metric(
+        Counter, "glossa_log_lines_dropped", "Lines of the log that nobody read in time, or could not be written."
+    )
     event_loop_cpu: Counter = _metric(
         Counter, "glossa_event_loop_cpu_seconds", "Processor time of the event loop's thread."
     )
@@ -237,6 +240,10 @@ class Metrics:
     def event_loop_worked(self, cpu_s: float) -> None:
         """The event loop has used so much more processor time."""
         self._server.event_loop_cpu.inc(cpu_s)
+
+    def log_lines_dropped(self, count: int) -> None:
+        """So many more lines of the log were dropped."""
+        self._server.log_lines.inc(count)
 
     def render(self) -> bytes:
         """The exposition in Prometheus' text format."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from glossa.version import VERSION
 from service.engine_process import limits
 from service.errors import StartupError
-from service.process_memory import settle
+from service.process_memory import no_core_dumps, settle
 from service.wire import messages
 from service.wire.channel import receive
 from service.wire.messages import Refused, Start, WireError, decode_to_engine, encode
@@ -29,7 +29,7 @@ def main() -> None:
     limits.end_with(parent)
     limits.leave_signals_to_parent()
     limits.prefer_for_oom_kill()
-    limits.no_core_dumps()
+    no_core_dumps()
     faulthandler.enable()
     end = socket.socket(fileno=descriptor)
     start = _start_message(end)

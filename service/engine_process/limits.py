@@ -51,11 +51,6 @@ def give_way(niceness: int) -> None:
     os.nice(niceness)
 
 
-def no_core_dumps() -> None:
-    """A core file of a process full of weights would fill the disk before the process ends."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
 def resident_bytes() -> int:
     """Memory of this process that is in RAM."""
     with open("/proc/self/statm", encoding="ascii") as file:

@@ -18,9 +18,11 @@ ROOT = Path(__file__).parents[2]
 SERVE = """
 import json, sys
 from service.config import load_settings
+from service.edge.logs import silence_grpc
 from service.errors import StartupError
-from service.server import serve
 try:
+    silence_grpc()
+    from service.server import serve
     serve(load_settings(json.loads(sys.argv[1])))
 except StartupError as error:
     sys.exit(f"error: {error}")

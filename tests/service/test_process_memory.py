@@ -1,3 +1,5 @@
+import os
+import signal
 import subprocess
 import sys
 
@@ -16,3 +18,19 @@ give_back_memory()
 assert before - resident_bytes() > 50_000_000, (before, resident_bytes())
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_crash_leaves_no_core_file(tmp_path):
+    code = """
+import os, resource
+from service.process_memory import no_core_dumps
+no_core_dumps()
+assert resource.getrlimit(resource.RLIMIT_CORE) == (1, 1)
+os.abort()
+"""
+    path = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, timeout=60
+    )
+    assert done.returncode == -signal.SIGABRT
+    assert not list(tmp_path.iterdir())

@@ -197,7 +197,7 @@ async def test_no_call_ends_as_cancelled_when_the_server_stops():
         channels = [
             grpc.aio.insecure_channel(edge.address, options=[("grpc.use_local_subchannel_pool", 1)]) for _ in range(8)
         ]
-        codes, over = collections.Counter(), asyncio.Event()
+        codes, over = collections.Counter[grpc.StatusCode](), asyncio.Event()
 
         async def ask(channel):
             while not over.is_set():

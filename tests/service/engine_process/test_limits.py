@@ -65,10 +65,6 @@ with open("/proc/self/oom_score_adj") as file:
     assert int(run(code)) == limits.OOM_SCORE > 0
 
 
-def test_a_crash_leaves_no_core_file():
-    assert run("limits.no_core_dumps()\nprint(resource.getrlimit(resource.RLIMIT_CORE))") == "(0, 0)\n"
-
-
 def test_signals_that_ask_for_the_end_are_left_to_the_edge():
     code = """
 limits.leave_signals_to_parent()
