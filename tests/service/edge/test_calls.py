@@ -1,9 +1,24 @@
 import asyncio
+import struct
 from typing import Any
 
 import grpc
 import pytest
 
+from bench.lean_client import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    INITIAL_WINDOW_SIZE,
+    MESSAGE_HEADER,
+    PREFACE,
+    SETTINGS,
+    WINDOW_UPDATE,
+    frame,
+    request_headers,
+)
+from glossa.v1 import glossa_pb2 as pb
 from service.errors import DeadlineExceeded, InternalFailure, Overloaded, ShuttingDown
 from service.request import Caller, Priority, TextDelta
 from tests.edge import failure, method, running
@@ -236,6 +251,28 @@ async def test_a_stream_whose_client_stops_reading_is_ended():
             await asyncio.sleep(0)
         await asyncio.wait_for(edge.server.calls.idle(), 60)
         stream.cancel()
+
+
+async def test_a_client_that_reads_again_learns_why_its_stream_has_ended():
+    async with running(stall_timeout_s=0.05) as edge:
+        edge.pool.hold = True
+        host, _, port = edge.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        message = pb.TranslateRequest(text=TEXT).SerializeToString()
+        headers = request_headers("/glossa.v1.TranslationService/StreamTranslate", "localhost")
+        no_window = struct.pack(">HI", INITIAL_WINDOW_SIZE, 0)
+        writer.write(PREFACE + frame(SETTINGS, 0, 0, no_window) + frame(HEADERS, END_HEADERS, 1, headers))
+        writer.write(frame(DATA, END_STREAM, 1, MESSAGE_HEADER.pack(False, len(message)) + message))
+        await edge.pool.until(lambda: edge.pool.sinks)
+        while not edge.pool.cancelled:
+            edge.pool.sinks[0](TextDelta("x" * 1000, (5,)))
+            await asyncio.sleep(0)
+        await edge.server.calls.idle()
+        writer.write(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 1 << 20)))
+        async with asyncio.timeout(30):
+            await reader.readuntil(b"grpc-status\x014")  # DEADLINE_EXCEEDED, a literal of one byte
+            await reader.readuntil(b"the client read nothing for 0.05 s")
+        writer.close()
 
 
 async def test_every_request_logs_one_line_without_its_text(edge, channel, caplog):
