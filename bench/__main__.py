@@ -67,6 +67,9 @@ TOPICS = {
         "process-faults",
         "overload",
         "abuser",
+        "drain",
+        "hostile-peers",
+        "hostile-messages",
         "hardness",
     ),
 }

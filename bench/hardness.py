@@ -46,6 +46,11 @@ def promises(bundle: Path) -> list[Promise]:
             f"process-answers {given}",
             f"process-answers {given} --requests 200",
         ),
+        Promise(
+            "SIGTERM costs no accepted call, and no log pipe delays it",
+            f"drain {given}",
+            f"drain {given} --signals 2",
+        ),
         Promise("a killed training run resumes bit-identically", "kill-resume", "kill-resume --kills 2"),
     ]
     if load_manifest(bundle).task == "translation":

@@ -150,12 +150,12 @@ def glossa_server(
     *,
     checkout: Path | None = None,
     flags: Sequence[str] = (),
-    log: Path | None = None,
+    log: Path | int | None = None,
 ) -> Iterator[tuple[str, int]]:
     """Glossa's own command serving a bundle, with roomy settings: the address of its gRPC port and its process id.
 
     checkout: whose command and code this is; that of this process, if not given. flags: more of them. log: a file for
-    its log, JSON lines.
+    its log, JSON lines, or a descriptor that gets it.
     """
     roomy = [part for name, value in ROOMY.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     checkout = checkout or Path(__file__).resolve().parents[1]
@@ -186,17 +186,23 @@ def ctranslate2_server(
 
 @contextlib.contextmanager
 def _listening(
-    arguments: list[str], environment: Mapping[str, str] | None, log_file: Path | None = None
+    arguments: list[str], environment: Mapping[str, str] | None, log_file: Path | int | None = None
 ) -> Iterator[tuple[str, int]]:
     port, http_port = free_port(), free_port()
     command = [sys.executable, *arguments, "--port", str(port), "--http-port", str(http_port)]
-    with (
-        open(log_file, "w+") if log_file else tempfile.TemporaryFile("w+") as log
-    ):  # a file: a full pipe without a reader would stop the server
+    with contextlib.ExitStack() as stack:
+        # A file, unless a descriptor is given: a full pipe without a reader would stop most servers.
+        log = None
+        if log_file is None:
+            log = stack.enter_context(tempfile.TemporaryFile("w+"))
+        elif isinstance(log_file, Path):
+            log = stack.enter_context(log_file.open("w+"))
+        output = log or log_file
+        assert not isinstance(output, Path)
         process = subprocess.Popen(
             command,
-            stdout=log,
-            stderr=log,
+            stdout=output,
+            stderr=output,
             env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
             preexec_fn=_end_with_parent,
         )
@@ -204,8 +210,10 @@ def _listening(
             until_s = time.monotonic() + READY_WITHIN_S
             while not is_ready(f"http://127.0.0.1:{http_port}"):
                 if process.poll() is not None or time.monotonic() > until_s:
-                    log.seek(0)
-                    raise SystemExit(f"{' '.join(command)} is not ready: {log.read().strip()[-2000:]}")
+                    if log is not None:
+                        log.seek(0)
+                    problem = "" if log is None else log.read().strip()[-2000:]
+                    raise SystemExit(f"{' '.join(command)} is not ready: {problem}")
                 time.sleep(0.05)
             yield f"127.0.0.1:{port}", process.pid
         finally:
