@@ -51,6 +51,16 @@ def promises(bundle: Path) -> list[Promise]:
             f"drain {given}",
             f"drain {given} --signals 2",
         ),
+        Promise(
+            "clients that hold on to the server cost a neighbour little, and are closed in time",
+            f"hostile-peers {given}",
+            f"hostile-peers {given} --headers 1000 --open-s 1 --resets 5000 --readers 20 --half-open 5 --tarpits 5",
+        ),
+        Promise(
+            "malformed messages get declared statuses",
+            f"hostile-messages {given}",
+            f"hostile-messages {given} --messages 0",
+        ),
         Promise("a killed training run resumes bit-identically", "kill-resume", "kill-resume --kills 2"),
     ]
     if load_manifest(bundle).task == "translation":

@@ -7,6 +7,7 @@ Plain text. Calls of a batch beyond the server's limit of concurrent streams wai
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import select
 import socket
@@ -69,6 +70,11 @@ class LeanConnection:
     def fileno(self) -> int:
         """For poll: readable when `ended` would not block."""
         return self._socket.fileno()
+
+    def shut_down(self) -> None:
+        """Ends the connection; whoever waits for it in another thread learns of it."""
+        with contextlib.suppress(OSError):  # it has ended already
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._socket.close()

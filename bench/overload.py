@@ -108,13 +108,13 @@ class DeadlineConnection(LeanConnection):
                 self._bodies[stream].append(payload)
             if (flags & END_STREAM and kind == HEADERS) or kind == RST_STREAM:
                 body = b"".join(self._bodies.pop(stream))
-                status = NAMES[int(_value(payload, b"grpc-status"))] if kind == HEADERS else RESET
+                status = NAMES[int(value_of(payload, b"grpc-status"))] if kind == HEADERS else RESET
                 tokens = pb.TranslateResponse.FromString(body[5:]).usage.generated_tokens if status == OK else 0
                 found.append((self._keys.pop(stream), End(status, PUSHBACK in payload, tokens)))
         return found
 
 
-def _value(headers: bytes, name: bytes) -> bytes:
+def value_of(headers: bytes, name: bytes) -> bytes:
     """The literal value of a field (RFC 7541, 6.2.2), shorter than 127 bytes and without Huffman code."""
     at = headers.index(bytes([len(name)]) + name) + 1 + len(name)
     return headers[at + 1 : at + 1 + headers[at]]

@@ -1,0 +1,342 @@
+"""Clients that hold on to a server: what they cost its memory and a neighbour, and how soon they are closed.
+
+One server, with short time limits, serves a neighbour that asks for a short translation again and again. Meanwhile
+come, one kind after the other:
+
+- headers: streams of headers without a message, opened over some seconds, at most 256 on each connection
+- resets: one connection that opens streams and resets them at once, for as long as it is not closed
+- readers: streams whose clients open no window, and so read nothing
+- half-open: connections whose peers have vanished; a socket filter drops all that comes to them, acknowledgements are
+  not sent
+- tarpits: connections whose kernel acknowledges everything while nobody reads or answers pings
+
+Shown are the neighbour's delay and the edge's memory while each kind is there, and the seconds until the server has
+ended the last of them, beside the bound that its settings state.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import select
+import socket
+import struct
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bench.case import Flag, case
+from bench.lean_client import (
+    ACK,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    INITIAL_WINDOW_SIZE,
+    MESSAGE_HEADER,
+    PREFACE,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    CallFailed,
+    LeanConnection,
+    frame,
+    request_headers,
+)
+from bench.measure import Verdict, report
+from bench.overload import http_address, p99
+from bench.peer_server import glossa_server
+from bench.sentences import sentence_pairs
+from glossa.v1 import glossa_pb2 as pb
+
+UNARY, STREAM = (f"/glossa.v1.TranslationService/{name}" for name in ("Translate", "StreamTranslate"))
+STREAMS = 256  # on a connection
+MESSAGE_S, STALL_S, KEEPALIVE_S, PING_S = 3.0, 3.0, 2.0, 1.0  # limits of the server
+SLACK_S = 2.0  # until what a limit has ended is seen to have ended
+BEFORE_S = 1.0  # of the neighbour alone
+MOST_MB, LEFT_MB, MOST_MS = 64.0, 32.0, 100.0
+SETTLE_S = 2.0
+NOTHING = struct.pack(">HI", INITIAL_WINDOW_SIZE, 0)
+CANCEL = struct.pack(">I", 8)
+SO_ATTACH_FILTER, DROP = 26, struct.pack("=HBBI", 6, 0, 0, 0)  # socket(7); the program `ret 0` of classic BPF
+ESTABLISHED = "01"
+
+
+class Outcome(NamedTuple):
+    """What came of one kind of peer. refused_to_end: how many the server had not ended within the bound."""
+
+    ended_s: float
+    bound_s: float
+    refused_to_end: int
+
+
+class Peers:
+    """Connections to a server that write frames of their own and look only for ends of streams."""
+
+    def __init__(self, address: str, count: int, settings: bytes = b"") -> None:
+        host, _, port = address.rpartition(":")
+        hello = PREFACE + frame(SETTINGS, 0, 0, settings) + frame(SETTINGS, ACK, 0)
+        self.sockets = []
+        for _ in range(count):
+            connection = socket.create_connection((host, int(port)), timeout=10)
+            connection.sendall(hello)
+            self.sockets.append(connection)
+
+    def statuses(self, count: int, until_s: float) -> int:
+        """Reads until `count` streams have ended with a status, or until it is `until_s`. Returns how many have."""
+        found, parts = 0, {connection.fileno(): (connection, bytearray()) for connection in self.sockets}
+        poll = select.poll()
+        for file in parts:
+            poll.register(file, select.POLLIN)
+        while found < count and (left_s := until_s - time.monotonic()) > 0:
+            for file, _ in poll.poll(1000 * left_s):
+                connection, received = parts[file]
+                try:
+                    chunk = connection.recv(1 << 18)
+                except OSError:
+                    chunk = b""
+                if not chunk:
+                    poll.unregister(file)
+                received += chunk
+                found += ends_in(received)
+        return found
+
+    def __enter__(self) -> Peers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection in self.sockets:
+            connection.close()
+
+
+def ends_in(received: bytearray) -> int:
+    """Streams that end with a status in these frames. Removes whole frames."""
+    at, found = 0, 0
+    while len(received) - at >= 9:
+        high, low, kind, flags = struct.unpack_from(">BHBB", received, at)
+        end = at + 9 + (high << 16) + low
+        if end > len(received):
+            break
+        found += kind == HEADERS and bool(flags & END_STREAM)
+        at = end
+    del received[:at]
+    return found
+
+
+def open_headers(address: str, count: int, seconds: float) -> Outcome:
+    """Streams of headers. All of them end with a status."""
+    headers = request_headers(UNARY, "localhost")
+    connections = -(-count // STREAMS)
+    with Peers(address, connections) as peers:
+        for number, connection in enumerate(peers.sockets):
+            streams = range(1, 2 * min(STREAMS, count - number * STREAMS), 2)
+            connection.sendall(b"".join(frame(HEADERS, END_HEADERS, stream, headers) for stream in streams))
+            time.sleep(seconds / connections)
+        opened_s = time.monotonic()
+        found = peers.statuses(count, opened_s + MESSAGE_S + SLACK_S)
+        return Outcome(time.monotonic() - opened_s, MESSAGE_S + SLACK_S, count - found)
+
+
+def reset(address: str, count: int) -> Outcome:
+    """One connection, which the server closes."""
+    headers, began_s = request_headers(UNARY, "localhost"), time.monotonic()
+    with LeanConnection(address) as connection:
+        reader = threading.Thread(target=_read_all, args=(connection,))
+        reader.start()
+        with contextlib.suppress(OSError):
+            for first in range(1, 2 * count, 200):
+                streams = range(first, min(first + 200, 2 * count), 2)
+                connection.send(
+                    b"".join(
+                        frame(HEADERS, END_HEADERS, stream, headers) + frame(RST_STREAM, 0, stream, CANCEL)
+                        for stream in streams
+                    )
+                )
+        reader.join(SLACK_S)
+        ended_s, is_open = time.monotonic() - began_s, reader.is_alive()
+        connection.shut_down()
+        reader.join()
+    return Outcome(ended_s, SLACK_S, int(is_open))
+
+
+def _read_all(connection: LeanConnection) -> None:
+    with contextlib.suppress(CallFailed, OSError):
+        while True:
+            connection.frames()
+
+
+def read_nothing(address: str, count: int, message: bytes, ended: Callable[[], float]) -> Outcome:
+    """Streams without a window. The server ends them; once they read, they get their status."""
+    before, began_s = ended(), time.monotonic()
+    call = frame(HEADERS, END_HEADERS, 1, request_headers(STREAM, "localhost"))
+    call += frame(DATA, END_STREAM, 1, MESSAGE_HEADER.pack(False, len(message)) + message)
+    with Peers(address, count, NOTHING) as peers:
+        for connection in peers.sockets:
+            connection.sendall(call)
+        bound_s = STALL_S + SLACK_S
+        while ended() - before < count and time.monotonic() - began_s < bound_s:
+            time.sleep(0.05)
+        ended_s = time.monotonic() - began_s
+        for connection in peers.sockets:
+            connection.sendall(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 1 << 30)))
+        return Outcome(ended_s, bound_s, count - peers.statuses(count, time.monotonic() + SLACK_S))
+
+
+def fall_silent(address: str, count: int, *, acknowledges: bool) -> Outcome:
+    """Connections that answer nothing. acknowledges: but their kernel does."""
+    port, began_s = int(address.rpartition(":")[2]), time.monotonic()
+    with Peers(address, count) as peers:
+        mine = {connection.getsockname()[1] for connection in peers.sockets}
+        if not acknowledges:
+            for connection in peers.sockets:
+                drop_all(connection)
+        bound_s = KEEPALIVE_S + PING_S + SLACK_S
+        while (left := len(mine & connected(port))) and time.monotonic() - began_s < bound_s:
+            time.sleep(0.05)
+        return Outcome(time.monotonic() - began_s, bound_s, left)
+
+
+def drop_all(connection: socket.socket) -> None:
+    """From now on the kernel drops what comes to this socket, unseen and not acknowledged."""
+    program = ctypes.create_string_buffer(DROP, len(DROP))
+    connection.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(program)))
+
+
+def connected(port: int) -> set[int]:
+    """Ports of the peers of a local port's connections."""
+    found = set()
+    for name in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
+            _, local, remote, state, *_ = line.split()
+            if state == ESTABLISHED and int(local.rpartition(":")[2], 16) == port:
+                found.add(int(remote.rpartition(":")[2], 16))
+    return found
+
+
+def ask_for_ever(address: str, message: bytes, pipe: Any) -> None:
+    """The neighbour, in a process of its own: (when, seconds) of each answer. A failed call counts as MOST_MS late."""
+    found: list[tuple[float, float]] = []
+    connection = LeanConnection(address)
+    while not pipe.poll(0.005):
+        began_s = time.monotonic()
+        try:
+            connection.call(UNARY, [message])
+            found.append((began_s, time.monotonic() - began_s))
+        except (CallFailed, OSError):
+            found.append((began_s, 10 * MOST_MS / 1000))
+            connection = LeanConnection(address)
+    pipe.send(found)
+
+
+class Memory(threading.Thread):
+    """Samples the resident memory of a process: (when, MB)."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.found: list[tuple[float, float]] = []
+        self._file, self._over = Path(f"/proc/{pid}/statm"), threading.Event()
+
+    def now_mb(self) -> float:
+        return int(self._file.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    def run(self) -> None:
+        while not self._over.wait(0.02):
+            self.found.append((time.monotonic(), self.now_mb()))
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+
+
+def stalled(http: str) -> float:
+    """Streams that the server has ended because their clients read nothing."""
+    with urllib.request.urlopen(f"http://{http}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    words = ("grpc_server_handled_total", '"DeadlineExceeded"', '"StreamTranslate"')
+    return sum(float(line.rpartition(" ")[2]) for line in lines if all(word in line for word in words))
+
+
+def attacks(address: str, http: str, message: bytes, options: argparse.Namespace) -> Iterator[tuple[str, Any]]:
+    """Each kind by name, to be run in this order."""
+    yield "headers", lambda: open_headers(address, options.headers, options.open_s)
+    yield "resets", lambda: reset(address, options.resets)
+    yield "readers", lambda: read_nothing(address, options.readers, message, lambda: stalled(http))
+    yield "half-open", lambda: fall_silent(address, options.half_open, acknowledges=False)
+    yield "tarpits", lambda: fall_silent(address, options.tarpits, acknowledges=True)
+
+
+def measure(
+    address: str, http: str, pid: int, message: bytes, options: argparse.Namespace
+) -> tuple[dict[str, Any], list[Verdict]]:
+    """All kinds, with the neighbour beside them."""
+    context = multiprocessing.get_context("spawn")
+    pipe, other = context.Pipe()
+    neighbour = context.Process(target=ask_for_ever, args=(address, message, other), daemon=True)
+    neighbour.start()
+    time.sleep(BEFORE_S)
+    memory = Memory(pid)
+    before_mb = memory.now_mb()
+    memory.start()
+    found: dict[str, tuple[float, float, Outcome]] = {}
+    for name, attack in attacks(address, http, message, options):
+        began_s = time.monotonic()
+        outcome = attack()
+        found[name] = began_s, time.monotonic(), outcome
+    time.sleep(SETTLE_S)
+    memory.stop()
+    pipe.send(None)
+    answers = pipe.recv()
+    neighbour.join()
+    figures: dict[str, Any] = {"memory before": f"{before_mb:.0f} MB", "answers of the neighbour": len(answers)}
+    verdicts = []
+    for name, (began_s, over_s, outcome) in found.items():
+        delays = [seconds for at_s, seconds in answers if began_s <= at_s < over_s]
+        most_mb = max((mb for at_s, mb in memory.found if began_s <= at_s < over_s), default=before_mb) - before_mb
+        ended_s, bound_s = round(outcome.ended_s, 2), outcome.bound_s
+        figures[f"{name}: longest of {len(delays)} answers of the neighbour"] = f"{1e3 * max(delays, default=0):.1f} ms"
+        verdicts += [
+            Verdict(f"{name}: not ended within the bound", outcome.refused_to_end, 0, "", is_limit=True),
+            Verdict(f"{name}: until the last was ended", ended_s, bound_s, "s", is_limit=True),
+            Verdict(f"{name}: p99 of the neighbour", round(1e3 * p99(delays), 1), MOST_MS, "ms", is_limit=True),
+            Verdict(f"{name}: memory above the start", round(most_mb, 1), MOST_MB, "MB", is_limit=True),
+        ]
+    left_mb = round(memory.now_mb() - before_mb, 1)
+    verdicts.append(Verdict("memory above the start, after all", left_mb, LEFT_MB, "MB", is_limit=True))
+    return figures, verdicts
+
+
+@case(
+    bundle=Flag(Path, required=True),
+    data=Flag(Path, "TSV of sentence pairs; the embedded corpus if not given"),
+    headers=Flag(10_000, "streams of headers without a message"),
+    open_s=Flag(5.0, "seconds over which they are opened"),
+    resets=Flag(50_000, "streams that are opened and reset at once"),
+    readers=Flag(200, "streams whose clients read nothing"),
+    half_open=Flag(50, "connections whose peers have vanished"),
+    tarpits=Flag(50, "connections whose peers answer nothing"),
+)
+def hostile_peers(options: argparse.Namespace) -> None:
+    text = next(source for source, _ in sentence_pairs(options.data, 1))
+    message = pb.TranslateRequest(text=text, options=pb.DecodingOptions(max_tokens=4)).SerializeToString()
+    flags = ["--engines", "1", "--max-concurrent-streams", str(STREAMS), "--max-requests", "1024", "--max-queue", "256"]
+    limits = {"message-timeout-s": MESSAGE_S, "stall-timeout-s": STALL_S}
+    limits |= {"keepalive-time-s": KEEPALIVE_S, "keepalive-timeout-s": PING_S}
+    for name, seconds in limits.items():
+        flags += [f"--{name}", str(seconds)]
+    with tempfile.TemporaryDirectory() as scratch:
+        log = Path(scratch, "log")
+        with glossa_server(options.bundle.resolve(), flags=flags, log=log) as (
+            address,
+            pid,
+        ):
+            figures, verdicts = measure(address, http_address(log), pid, message, options)
+    report(figures, verdicts, as_json=options.json)
+    sys.exit(not all(verdict.met for verdict in verdicts))
