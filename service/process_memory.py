@@ -27,3 +27,9 @@ def no_core_dumps() -> None:
     """No crash writes the texts of clients, or gigabytes of weights, anywhere. A limit of 0 bytes stops files alone: a
     program that receives core dumps (core_pattern, core(5)) gets them whatever the limit is, unless it is 1."""
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()

@@ -38,6 +38,7 @@ from service.edge.open_model import ModelOpener
 from service.edge.ops import OpsServer, explain_bind
 from service.edge.preparation import Preparation
 from service.edge.request_limits import TextLimits
+from service.edge.returned_memory import give_back_what_calls_took
 from service.edge.served_model import ServedModel
 from service.edge.servicer import RPCS, SERVICES, generic_handlers
 from service.errors import StartupError
@@ -108,7 +109,7 @@ class Server:
         self.health = Health(SERVICES)
         self._ops: OpsServer | None = None
         self._grpc: Any = None
-        self._beating: asyncio.Task[None] | None = None
+        self._running: list[asyncio.Task[None]] = []  # until the end
         self._beat_s = time.monotonic()
 
     async def start(self) -> None:
@@ -116,7 +117,7 @@ class Server:
         began_s, settings = time.monotonic(), self.settings
         self._ops = OpsServer(settings.http_host, settings.http_port, self)
         self.http_port = self._ops.port
-        self._beating = asyncio.create_task(self._beat())
+        self._running.append(asyncio.create_task(self._beat()))
         self._grpc = grpc.aio.server(options=server_options(settings))
         self.port = self._listen()
         await self._open_models()
@@ -137,6 +138,7 @@ class Server:
             for name in (REFLECTION, reflection.SERVICE_NAME):
                 services = CheckedServices(self._grpc, name)
                 reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, services)  # type: ignore[no-untyped-call]
+        self._running.append(asyncio.create_task(give_back_what_calls_took()))
         await self._grpc.start()
         self.state = "ready"
         self._show_health()
@@ -174,8 +176,8 @@ class Server:
             await self._grpc.stop(None)
         await asyncio.gather(*[model.pool.aclose() for model in self._models])
         self._preparation.close()
-        if self._beating is not None:
-            self._beating.cancel()
+        for task in self._running:
+            task.cancel()
         if self._ops is not None:
             await asyncio.to_thread(self._ops.close)
         self.calls.close()

@@ -22,11 +22,11 @@ from functools import partial
 from service.decoding.request_processors import SLOW_OPTIONS
 from service.engine.engine import Engine
 from service.engine.engine_group import EngineGroup
-from service.engine_process.limits import resident_bytes
 from service.engine_process.measurements import Measurements
 from service.engine_process.open_engines import OpenedEngines
 from service.errors import Cancelled, DeadlineExceeded, InternalFailure, RequestError
 from service.fair_executor import FairExecutor
+from service.process_memory import resident_bytes
 from service.request import Event, Request
 from service.wire.channel import receive, send
 from service.wire.messages import (

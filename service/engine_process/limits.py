@@ -49,9 +49,3 @@ def give_way(niceness: int) -> None:
     """Lowers the priority of this process: where all processors are busy, a request that waits in the edge for its turn
     is missing in an engine's batch."""
     os.nice(niceness)
-
-
-def resident_bytes() -> int:
-    """Memory of this process that is in RAM."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
