@@ -5,7 +5,7 @@ come, one kind after the other:
 
 - headers: streams of headers without a message, opened over some seconds, at most 256 on each connection
 - resets: one connection that opens streams and resets them at once, for as long as it is not closed
-- readers: streams whose clients open no window, and so read nothing
+- readers: streams whose clients open no window, and so read no message; they answer pings
 - half-open: connections whose peers have vanished; a socket filter drops all that comes to them, acknowledgements are
   not sent
 - tarpits: connections whose kernel acknowledges everything while nobody reads or answers pings
@@ -39,9 +39,11 @@ from bench.lean_client import (
     DATA,
     END_HEADERS,
     END_STREAM,
+    FRAME_HEADER,
     HEADERS,
     INITIAL_WINDOW_SIZE,
     MESSAGE_HEADER,
+    PING,
     PREFACE,
     RST_STREAM,
     SETTINGS,
@@ -79,56 +81,71 @@ class Outcome(NamedTuple):
 
 
 class Peers:
-    """Connections to a server that write frames of their own and look only for ends of streams."""
+    """Connections to a server that write frames of their own. A thread reads what comes, unless they are silent."""
 
-    def __init__(self, address: str, count: int, settings: bytes = b"") -> None:
+    def __init__(self, address: str, count: int, settings: bytes = b"", *, silent: bool = False) -> None:
+        """settings: of each, in the HTTP/2 form. silent: nothing is read, and no ping answered."""
         host, _, port = address.rpartition(":")
         hello = PREFACE + frame(SETTINGS, 0, 0, settings) + frame(SETTINGS, ACK, 0)
+        self.ended = 0  # streams, with a status
+        self._over, self._reader = threading.Event(), threading.Thread(target=self._read, daemon=True)
         self.sockets = []
         for _ in range(count):
             connection = socket.create_connection((host, int(port)), timeout=10)
             connection.sendall(hello)
             self.sockets.append(connection)
+        if not silent:
+            self._reader.start()
 
-    def statuses(self, count: int, until_s: float) -> int:
-        """Reads until `count` streams have ended with a status, or until it is `until_s`. Returns how many have."""
-        found, parts = 0, {connection.fileno(): (connection, bytearray()) for connection in self.sockets}
+    def wait_for(self, count: int, until_s: float) -> int:
+        """Returns how many streams have ended, once it is `count` or it is `until_s`."""
+        while self.ended < count and time.monotonic() < until_s:
+            time.sleep(0.02)
+        return self.ended
+
+    def _read(self) -> None:
+        parts = {connection.fileno(): (connection, bytearray()) for connection in self.sockets}
         poll = select.poll()
         for file in parts:
             poll.register(file, select.POLLIN)
-        while found < count and (left_s := until_s - time.monotonic()) > 0:
-            for file, _ in poll.poll(1000 * left_s):
+        while not self._over.is_set():
+            for file, _ in poll.poll(50):
                 connection, received = parts[file]
-                try:
-                    chunk = connection.recv(1 << 18)
-                except OSError:
-                    chunk = b""
-                if not chunk:
-                    poll.unregister(file)
-                received += chunk
-                found += ends_in(received)
-        return found
+                with contextlib.suppress(OSError):
+                    if chunk := connection.recv(1 << 18):
+                        received += chunk
+                        ended, pings = read_frames(received)
+                        self.ended += ended
+                        if pings:
+                            connection.sendall(b"".join(frame(PING, ACK, 0, ping) for ping in pings))
+                        continue
+                poll.unregister(file)  # the server has closed it
 
     def __enter__(self) -> Peers:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._reader.is_alive():
+            self._reader.join()
         for connection in self.sockets:
             connection.close()
 
 
-def ends_in(received: bytearray) -> int:
-    """Streams that end with a status in these frames. Removes whole frames."""
-    at, found = 0, 0
-    while len(received) - at >= 9:
+def read_frames(received: bytearray) -> tuple[int, list[bytes]]:
+    """Streams that end with a status in these frames, and the pings to be answered. Removes whole frames."""
+    at, ended, pings = 0, 0, []
+    while len(received) - at >= FRAME_HEADER:
         high, low, kind, flags = struct.unpack_from(">BHBB", received, at)
-        end = at + 9 + (high << 16) + low
+        end = at + FRAME_HEADER + (high << 16) + low
         if end > len(received):
             break
-        found += kind == HEADERS and bool(flags & END_STREAM)
+        ended += kind == HEADERS and bool(flags & END_STREAM)
+        if kind == PING and not flags & ACK:
+            pings.append(bytes(received[at + FRAME_HEADER : end]))
         at = end
     del received[:at]
-    return found
+    return ended, pings
 
 
 def open_headers(address: str, count: int, seconds: float) -> Outcome:
@@ -141,7 +158,7 @@ def open_headers(address: str, count: int, seconds: float) -> Outcome:
             connection.sendall(b"".join(frame(HEADERS, END_HEADERS, stream, headers) for stream in streams))
             time.sleep(seconds / connections)
         opened_s = time.monotonic()
-        found = peers.statuses(count, opened_s + MESSAGE_S + SLACK_S)
+        found = peers.wait_for(count, opened_s + MESSAGE_S + SLACK_S)
         return Outcome(time.monotonic() - opened_s, MESSAGE_S + SLACK_S, count - found)
 
 
@@ -187,13 +204,13 @@ def read_nothing(address: str, count: int, message: bytes, ended: Callable[[], f
         ended_s = time.monotonic() - began_s
         for connection in peers.sockets:
             connection.sendall(frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 1 << 30)))
-        return Outcome(ended_s, bound_s, count - peers.statuses(count, time.monotonic() + SLACK_S))
+        return Outcome(ended_s, bound_s, count - peers.wait_for(count, time.monotonic() + SLACK_S))
 
 
 def fall_silent(address: str, count: int, *, acknowledges: bool) -> Outcome:
     """Connections that answer nothing. acknowledges: but their kernel does."""
     port, began_s = int(address.rpartition(":")[2]), time.monotonic()
-    with Peers(address, count) as peers:
+    with Peers(address, count, silent=True) as peers:
         mine = {connection.getsockname()[1] for connection in peers.sockets}
         if not acknowledges:
             for connection in peers.sockets:

@@ -3,8 +3,17 @@ import socket
 
 import pytest
 
-from bench.hostile_peers import connected, drop_all, ends_in, fall_silent, open_headers, read_nothing, reset, stalled
-from bench.lean_client import DATA, END_STREAM, HEADERS, frame
+from bench.hostile_peers import (
+    connected,
+    drop_all,
+    fall_silent,
+    open_headers,
+    read_frames,
+    read_nothing,
+    reset,
+    stalled,
+)
+from bench.lean_client import ACK, DATA, END_STREAM, HEADERS, PING, frame
 from glossa.v1 import glossa_pb2 as pb
 from service.request import TextDelta
 from tests.edge import running
@@ -62,10 +71,11 @@ def test_what_comes_to_a_vanished_peer_is_not_acknowledged():
                 client.recv(1)
 
 
-def test_only_whole_frames_with_an_end_count():
+def test_only_whole_frames_with_an_end_count_and_pings_are_found():
     received = bytearray(frame(HEADERS, END_STREAM, 1, b"a") + frame(DATA, END_STREAM, 3) + frame(HEADERS, 0, 5, b"b"))
+    received += frame(PING, 0, 0, b"12345678") + frame(PING, ACK, 0, b"87654321")
     received += frame(HEADERS, END_STREAM, 7, b"c")[:-1]
-    assert ends_in(received) == 1
+    assert read_frames(received) == (1, [b"12345678"])
     received += b"c"
-    assert ends_in(received) == 1
+    assert read_frames(received) == (1, [])
     assert not received
