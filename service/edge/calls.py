@@ -49,6 +49,7 @@ TRACE = re.compile(
 SAFE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 REFUSALS_LOGGED_S = 1.0
 MODELS = pb.DESCRIPTOR.services_by_name["ModelService"].full_name  # the only service without engines
+UNREAD_S = 0.25  # between the headers and the message of an honest client, at most, while the server is full
 WRITTEN_S = 5.0  # for statuses to be written to clients that read slowly, at the end of a drain
 RETRY_WHEN_FULL_S = 0.5  # when the whole server, not one queue, is full
 
@@ -97,6 +98,7 @@ class Calls:
         self._resets = ResetLimit(settings.max_resets_per_s)
         self._open: set[Call] = set()
         self._tenants, self._shares = Tenants(settings), TenantShares(settings.tenant_share)
+        self._unread: dict[Call, None] = {}  # of them, those whose message has not come, oldest first
         self._tasks: set[asyncio.Task[Any]] = set()  # each ends when the status of its call is written
         self._is_draining = False
         self._idle = asyncio.Event()
@@ -152,7 +154,11 @@ class Calls:
         error: RequestError | None = None
         response = None
         try:
-            message = await self._message(context)
+            self._unread[call] = None
+            try:
+                message = await self._message(context)
+            finally:
+                self._unread.pop(call, None)
             if call.rpc.type == "unary":
                 response = await behaviour(message, call)
                 call.messages = 1
@@ -208,7 +214,8 @@ class Calls:
             caller = call.caller = self._tenants.caller(context.invocation_metadata() or ())
         except InvalidRequest as error:
             return error
-        limit = self._settings.max_requests
+        if len(self._open) >= (limit := self._settings.max_requests):
+            self._end_unread(call.started_s)
         if not self._shares.has_room(caller, limit, call.started_s):
             if len(self._open) < limit:
                 return TenantLimit(caller.tenant, retry_after_s=RETRY_WHEN_FULL_S, limit=limit)
@@ -223,11 +230,34 @@ class Calls:
         self._idle.clear()
         return None
 
+    def _end_unread(self, now_s: float) -> None:
+        """Ends the call that has waited longest for its message, if that is longer than an honest client lets it wait.
+        Otherwise streams of headers would take the places of all requests."""
+        oldest = next(iter(self._unread), None)
+        if oldest is None or oldest.task is None or now_s - oldest.started_s < UNREAD_S:
+            return
+        limit = self._settings.max_requests
+        problem = f"the server handles {limit} requests, and the message of this one had not come"
+        oldest.ended_by = Overloaded(problem, retry_after_s=RETRY_WHEN_FULL_S, limit=limit)
+        oldest.task.cancel()
+        del self._unread[oldest]
+        self._leave(oldest)
+
+    def _leave(self, call: Call) -> None:
+        """A call no longer counts as open."""
+        if call in self._open:
+            self._open.discard(call)
+            self._shares.leave(call.caller)
+
     def _refuse(self, call: Call, error: RequestError) -> None:
         """Counts a refusal. Under overload a log line for each would cost more than the refusal."""
         seconds = time.monotonic() - call.started_s
         self._metrics.rpc_handled(call.rpc, code=status_code(error).value[0], seconds=seconds, messages=0)
         self._metrics.request_rejected(error)
+        self._count_refusal(call, error)
+
+    def _count_refusal(self, call: Call, error: RequestError) -> None:
+        """For the log: one line a second for each method and reason."""
         if not self._refused:
             asyncio.get_running_loop().call_later(REFUSALS_LOGGED_S, self._log_refusals)
         self._refused[f"{call.rpc.service}/{call.rpc.method}", error.reason] += 1
@@ -260,8 +290,7 @@ class Calls:
         return message  # type: ignore[no-any-return]
 
     def _end(self, call: Call, error: RequestError | None) -> None:
-        self._open.discard(call)
-        self._shares.leave(call.caller)
+        self._leave(call)
         if not self._open:
             self._idle.set()
         code = status_code(error) if error else grpc.StatusCode.OK
@@ -269,6 +298,9 @@ class Calls:
         self._metrics.rpc_handled(call.rpc, code=code.value[0], seconds=seconds, messages=call.messages)
         if isinstance(error, REJECTIONS) and not (call.is_accepted and isinstance(error, ENDS)):
             self._metrics.request_rejected(error)
+        if error is not None and error is call.ended_by and isinstance(error, Overloaded):
+            self._count_refusal(call, error)
+            return
         fields: dict[str, Any] = {
             "request_id": call.request_id,
             "method": f"{call.rpc.service}/{call.rpc.method}",

@@ -134,6 +134,36 @@ async def test_a_call_that_ends_without_a_message_is_invalid(channel, path):
     assert details["BadRequest"].field_violations[0].description.startswith("is missing")
 
 
+async def test_calls_without_their_messages_make_room_when_the_server_is_full(monkeypatch):
+    monkeypatch.setattr("service.edge.calls.UNREAD_S", 0.0)
+    async with (
+        running(max_requests=2, message_timeout_s=60.0) as edge,
+        grpc.aio.insecure_channel(edge.address) as channel,
+    ):
+        open_call: Any = channel.stream_unary("/glossa.v1.TranslationService/Translate")
+        waiting = [asyncio.ensure_future(open_call(unending())) for _ in range(2)]
+        while "glossa_requests_in_flight 2.0" not in edge.server.exposition()[0].decode():
+            await asyncio.sleep(0)
+        assert (await method(channel, "Translate")(text=TEXT)).text
+        done, left = await asyncio.wait(waiting, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        with pytest.raises(grpc.aio.AioRpcError, match="the message of this one had not come"):
+            await done.pop()
+        assert len(left) == 1
+        assert "glossa_requests_in_flight 1.0" in edge.server.exposition()[0].decode()
+        left.pop().cancel()
+
+
+async def test_calls_that_wait_for_an_answer_make_no_room():
+    async with running(max_requests=1) as edge, grpc.aio.insecure_channel(edge.address) as channel:
+        edge.pool.hold = True
+        first = method(channel, "Translate")(text=TEXT)
+        await edge.pool.until(lambda: edge.pool.sinks)
+        error, _ = await failure(method(channel, "Translate")(text=TEXT))
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        edge.pool.send(edge.pool.sinks[0], edge.pool.answer)
+        assert (await first).text
+
+
 async def unending():
     """Messages of a client that never sends one."""
     await asyncio.Event().wait()
