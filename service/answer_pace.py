@@ -7,7 +7,10 @@ from service.request import Finished
 
 MIN_RETRY_S, MAX_RETRY_S = 0.05, 30.0
 WEIGHT = 0.2  # of a new observation
-MARGIN = 1.25  # of a prediction: a request is accepted if its deadline leaves so many times as long
+# Of a prediction: a request is accepted if its deadline leaves so many times as long. When load multiplies, refusals
+# take processor time from the engines before a prediction knows. At 5 times the capacity (16 tokens, 1 s deadlines,
+# server on one core) a tenth of all calls had an answer too late with 1.25, and one in a thousand with 1.7.
+MARGIN = 1.7
 
 
 class AnswerPace:
@@ -63,7 +66,7 @@ class AnswerPace:
 
     def retry_after_s(self, waiting: int) -> float:
         """When half of `waiting` requests will have been answered."""
-        return _bounded(self._s_per_answer * waiting / 2)
+        return bounded(self._s_per_answer * waiting / 2)
 
     def overloaded(self, waiting: int) -> Overloaded:
         """The refusal of one more request while `waiting`, the most that may, wait already."""
@@ -77,7 +80,7 @@ def too_late(predicted_s: float, remaining_s: float) -> DeadlineTooSoon | None:
     that few texts are sent again and again under overload."""
     if MARGIN * predicted_s <= remaining_s:
         return None
-    retry_after_s = _bounded(float(f"{MARGIN * predicted_s - remaining_s:.2g}"))
+    retry_after_s = bounded(float(f"{MARGIN * predicted_s - remaining_s:.2g}"))
     problem = (
         f"an answer takes about {predicted_s:.1g} s now, too long for the deadline; allow more time, or try again in "
         f"{retry_after_s:g} s"
@@ -85,5 +88,6 @@ def too_late(predicted_s: float, remaining_s: float) -> DeadlineTooSoon | None:
     return DeadlineTooSoon(problem, retry_after_s=retry_after_s)
 
 
-def _bounded(seconds: float) -> float:
+def bounded(seconds: float) -> float:
+    """A hint when to try again, within its limits."""
     return min(MAX_RETRY_S, max(MIN_RETRY_S, seconds))

@@ -162,7 +162,7 @@ REJECTIONS = (
     *(InvalidRequest, ModelNotFound, Unsupported, Overloaded, TenantLimit, DeadlineTooSoon, ShuttingDown),
     EngineUnavailable,
 )
-ENDS = (Cancelled, DeadlineExceeded, Unsatisfiable, ShuttingDown, EngineUnavailable, InternalFailure)
+ENDS = (Cancelled, DeadlineExceeded, DeadlineTooSoon, Unsatisfiable, ShuttingDown, EngineUnavailable, InternalFailure)
 _KINDS: tuple[type[RequestError], ...] = (*REJECTIONS, *ENDS)
 ERRORS: Mapping[str, type[RequestError]] = {kind.reason: kind for kind in _KINDS}
 """All errors of requests by their reasons."""

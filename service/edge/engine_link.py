@@ -249,8 +249,8 @@ class EngineLink:
             self._give(ticket, finished, is_last=True)
         for ticket, failure in turn.failures:
             self._give(ticket, error_of(failure), is_last=True)
-        if answers := len(turn.ends) + len(turn.failures):
-            self.pace.count(answers, self.heard_s)
+        if turn.ends:  # requests that ended without an answer do not show how soon others get theirs
+            self.pace.count(len(turn.ends), self.heard_s)
 
     def _give(self, ticket: int, event: Any, *, is_last: bool) -> None:
         sink = self.receivers.pop(ticket, None) if is_last else self.receivers.get(ticket)

@@ -189,6 +189,7 @@ class EngineCore:
         del self._tickets[response.ticket]
         if isinstance(event, Finished):
             self._metrics.finished(event.reason.value, 0)
+            self.scheduler.waiting.learn(sequence.lane, event)
         else:
             self._metrics.finished(event.reason.lower(), sequence.num_generated)
         self._events.append((response.ticket, event))

@@ -12,13 +12,17 @@ Pure: no threads and no clock; deadlines are compared with a time that the calle
 
 from __future__ import annotations
 
+import collections
 import heapq
 import itertools
 from collections.abc import Collection, Iterator
 
-from service.errors import Cancelled, DeadlineExceeded
+from service.answer_pace import WEIGHT, bounded
+from service.errors import Cancelled, DeadlineExceeded, DeadlineTooSoon
+from service.request import Finished
 from service.sequence import Lane, Sequence
 
+MAX_LANES = 256  # whose answers' times are remembered; waiting requests of others end at their deadlines
 STALE_DEADLINES = 256  # of ended requests that may stay in the heap, beside as many as there are unfinished requests
 
 
@@ -31,6 +35,7 @@ class WaitingQueue:
         self._deadlines: list[tuple[float, int, Sequence]] = []  # a heap; ended sequences leave it late
         self._numbers = itertools.count()
         self._size = 0
+        self._times = collections.OrderedDict[Lane, _AnswerTime]()  # the lane that was answered last at the end
 
     def __len__(self) -> int:
         return self._size
@@ -72,13 +77,26 @@ class WaitingQueue:
             del self._lanes[lane]
         return sequence
 
+    def learn(self, lane: Lane, finished: Finished) -> None:
+        """Takes in how long an answer to a request of a lane took from its row on."""
+        if lane not in self._times:
+            self._times[lane] = _AnswerTime()
+            if len(self._times) > MAX_LANES:
+                self._times.popitem(last=False)
+        self._times.move_to_end(lane)
+        self._times[lane].learn(finished)
+
     def cancel(self, sequence: Sequence) -> None:
         """Lets a sequence end in the next `expire`, unless it has ended by then."""
         self._cancelled.append(sequence)
 
     def expire(self, now_s: float, live: int) -> list[Sequence]:
         """Ends the sequences that were cancelled or whose deadlines have passed, and returns them. live: number of
-        sequences with rows."""
+        sequences with rows.
+
+        While there are any, waiting ones end as well if too little time is left for an answer, as the last ones of the
+        lane took: their clients learn it earlier, and no token is computed in vain.
+        """
         ended = []
         for sequence in self._cancelled:
             if sequence.outcome is None:
@@ -91,11 +109,26 @@ class WaitingQueue:
                 count = sequence.steps
                 sequence.finish(DeadlineExceeded(f"the deadline passed after {count} tokens; allow more time or fewer"))
                 ended.append(sequence)
+        if live:
+            ended += self._refuse_hopeless(now_s)
         self.remove([sequence for sequence in ended if not sequence.rows])
         if len(self._deadlines) > 2 * (live + len(self)) + STALE_DEADLINES:
             self._deadlines = [entry for entry in self._deadlines if entry[2].outcome is None]
             heapq.heapify(self._deadlines)
         return ended
+
+    def _refuse_hopeless(self, now_s: float) -> list[Sequence]:
+        """Ends waiting sequences whose answers would come too late even if they got their rows now."""
+        found = []
+        for sequence in self:
+            request, time = sequence.request, self._times.get(sequence.lane)
+            if time and sequence.outcome is None and not sequence.steps and request.deadline_s is not None:
+                needed_s = time.of(request.max_tokens)
+                if request.deadline_s - now_s < needed_s:
+                    problem = "the queue took too long for the deadline; allow more time, or try again later"
+                    sequence.finish(DeadlineTooSoon(problem, retry_after_s=bounded(needed_s)))
+                    found.append(sequence)
+        return found
 
     def remove(self, sequences: Collection[Sequence]) -> None:
         """Takes out some that wait."""
@@ -117,3 +150,20 @@ class _Waiting:
     def __init__(self) -> None:
         self.heap: list[tuple[float, int, Sequence]] = []
         self.passed = 0.0
+
+
+class _AnswerTime:
+    """How long the answers of a lane took from their rows on, smoothed."""
+
+    def __init__(self) -> None:
+        self._service_s = self._tokens = 0.0
+
+    def learn(self, finished: Finished) -> None:
+        service_s = finished.timings.total_s - finished.timings.queue_s
+        weight = WEIGHT if self._service_s else 1.0
+        self._service_s += weight * (service_s - self._service_s)
+        self._tokens += weight * (finished.generated_tokens - self._tokens)
+
+    def of(self, max_tokens: int) -> float:
+        """Seconds for an answer of at most so many tokens."""
+        return self._service_s * (min(1.0, max_tokens / self._tokens) if self._tokens else 1.0)

@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 
+from service.answer_pace import MIN_RETRY_S
 from service.edge.engine_link import MODULE, READS_AT_ONCE, EngineLink
 from service.edge.metrics import Metrics
 from service.engine_settings import EngineSettings
@@ -319,3 +320,14 @@ async def test_a_program_that_cannot_be_started_leaves_no_descriptor(metrics):
     with contextlib.suppress(StartupError):
         EngineLink("m-0", START, 0, metrics.model("m"), {}, fails)
     assert os.listdir("/proc/self/fd") == before
+
+
+async def test_only_answers_make_the_pace(link, peer):
+    sinks = await asked(link, peer, "a", "b", "c")
+    failure = failure_of(InvalidRequest("text", "is empty"))
+    peer.send(turn(failures=[(0, failure), (1, failure)]))
+    await asyncio.wait_for(asyncio.gather(sinks[0].done, sinks[1].done), WITHIN_S)
+    assert link.pace.retry_after_s(1000) == MIN_RETRY_S, "no answer yet"
+    peer.send(turn(ends=[(2, END)]))
+    await sinks[2].done
+    assert link.pace.retry_after_s(10**9) > MIN_RETRY_S

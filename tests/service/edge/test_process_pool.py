@@ -4,6 +4,7 @@ import functools
 
 import pytest
 
+from service.answer_pace import MARGIN
 from service.edge.child_process import Progress
 from service.edge.metrics import Metrics
 from service.edge.process_pool import (
@@ -126,7 +127,7 @@ async def test_a_request_that_would_be_answered_too_late_is_refused():
         with pytest.raises(DeadlineTooSoon):
             one.submit(deadline_s=one.loop.time() + expected_s)
         assert len(link.receivers) == 1
-        one.submit(deadline_s=one.loop.time() + 1.3 * expected_s)
+        one.submit(deadline_s=one.loop.time() + 1.01 * MARGIN * expected_s)
         one.submit(max_tokens=1, deadline_s=one.loop.time() + expected_s)
         one.submit()  # no deadline
         assert len(link.receivers) == 4

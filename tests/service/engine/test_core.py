@@ -9,6 +9,7 @@ from service.engine.scheduler import SchedulerConfig
 from service.errors import (
     Cancelled,
     DeadlineExceeded,
+    DeadlineTooSoon,
     InternalFailure,
     Overloaded,
     RequestError,
@@ -165,7 +166,7 @@ def test_random_traffic_gets_one_final_answer_each(manual, seed):
         engine.turn()
     loop.run()
     kinds = {type(sink.finals[0]) for _, sink, _ in asked}
-    assert kinds == {Finished, Cancelled, DeadlineExceeded, InternalFailure}
+    assert kinds == {Finished, Cancelled, DeadlineExceeded, DeadlineTooSoon, InternalFailure}
     for new, sink, _ in asked:
         assert len(sink.finals) == 1
         assert sink.events[-1] is sink.finals[0], "nothing comes after the final answer"

@@ -1,9 +1,11 @@
 import random
 
-from service.engine.waiting_queue import WaitingQueue
-from service.errors import Cancelled, DeadlineExceeded
+import pytest
+
+from service.engine.waiting_queue import MAX_LANES, WaitingQueue
+from service.errors import Cancelled, DeadlineExceeded, DeadlineTooSoon
 from service.options import DecodingOptions
-from service.request import FinishReason, Priority
+from service.request import Finished, FinishReason, Priority, Timings
 from service.sequence import Sequence
 from tests.fakes import ScriptedRunner, search_of
 from tests.scheduling import Bench, never_ends, request
@@ -87,6 +89,46 @@ def test_a_deadline_ends_waiting_and_live_requests_at_the_next_turn():
     assert "after 1 tokens" in str(live.outcome)
     assert isinstance(waiting.outcome, DeadlineExceeded)
     assert plan.live == (patient,)
+
+
+def test_a_waiting_request_ends_when_too_little_time_is_left_for_its_answer():
+    bench = Bench(ScriptedRunner(rule=never_ends), max_rows=1)
+    timings = Timings(queue_s=5.0, total_s=7.0)  # two seconds from its row on, for ten tokens
+    bench.scheduler.waiting.learn(LANE, Finished(FinishReason.LENGTH, generated_tokens=10, timings=timings))
+    live, long, short, free = bench.submit(
+        request("live", max_tokens=10, deadline_s=11.5),
+        request("long", max_tokens=20, deadline_s=11.5),
+        request("short", max_tokens=5, deadline_s=11.5),  # half as long
+        request("free", max_tokens=20),
+    )
+    assert bench.turn(now_s=10.0).ended == (), "an idle engine tries"
+    assert bench.turn(now_s=10.0).ended == (long,)
+    assert isinstance(long.outcome, DeadlineTooSoon)
+    assert long.outcome.retry_after_s == pytest.approx(2.0)
+    assert bench.turn(now_s=10.6).ended == (short,)
+    assert (live.outcome, free.outcome) == (None, None)
+    assert list(bench.scheduler.waiting) == [free]
+
+
+def test_slow_answers_of_a_tenant_do_not_end_the_requests_of_others():
+    queue, slow = WaitingQueue(), Timings(total_s=60.0)
+    queue.learn((Priority.NORMAL, "slow"), Finished(FinishReason.LENGTH, generated_tokens=4, timings=slow))
+    queue.submit(sequence(deadline_s=1.0))
+    queue.submit(sequence(deadline_s=1.0, tenant="slow"))
+    assert [one.request.tenant for one in queue.expire(0.0, live=1)] == ["slow"]
+    for number in range(MAX_LANES):
+        queue.learn((Priority.NORMAL, str(number)), Finished(FinishReason.LENGTH, timings=slow))
+    queue.submit(sequence(deadline_s=1.0, tenant="slow"))
+    assert queue.expire(0.0, live=1) == [], "forgotten"
+
+
+def test_the_time_of_answers_is_smoothed():
+    queue = WaitingQueue()
+    for seconds in (1.0, 2.0):
+        queue.learn(LANE, Finished(FinishReason.LENGTH, generated_tokens=4, timings=Timings(total_s=seconds)))
+    queue.submit(sequence(max_tokens=4, deadline_s=1.25))
+    assert queue.expire(0.0, live=1) == []
+    assert len(queue.expire(0.1, live=1)) == 1
 
 
 def test_a_cancelled_request_leaves_at_the_next_turn_and_is_reported_once():
