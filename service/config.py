@@ -141,6 +141,9 @@ class ServerSettings(BaseSettings):
         description="share of max_requests and of a queue that one tenant may fill while others are present",
     )
 
+    max_backlog_age_s: PositiveSeconds = Field(
+        1.0, description="seconds that calls may wait before the server sees them; above it health is NOT_SERVING"
+    )
     default_deadline_s: PositiveSeconds = Field(60.0, description="deadline in seconds of requests without one")
     max_deadline_s: PositiveSeconds = Field(600.0, description="limit in seconds of a client's deadline")
     message_timeout_s: PositiveSeconds = Field(

@@ -7,6 +7,7 @@ RequestError                  one request failed; the message is safe to show to
 ├── Unsatisfiable             the request's constraints leave no possible token
 ├── Overloaded                the queue is full; try again later
 ├── TenantLimit               a tenant has as many requests as it may while others are present; try again later
+├── Backlogged                calls wait too long before the server sees them; try again later
 ├── DeadlineTooSoon           the answer is expected after the deadline; allow more time, or try again later
 ├── ShuttingDown              the server is draining
 ├── EngineUnavailable         the engine's process ended, or is being started again; try again
@@ -113,6 +114,12 @@ class TenantLimit(Retryable, RequestError):
         self.limit = limit
 
 
+class Backlogged(Retryable, RequestError):
+    """Calls wait too long before the server sees them."""
+
+    reason = "BACKLOG"
+
+
 class DeadlineTooSoon(Retryable, RequestError):
     """The answer is expected after the deadline."""
 
@@ -159,8 +166,8 @@ class InternalFailure(RequestError):
 
 # The errors that reject a request before any work, and those that end an accepted one.
 REJECTIONS = (
-    *(InvalidRequest, ModelNotFound, Unsupported, Overloaded, TenantLimit, DeadlineTooSoon, ShuttingDown),
-    EngineUnavailable,
+    *(InvalidRequest, ModelNotFound, Unsupported, Overloaded, TenantLimit, Backlogged, DeadlineTooSoon),
+    *(ShuttingDown, EngineUnavailable),
 )
 ENDS = (Cancelled, DeadlineExceeded, DeadlineTooSoon, Unsatisfiable, ShuttingDown, EngineUnavailable, InternalFailure)
 _KINDS: tuple[type[RequestError], ...] = (*REJECTIONS, *ENDS)

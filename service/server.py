@@ -27,6 +27,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from glossa.version import VERSION
 from service.config import ServerSettings
 from service.edge import logs
+from service.edge.backlog import Collapse
 from service.edge.calls import Calls
 from service.edge.catalog import SERVICES as SERVICES_OF_TASK
 from service.edge.catalog import Catalog
@@ -109,6 +110,8 @@ class Server:
         self.health = Health(SERVICES)
         self._ops: OpsServer | None = None
         self._grpc: Any = None
+        self._collapse = Collapse(settings.max_backlog_age_s)
+        self._measuring: asyncio.Task[None] | None = None  # of the backlog
         self._running: list[asyncio.Task[None]] = []  # until the end
         self._beat_s = time.monotonic()
 
@@ -128,7 +131,9 @@ class Server:
         )
         catalog = Catalog(self._models, limits)
         handlers = generic_handlers(self.calls, catalog, self._preparation, log_text=settings.log_text)
-        self._grpc.add_generic_rpc_handlers(tuple(handlers))
+        backlog = self.calls.backlog
+        self._grpc.add_generic_rpc_handlers((*handlers, backlog.handler()))
+        self.metrics.measure_backlog(lambda: backlog.age_s)
         urgent: Any = CheckedServices(self._grpc, is_urgent=True)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, urgent)
         if settings.reflection:
@@ -140,6 +145,7 @@ class Server:
                 reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, services)  # type: ignore[no-untyped-call]
         self._running.append(asyncio.create_task(give_back_what_calls_took()))
         await self._grpc.start()
+        self._measuring = asyncio.create_task(backlog.measure(own_address(settings.host, self.port)))
         self.state = "ready"
         self._show_health()
         self._announce(time.monotonic() - began_s)
@@ -169,6 +175,8 @@ class Server:
             delay_s = 0.0 if interrupted and self.calls.is_idle else self.settings.drain_delay_s
             logs.event("draining", {"drain_delay_s": delay_s, "drain_timeout_s": self.settings.drain_timeout_s})
             await asyncio.sleep(delay_s)
+            if self._measuring is not None:
+                self._measuring.cancel()  # its connection would be one to drain
             if unfinished := await self.calls.drain(self.settings.drain_timeout_s):
                 logs.event("unfinished_calls", {"count": unfinished}, level=logs.WARNING)
             await self._close_connections()
@@ -214,6 +222,7 @@ class Server:
         cpu_s, dropped = 0.0, 0
         while True:
             self._beat_s = time.monotonic()
+            self._note_collapse()
             cpu_s, used_s = time.thread_time(), cpu_s
             dropped, before = self._log_lines_dropped(), dropped
             self.metrics.event_loop_worked(cpu_s - used_s)
@@ -221,9 +230,20 @@ class Server:
             self._show_health()
             await asyncio.sleep(BEAT_S)
 
+    def _note_collapse(self) -> None:
+        collapse, was_there = self._collapse, self._collapse.is_there
+        collapse.update(self.calls.backlog.age_s, self._beat_s)
+        if collapse.is_there != was_there:
+            event = "backlog_collapsed" if collapse.is_there else "backlog_recovered"
+            logs.event(event, {"age_s": round(collapse.age_s, 3)}, level=logs.WARNING)
+
     def _show_health(self) -> None:
-        """Copies readiness to gRPC health. A service is well if all models that it serves are, and it has any."""
-        alive = self.state == "ready" and not self.problems()
+        """Copies readiness to gRPC health. A service is well if all models that it serves are, and it has any.
+
+        Calls that are refused change nothing: the server is as useful as it can be, and a balancer that left it out
+        would move its whole load to others. If calls wait too long even to be refused, each is better off elsewhere.
+        """
+        alive = self.state == "ready" and not self.problems() and not self._collapse.is_there
         models_of = {
             name: [model for model in self._models if name in SERVICES_OF_TASK[model.manifest.task]]
             for names in SERVICES_OF_TASK.values()
@@ -268,6 +288,10 @@ class Server:
 
     def not_ready(self) -> list[str]:
         waiting = [f"model {model.name}: no engine runs" for model in list(self._models) if not model.pool.is_ready]
+        collapse = self._collapse
+        if collapse.is_there:
+            limit_s = self.settings.max_backlog_age_s
+            waiting.append(f"calls wait {collapse.age_s:.2g} s before the server sees them, more than {limit_s:g} s")
         return [*([] if self.state == "ready" else [self.state]), *self.problems(), *waiting]
 
     def exposition(self) -> tuple[bytes, str]:
@@ -281,6 +305,12 @@ class Server:
             "grpc": grpc.__version__,
             "models": {model.name: model.bundle_sha256 for model in list(self._models)},
         }
+
+
+def own_address(host: str, port: int) -> str:
+    """Where a server that listens on `host` can reach itself."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def server_options(settings: ServerSettings) -> list[tuple[str, int]]:

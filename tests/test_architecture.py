@@ -65,7 +65,7 @@ ROOMS = {
 }
 
 # Where an outside library may be imported; one that is not named here may be imported anywhere.
-_GRPC_EDGE = ("calls", "servicer", "status", "health", "checked_services")
+_GRPC_EDGE = ("backlog", "calls", "servicer", "status", "health", "checked_services")
 _EDGE = (*(f"service/edge/{name}.py" for name in _GRPC_EDGE), "service/server.py")
 _RPC = (*_EDGE, "clients/python/glossa/client/*")
 _GRAPHS = ("export/*",)

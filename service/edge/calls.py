@@ -12,7 +12,7 @@ import contextlib
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import grpc
@@ -22,6 +22,7 @@ from glossa.v1 import glossa_pb2 as pb
 from service.answer_pace import too_late
 from service.config import ServerSettings
 from service.edge import logs
+from service.edge.backlog import Backlog
 from service.edge.connections import ResetLimit, shut_down
 from service.edge.metrics import Metrics, Rpc
 from service.edge.status import abort, status_code
@@ -47,11 +48,13 @@ TRACE = re.compile(
     r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*"
 )  # https://www.w3.org/TR/trace-context/
 SAFE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-REFUSALS_LOGGED_S = 1.0
+REFUSALS_REPORTED_S = 1.0
 MODELS = pb.DESCRIPTOR.services_by_name["ModelService"].full_name  # the only service without engines
 UNREAD_S = 0.25  # between the headers and the message of an honest client, at most, while the server is full
 WRITTEN_S = 5.0  # for statuses to be written to clients that read slowly, at the end of a drain
 RETRY_WHEN_FULL_S = 0.5  # when the whole server, not one queue, is full
+
+Metadata = Iterable[tuple[str, str | bytes]]
 
 _IDS = random.Random()  # names, not secrets: random bits of the operating system take 0.1 ms
 
@@ -59,10 +62,12 @@ _IDS = random.Random()  # names, not secrets: random bits of the operating syste
 class Call:
     """One RPC in progress: its id, its deadline, and the fields of its log line."""
 
-    def __init__(self, rpc: Rpc, request_id: str, trace_id: str, started_s: float, deadline_s: float) -> None:
+    def __init__(
+        self, rpc: Rpc, request_id: str, trace_id: str, started_s: float, deadline_s: float, caller: Caller
+    ) -> None:
         self.rpc, self.request_id, self.started_s, self.deadline_s = rpc, request_id, started_s, deadline_s
         self.trace_id = trace_id  # of the client's distributed trace, or empty
-        self.caller = Caller()
+        self.caller = caller
         self.model = ""
         self.is_accepted = False  # by the pool: errors of ENDS are counted with its engines
         self.messages = 0  # sent
@@ -94,7 +99,10 @@ class Calls:
     ) -> None:
         """predicted_s: see `Pool.predicted_s`; of the model that would answer soonest."""
         self._metrics, self._settings, self._predicted_s = metrics, settings, predicted_s
+        self.backlog = Backlog()
         self._refused: collections.Counter[tuple[str, str]] = collections.Counter()  # not logged yet, by method, reason
+        self._uncounted: collections.Counter[tuple[Rpc, int, str]] = collections.Counter()  # by RPC, code, reason
+        self._refused_s = 0.0  # time that those took
         self._resets = ResetLimit(settings.max_resets_per_s)
         self._open: set[Call] = set()
         self._tenants, self._shares = Tenants(settings), TenantShares(settings.tenant_share)
@@ -130,33 +138,40 @@ class Calls:
         return len(unfinished)
 
     def close(self) -> None:
-        """Logs what has not been logged yet."""
-        self._log_refusals()
+        """Logs and counts what has not been yet."""
+        self._report_refusals()
 
     async def run(self, rpc: Rpc, behaviour: Callable[..., Any], context: Any) -> Any:
         """Handles one RPC from start to end: admitted first, and only then is its message read."""
-        call = self._begin(rpc, context)
-        if (task := asyncio.current_task()) is not None:
-            call.task = task
+        began_s, remaining_s = time.monotonic(), context.time_remaining()
+        limit_s = self._settings.default_deadline_s if remaining_s is None else remaining_s
+        limit_s = min(limit_s, self._settings.max_deadline_s)
+        metadata, task = context.invocation_metadata() or (), asyncio.current_task()
+        if task is not None:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         try:
+            admitted = self._admitted(rpc, metadata, began_s, limit_s)
+            if not isinstance(admitted, Caller):
+                self._refuse(rpc, admitted, began_s)
+                await abort(context, admitted, ((REQUEST_ID, _ids(metadata)[0]),))
+                return None
+            call = Call(rpc, *_ids(metadata), began_s, began_s + limit_s, admitted)
+            call.task = task
+            self._begin(call)
             return await self._handle(call, behaviour, context)
         except asyncio.CancelledError:
-            if time.monotonic() < call.deadline_s:
+            if time.monotonic() < began_s + limit_s:
                 self._count_reset(context.peer())
             raise  # swallowing it leaks memory inside grpc
 
     async def _handle(self, call: Call, behaviour: Callable[..., Any], context: Any) -> Any:
-        if refusal := self._refusal(call, context):
-            self._refuse(call, refusal)
-            await abort(context, refusal, call.trailers)
         error: RequestError | None = None
         response = None
         try:
             self._unread[call] = None
             try:
-                message = await self._message(context)
+                message = await self._message(context, call.deadline_s)
             finally:
                 self._unread.pop(call, None)
             if call.rpc.type == "unary":
@@ -198,37 +213,32 @@ class Calls:
                 await context.write(response)
                 timer.end()
 
-    def _begin(self, rpc: Rpc, context: Any) -> Call:
-        now_s, remaining_s = time.monotonic(), context.time_remaining()
-        limit_s = self._settings.default_deadline_s if remaining_s is None else remaining_s
-        limit_s = min(limit_s, self._settings.max_deadline_s)
-        call = Call(rpc, *_ids(context), now_s, now_s + limit_s)
-        self._metrics.rpc_started(rpc)
-        return call
+    def _begin(self, call: Call) -> None:
+        self._open.add(call)
+        self._shares.enter(call.caller)
+        self._idle.clear()
+        self._metrics.rpc_started(call.rpc)
 
-    def _refusal(self, call: Call, context: Any) -> RequestError | None:
-        """Why a call is refused before its message has been read, or None: then it is open."""
+    def _admitted(self, rpc: Rpc, metadata: Metadata, now_s: float, remaining_s: float) -> Caller | RequestError:
+        """Whose call it is, or why it is refused before its message has been read."""
         if self._is_draining:
             return ShuttingDown()
+        self.backlog.called()
+        if refusal := self.backlog.refusal():
+            return refusal
         try:
-            caller = call.caller = self._tenants.caller(context.invocation_metadata() or ())
+            caller = self._tenants.caller(metadata)
         except InvalidRequest as error:
             return error
         if len(self._open) >= (limit := self._settings.max_requests):
-            self._end_unread(call.started_s)
-        if not self._shares.has_room(caller, limit, call.started_s):
+            self._end_unread(now_s)
+        if not self._shares.has_room(caller, limit, now_s):
             if len(self._open) < limit:
                 return TenantLimit(caller.tenant, retry_after_s=RETRY_WHEN_FULL_S, limit=limit)
             problem = f"the server already handles {limit} requests; try again in {RETRY_WHEN_FULL_S} s"
             return Overloaded(problem, retry_after_s=RETRY_WHEN_FULL_S, limit=limit)
-        if call.rpc.service != MODELS:
-            late = too_late(self._predicted_s(caller), call.deadline_s - call.started_s)
-            if late:
-                return late
-        self._open.add(call)
-        self._shares.enter(caller)
-        self._idle.clear()
-        return None
+        late = too_late(self._predicted_s(caller), remaining_s) if rpc.service != MODELS else None
+        return late or caller
 
     def _end_unread(self, now_s: float) -> None:
         """Ends the call that has waited longest for its message, if that is longer than an honest client lets it wait.
@@ -249,18 +259,17 @@ class Calls:
             self._open.discard(call)
             self._shares.leave(call.caller)
 
-    def _refuse(self, call: Call, error: RequestError) -> None:
-        """Counts a refusal. Under overload a log line for each would cost more than the refusal."""
-        seconds = time.monotonic() - call.started_s
-        self._metrics.rpc_handled(call.rpc, code=status_code(error).value[0], seconds=seconds, messages=0)
-        self._metrics.request_rejected(error)
-        self._count_refusal(call, error)
+    def _refuse(self, rpc: Rpc, error: RequestError, began_s: float) -> None:
+        """Takes note of a refusal. Under overload, to log and count each would cost more than to refuse it."""
+        self._count_refusal(rpc, error)
+        self._uncounted[rpc, status_code(error).value[0], error.reason] += 1
+        self._refused_s += time.monotonic() - began_s
 
-    def _count_refusal(self, call: Call, error: RequestError) -> None:
+    def _count_refusal(self, rpc: Rpc, error: RequestError) -> None:
         """For the log: one line a second for each method and reason."""
         if not self._refused:
-            asyncio.get_running_loop().call_later(REFUSALS_LOGGED_S, self._log_refusals)
-        self._refused[f"{call.rpc.service}/{call.rpc.method}", error.reason] += 1
+            asyncio.get_running_loop().call_later(REFUSALS_REPORTED_S, self._report_refusals)
+        self._refused[f"{rpc.service}/{rpc.method}", error.reason] += 1
 
     def _count_reset(self, peer: str) -> None:
         """A client has reset a call. The connection of one that resets too many is closed."""
@@ -270,12 +279,18 @@ class Calls:
             logs.event("too_many_resets", fields, level=logs.WARNING)
             asyncio.get_running_loop().run_in_executor(None, shut_down, peer)
 
-    def _log_refusals(self) -> None:
+    def _report_refusals(self) -> None:
+        """Logs and counts the refusals of the last second."""
+        each_s = self._refused_s / max(1, self._uncounted.total())
+        for (rpc, code, reason), count in self._uncounted.items():
+            self._metrics.rpcs_refused(rpc, code=code, reason=reason, seconds=each_s, count=count)
+        self._uncounted.clear()
+        self._refused_s = 0.0
         for (method, reason), count in self._refused.items():
             logs.event("refused", {"method": method, "reason": reason, "count": count}, level=logs.WARNING)
         self._refused.clear()
 
-    async def _message(self, context: Any) -> Message:
+    async def _message(self, context: Any, deadline_s: float) -> Message:
         """The message of a call. It counts as a request while it waits for it."""
         limit_s = self._settings.message_timeout_s
         try:
@@ -287,6 +302,8 @@ class Calls:
             raise InvalidRequest("request", "is missing: the call ended without a message")
         if message is None:
             raise InvalidRequest("request", "is not a message of this method, or has text that is not UTF-8")
+        if time.monotonic() >= deadline_s:
+            raise DeadlineExceeded("the deadline passed before the message was read")
         return message  # type: ignore[no-any-return]
 
     def _end(self, call: Call, error: RequestError | None) -> None:
@@ -299,8 +316,10 @@ class Calls:
         if isinstance(error, REJECTIONS) and not (call.is_accepted and isinstance(error, ENDS)):
             self._metrics.request_rejected(error)
         if error is not None and error is call.ended_by and isinstance(error, Overloaded):
-            self._count_refusal(call, error)
+            self._count_refusal(call.rpc, error)
             return
+        if (answer := call.finished) and (error is not None or call.started_s + seconds >= call.deadline_s):
+            self._metrics.tokens_wasted(call.model, answer.generated_tokens)
         fields: dict[str, Any] = {
             "request_id": call.request_id,
             "method": f"{call.rpc.service}/{call.rpc.method}",
@@ -364,10 +383,10 @@ class _StallTimer:
             raise DeadlineExceeded(f"the client read nothing for {self._limit_s:g} s") from None
 
 
-def _ids(context: Any) -> tuple[str, str]:
+def _ids(metadata: Metadata) -> tuple[str, str]:
     """The id of a request, the client's if it sent a safe one, and the id of its trace, or empty."""
     request_id = trace_id = ""
-    for key, value in context.invocation_metadata() or ():
+    for key, value in metadata:
         if key == REQUEST_ID and isinstance(value, str) and SAFE_REQUEST_ID.fullmatch(value):
             request_id = request_id or value
         elif key == TRACE_PARENT and isinstance(value, str) and (found := TRACE.fullmatch(value)):

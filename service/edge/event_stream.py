@@ -25,6 +25,11 @@ class EventStream:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
+    @property
+    def unread(self) -> Finished | None:
+        """The end of the answer, if it has come and was not read."""
+        return next((event for event in self._events if isinstance(event, Finished)), None)
+
     async def piece(self) -> tuple[str, tuple[int, ...], Finished | None]:
         """New text, new token ids and, at the end, Finished. Raises the RequestError that ended the request.
 

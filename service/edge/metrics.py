@@ -118,6 +118,9 @@ class _ServerSeries:
     log_lines: Counter = _metric(
         Counter, "glossa_log_lines_dropped", "Lines of the log that nobody read in time, or could not be written."
     )
+    backlog_age: Gauge = _metric(
+        Gauge, "glossa_backlog_age_seconds", "How long calls wait until the server sees them; 0 without calls."
+    )
     event_loop_cpu: Counter = _metric(
         Counter, "glossa_event_loop_cpu_seconds", "Processor time of the event loop's thread."
     )
@@ -159,7 +162,11 @@ class _ModelSeries:
     drafted: Counter = _metric(Counter, "glossa_speculation_draft_tokens", "Draft tokens verified by the model.")
     accepted: Counter = _metric(Counter, "glossa_speculation_accepted_tokens", "Draft tokens accepted.")
     generated: Counter = _metric(Counter, "glossa_generated_tokens", "Tokens generated.")
-    wasted: Counter = _metric(Counter, "glossa_wasted_tokens", "Tokens of cancelled, late and failed requests.")
+    wasted: Counter = _metric(
+        Counter,
+        "glossa_wasted_tokens",
+        "Tokens of cancelled, late and failed requests, and of answers that came too late.",
+    )
     finished: Callable[..., Counter] = _metric(
         Counter, "glossa_requests_finished", "Accepted requests that ended, by reason.", "reason"
     )
@@ -224,6 +231,23 @@ class Metrics:
         series.handling.observe(seconds)
         series.sent.inc(messages)
         self._server.in_flight.dec()
+
+    def rpcs_refused(self, rpc: Rpc, *, code: int, reason: str, seconds: float, count: int) -> None:
+        """`count` RPCs ended unread after `seconds` each: together, as ten series for each would take as long as the
+        rest of a refusal."""
+        series = self._rpcs[rpc]
+        series.started.inc(count)
+        self._handled[rpc][code].inc(count)
+        series.handling.observe_many(seconds, count)
+        self._server.rejected(reason.lower()).inc(count)
+
+    def tokens_wasted(self, model: str, tokens: int) -> None:
+        """Tokens of an answer that an engine completed, and that no client got in time."""
+        self._models["wasted"].labels(model).inc(tokens)
+
+    def measure_backlog(self, age_s: Callable[[], float]) -> None:
+        """age_s: called at every scrape, on its thread."""
+        self._server.backlog_age.set_function(age_s)
 
     def request_rejected(self, error: RequestError) -> None:
         """A request was rejected before any work."""

@@ -271,6 +271,7 @@ async def _submitted(model: ServedModel, request: Request, call: Call) -> AsyncI
     finally:
         if call.finished is None:
             cancel()
+            call.finished = events.unread  # computed, if for nobody
 
 
 async def convert_off_loop(

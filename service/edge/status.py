@@ -13,6 +13,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from service.errors import (
+    Backlogged,
     Cancelled,
     DeadlineExceeded,
     DeadlineTooSoon,
@@ -36,6 +37,7 @@ STATUS: dict[type[RequestError], grpc.StatusCode] = {
     Unsatisfiable: grpc.StatusCode.FAILED_PRECONDITION,
     Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     TenantLimit: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Backlogged: grpc.StatusCode.RESOURCE_EXHAUSTED,
     DeadlineTooSoon: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ShuttingDown: grpc.StatusCode.UNAVAILABLE,
     EngineUnavailable: grpc.StatusCode.UNAVAILABLE,
@@ -79,7 +81,7 @@ def error_details(error: RequestError) -> Iterator[Message]:
             yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=error.retry_after_s))
             violation = {"subject": f"tenant:{error.tenant}", "description": f"a share of {error.limit} requests"}
             yield error_details_pb2.QuotaFailure(violations=[violation])
-        case EngineUnavailable() | DeadlineTooSoon():
+        case EngineUnavailable() | DeadlineTooSoon() | Backlogged():
             yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=error.retry_after_s))
         case ShuttingDown():
             yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=RETRY_ELSEWHERE_S))
@@ -89,20 +91,21 @@ def error_details(error: RequestError) -> Iterator[Message]:
 
 @functools.lru_cache(maxsize=256)
 def _rich_status(kind: type[RequestError], message: str, fields: tuple[tuple[str, Any], ...]) -> Any:
-    """The status of an error. Cached: under overload few errors are sent again and again."""
+    """The code, the details and the trailing metadata of an error. Cached: under overload few are sent many times."""
     error = kind.__new__(kind, message)
     vars(error).update(fields)
     status = status_pb2.Status(code=status_code(error).value[0], message=message)
     for detail in error_details(error):
         status.details.add().Pack(detail)
-    return rpc_status.to_status(status)
+    rich = rpc_status.to_status(status)
+    pushback = (
+        [("grpc-retry-pushback-ms", str(round(error.retry_after_s * 1000)))] if isinstance(error, Retryable) else []
+    )
+    return rich.code, rich.details, (*rich.trailing_metadata, *pushback)
 
 
 async def abort(context: Any, error: RequestError, trailers: tuple[tuple[str, str], ...]) -> None:
     """Ends the RPC with the status and details of `error`. Raises, as grpc requires."""
     fields: tuple[tuple[str, Any], ...] = tuple(vars(error).items())
-    rich = _rich_status(type(error), str(error), fields)  # type: ignore[arg-type]
-    trailing = [*trailers, *rich.trailing_metadata]
-    if isinstance(error, Retryable):
-        trailing.append(("grpc-retry-pushback-ms", str(round(error.retry_after_s * 1000))))
-    await context.abort(rich.code, rich.details, tuple(trailing))
+    code, details, metadata = _rich_status(type(error), str(error), fields)  # type: ignore[arg-type]
+    await context.abort(code, details, (*trailers, *metadata))

@@ -1,5 +1,6 @@
 import asyncio
 import struct
+import time
 from typing import Any
 
 import grpc
@@ -19,6 +20,9 @@ from bench.lean_client import (
     request_headers,
 )
 from glossa.v1 import glossa_pb2 as pb
+from service.answer_pace import MARGIN
+from service.edge.calls import Call
+from service.edge.servicer import RPCS
 from service.errors import DeadlineExceeded, InternalFailure, Overloaded, ShuttingDown
 from service.request import Caller, Priority, TextDelta
 from tests.edge import failure, method, running
@@ -90,7 +94,8 @@ async def test_a_call_whose_answer_is_expected_too_late_is_refused_unread(edge, 
     error, details = await failure(method(channel, name)(b"\xff\xff\xff", timeout=1.0))
     assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert details["ErrorInfo"].reason == "DEADLINE_TOO_SOON"
-    assert 1400 <= details["RetryInfo"].retry_delay.ToMilliseconds() <= 1600
+    waits_ms = 1000 * (MARGIN * 2.0 - 1.0)
+    assert waits_ms - 100 <= details["RetryInfo"].retry_delay.ToMilliseconds() <= waits_ms + 100
     trailers = dict(error.trailing_metadata())
     assert trailers["grpc-retry-pushback-ms"] == str(details["RetryInfo"].retry_delay.ToMilliseconds())
     assert len(trailers["x-request-id"]) == 32
@@ -162,6 +167,24 @@ async def test_calls_that_wait_for_an_answer_make_no_room():
         assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         edge.pool.send(edge.pool.sinks[0], edge.pool.answer)
         assert (await first).text
+
+
+async def test_a_call_that_was_read_after_its_deadline_is_not_started(edge, channel):
+    call = Call(RPCS[0], "r", "", 0.0, 0.0, Caller())  # long ago on the server's clock
+    context = ReadContext(pb.TranslateRequest(text=TEXT))
+    with pytest.raises(DeadlineExceeded, match="before the message was read"):
+        await edge.server.calls._message(context, call.deadline_s)
+    assert await edge.server.calls._message(context, time.monotonic() + 60) is context.message
+
+
+class ReadContext:
+    """Of a call whose message has come."""
+
+    def __init__(self, message):
+        self.message = message
+
+    async def read(self):
+        return self.message
 
 
 async def unending():

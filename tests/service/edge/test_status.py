@@ -12,6 +12,7 @@ EXAMPLES = {
     errors.Unsatisfiable: errors.Unsatisfiable("no way on"),
     errors.Overloaded: errors.Overloaded("full", retry_after_s=1.5, limit=3),
     errors.TenantLimit: errors.TenantLimit("acme", retry_after_s=0.5, limit=64),
+    errors.Backlogged: errors.Backlogged("calls wait", retry_after_s=0.5),
     errors.DeadlineTooSoon: errors.DeadlineTooSoon("too late", retry_after_s=0.5),
     errors.ShuttingDown: errors.ShuttingDown(),
     errors.EngineUnavailable: errors.EngineUnavailable("its process ended", retry_after_s=0.25),
@@ -58,6 +59,7 @@ def test_every_error_carries_an_error_info_first(kind):
         (errors.TenantLimit, error_details_pb2.QuotaFailure),
         (errors.TenantLimit, error_details_pb2.RetryInfo),
         (errors.DeadlineTooSoon, error_details_pb2.RetryInfo),
+        (errors.Backlogged, error_details_pb2.RetryInfo),
         (errors.ShuttingDown, error_details_pb2.RetryInfo),
         (errors.EngineUnavailable, error_details_pb2.RetryInfo),
         (errors.InternalFailure, error_details_pb2.RequestInfo),
@@ -80,6 +82,7 @@ class Context:
         (errors.Overloaded, "1500"),
         (errors.TenantLimit, "500"),
         (errors.DeadlineTooSoon, "500"),
+        (errors.Backlogged, "500"),
         (errors.EngineUnavailable, "250"),
     ],
 )
@@ -97,8 +100,7 @@ async def test_a_client_is_told_when_a_retry_makes_sense(kind, pushback):
 
 
 async def test_other_errors_leave_the_time_of_a_retry_to_the_client():
-    retryable = {errors.Overloaded, errors.TenantLimit, errors.DeadlineTooSoon, errors.EngineUnavailable}
-    for kind in set(STATUS) - retryable:
+    for kind in [kind for kind in STATUS if not issubclass(kind, errors.Retryable)]:
         context = Context()
         await abort(context, EXAMPLES[kind], ())
         assert "grpc-retry-pushback-ms" not in dict(context.trailers), kind
