@@ -27,12 +27,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.case import Flag, case
 from bench.lean_client import CallFailed, LeanConnection, closed_loop, literal
 from bench.measure import Verdict, report
-from bench.overload import LATE, LATENESS_S, OK, PATH, DeadlineConnection, End, Outcome, capacity, p99
+from bench.open_loop import LATE, OK, PATH, DeadlineConnection, End, p99
+from bench.overload import LATENESS_S, capacity
 from bench.peer_server import glossa_server
 from bench.sentences import sentence_pairs
 from glossa.v1 import glossa_pb2 as pb
@@ -51,6 +52,13 @@ CHOICES = json.dumps(
 )
 LIMITS = ("--max-queue", "256", "--max-requests", "1024", "--max-concurrent-streams", "256")  # as by default
 Messages = list[bytes]
+
+
+class Outcome(NamedTuple):
+    """A call that ended, so many seconds after it was due."""
+
+    end: End
+    seconds: float
 
 
 class TenantConnection(DeadlineConnection):
@@ -145,7 +153,7 @@ class Traffic:
         self._poll.unregister(file)
         del self._owners[file]
         for key in [key for key, call in self._open.items() if call[1] is connection]:
-            source.outcomes.append(Outcome(End(LOST, False, 0), now_s - self._open.pop(key)[0]))
+            source.outcomes.append(Outcome(End(LOST, None, 0), now_s - self._open.pop(key)[0]))
         connection.reopen()
         self._add(connection, source)
 
@@ -156,7 +164,7 @@ class Traffic:
             if now_s - due_s >= connection.deadline_s:
                 del self._open[key]
                 connection.cancel(stream)
-                source.outcomes.append(Outcome(End(LATE, False, 0), now_s - due_s))
+                source.outcomes.append(Outcome(End(LATE, None, 0), now_s - due_s))
 
     def _collect(self, connection: TenantConnection, source: Source) -> None:
         try:

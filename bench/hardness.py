@@ -65,9 +65,10 @@ def promises(bundle: Path) -> list[Promise]:
     ]
     if load_manifest(bundle).task == "translation":
         load = f"overload {given}"
-        abuse = f"abuser {given}"
+        abuse, front, smoke = f"abuser {given}", f"{load} --envoy", "--tokens 16 --seconds 3"
         found[:0] = [
-            Promise("answers in time, and refusals in time, beyond capacity", load, f"{load} --seconds 3"),
+            Promise("answers in time, and refusals in time, beyond capacity", load, f"{load} {smoke}"),
+            Promise("the same through Envoy, on the server's processor", front, f"{front} {smoke}"),
             Promise("a tenant that sends too much does not slow down others", abuse, f"{abuse} --seconds 1"),
         ]
     return found

@@ -42,7 +42,7 @@ from bench.lean_client import (
     frame,
 )
 from bench.measure import Verdict, report
-from bench.overload import NAMES, p99, value_of
+from bench.open_loop import NAMES, STATUS, number_of, p99
 from bench.peer_server import glossa_server
 from bench.sentences import sentence_pairs
 from glossa.v1 import glossa_pb2 as pb
@@ -181,7 +181,9 @@ class StatusConnection(LeanConnection):
             if kind == RST_STREAM:
                 status = RESET
             elif kind == HEADERS and flags & END_STREAM:
-                status = NAMES[int(value_of(payload, b"grpc-status"))]
+                number = number_of(payload, STATUS)
+                assert number is not None, payload
+                status = NAMES[number]
             elif kind == DATA and all_messages[self._keys[stream]].path == WATCH:
                 status = "OK"
                 self.send(frame(RST_STREAM, 0, stream, CANCEL))

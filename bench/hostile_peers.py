@@ -54,7 +54,8 @@ from bench.lean_client import (
     request_headers,
 )
 from bench.measure import Verdict, report
-from bench.overload import http_address, p99
+from bench.open_loop import p99
+from bench.overload import http_address
 from bench.peer_server import glossa_server
 from bench.sentences import sentence_pairs
 from glossa.v1 import glossa_pb2 as pb

@@ -204,7 +204,7 @@ def _listening(
             stdout=output,
             stderr=output,
             env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
-            preexec_fn=_end_with_parent,
+            preexec_fn=end_with_parent,
         )
         try:
             until_s = time.monotonic() + READY_WITHIN_S
@@ -221,7 +221,7 @@ def _listening(
             process.wait(timeout=60)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """A measurement that is killed leaves no running server, which would disturb all that follow."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from bench.abuser import LENDABLE, LOST, Phase, Source, TenantConnection, Traffic, judged, kinds, serialized
-from bench.overload import LATE, End, Outcome
+from bench.abuser import LENDABLE, LOST, Outcome, Phase, Source, TenantConnection, Traffic, judged, kinds, serialized
+from bench.open_loop import LATE, End
 from glossa.v1 import glossa_pb2 as pb
 from tests.edge import running
 from tests.tiny import TEXTS
@@ -73,7 +73,7 @@ def phase(victims, abuser=(), late_s=0.0):
     found = []
     for calls, deadline_s in ((victims, 1.0), (abuser, 10.0)):
         connection: Any = SimpleNamespace(deadline_s=deadline_s)
-        outcomes = [Outcome(End(status, False, 0), seconds) for status, seconds in calls]
+        outcomes = [Outcome(End(status, None, 0), seconds) for status, seconds in calls]
         found.append(Source([connection], MESSAGES, 1.0, outcomes))
     return Phase(found[0], found[1], seconds=1.0, late_s=late_s)
 
