@@ -11,6 +11,9 @@ WEIGHT = 0.2  # of a new observation
 # take processor time from the engines before a prediction knows. At 5 times the capacity (16 tokens, 1 s deadlines,
 # server on one core) a tenth of all calls had an answer too late with 1.25, and one in a thousand with 1.7.
 MARGIN = 1.7
+# A burst may fill a queue; one that has stood for so long is kept short, as in CoDel (Nichols and Jacobson, ACM Queue
+# 10(5), 2012): its time counts so many times. Answers come sooner, no fewer, and an end of overload soon shows.
+STANDING_AFTER_S, STANDING_WEIGHT = 0.5, 3.0
 
 
 class AnswerPace:
@@ -18,14 +21,15 @@ class AnswerPace:
     ends alone must not outweigh many that end together."""
 
     def __init__(self, now_s: float) -> None:
-        self._last_s = now_s
+        self._last_s = self._cleared_s = now_s
         self._gap_s = self._answers = 0.0  # between final events, while there was work; and how many ended together
         self._service_s = self._rows = self._tokens = 0.0  # of an answer, without its time in the queue
         self._weight = 0.0  # of all answers in these three
+        self._queue_weight = 1.0  # of the time in the queue
 
     def resume(self, now_s: float) -> None:
         """There is work again: the time without any is left out."""
-        self._last_s = now_s
+        self._last_s = self._cleared_s = now_s
 
     def count(self, answers: int, now_s: float) -> None:
         """Counts final events."""
@@ -41,9 +45,16 @@ class AnswerPace:
         self._tokens += WEIGHT * (finished.generated_tokens - self._tokens)
         self._weight += WEIGHT * (1 - self._weight)
 
+    def observe(self, unfinished: int, rows: int, now_s: float) -> None:
+        """Takes in how many requests are unfinished, of all that share the rows."""
+        if unfinished < rows:
+            self._cleared_s = now_s
+        self._queue_weight = STANDING_WEIGHT if now_s - self._cleared_s > STANDING_AFTER_S else 1.0
+
     def predicted_s(self, unfinished: int, rows: int, max_tokens: int = 0, *, service_s: float | None = None) -> float:
         """Seconds until the answer to one more request. It waits for its row while `unfinished` fill all `rows`, and
-        then shares the engines with the others: a step takes the longer the more rows it has.
+        then shares the engines with the others: a step takes the longer the more rows it has. Time in a queue that has
+        stood for STANDING_AFTER_S counts STANDING_WEIGHT times, see `observe`.
 
         max_tokens: of the answer, if known. service_s: what the answer takes from its row on, if better known than by
         `service_s`. For an idle engine 0 is predicted: what was learned in a slow time must not refuse the requests
@@ -53,7 +64,7 @@ class AnswerPace:
             return 0.0
         if service_s is None:
             service_s = self.service_s(min(unfinished + 1, rows), max_tokens)
-        return self._s_per_answer * max(0, unfinished + 1 - rows) + service_s
+        return self._queue_weight * self._s_per_answer * max(0, unfinished + 1 - rows) + service_s
 
     def service_s(self, busy: int, max_tokens: int = 0) -> float:
         """Seconds that an answer takes from its row on, with so many busy rows; 0: not known."""
@@ -80,9 +91,10 @@ def too_late(predicted_s: float, remaining_s: float) -> DeadlineTooSoon | None:
     that few texts are sent again and again under overload."""
     if MARGIN * predicted_s <= remaining_s:
         return None
-    retry_after_s = bounded(float(f"{MARGIN * predicted_s - remaining_s:.2g}"))
+    most_s = MARGIN * predicted_s
+    retry_after_s = bounded(float(f"{most_s - remaining_s:.2g}"))
     problem = (
-        f"an answer takes about {predicted_s:.1g} s now, too long for the deadline; allow more time, or try again in "
+        f"an answer may take {most_s:.1g} s now, too long for the deadline; allow more time, or try again in "
         f"{retry_after_s:g} s"
     )
     return DeadlineTooSoon(problem, retry_after_s=retry_after_s)

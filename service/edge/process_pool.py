@@ -141,7 +141,12 @@ class ProcessPool:
     def predicted_s(self, caller: Caller) -> float:
         """See `service.edge.served_model.Pool`."""
         link = self._least_busy
-        return link.tenant_paces.predicted_s(caller, link.shares, self._limits.rows) if link else 0.0
+        return self._predicted_s(link, caller) if link else 0.0
+
+    def _predicted_s(self, link: EngineLink, caller: Caller, max_tokens: int = 0) -> float:
+        rows = self._limits.rows
+        link.pace.observe(len(link.receivers), rows, self._clock())
+        return link.tenant_paces.predicted_s(caller, link.shares, rows, max_tokens)
 
     def submit(self, request: Request, loop: asyncio.AbstractEventLoop, sink: EventSink) -> Cancel:
         """Accepts a request: `sink` gets its events, the last of them Finished or a RequestError.
@@ -161,8 +166,7 @@ class ProcessPool:
                 raise link.pace.overloaded(self._limits.queued)
             raise TenantLimit(caller.tenant, retry_after_s=link.pace.retry_after_s(self._limits.rows), limit=most)
         if request.deadline_s is not None:
-            rows = self._limits.rows
-            predicted_s = link.tenant_paces.predicted_s(caller, link.shares, rows, request.max_tokens)
+            predicted_s = self._predicted_s(link, caller, request.max_tokens)
             if error := too_late(predicted_s, request.deadline_s - now_s):
                 raise error
         ticket = next(self._tickets)

@@ -2,7 +2,15 @@
 
 import pytest
 
-from service.answer_pace import MARGIN, MAX_RETRY_S, MIN_RETRY_S, AnswerPace, too_late
+from service.answer_pace import (
+    MARGIN,
+    MAX_RETRY_S,
+    MIN_RETRY_S,
+    STANDING_AFTER_S,
+    STANDING_WEIGHT,
+    AnswerPace,
+    too_late,
+)
 from service.request import Finished, FinishReason, Timings
 
 
@@ -86,6 +94,23 @@ def test_a_short_answer_is_predicted_sooner_and_a_long_one_like_the_mean():
     assert pace.predicted_s(8, 8, max_tokens=2) == pytest.approx(0.16 + 0.1), "the queue is the same"
 
 
+def test_a_queue_that_stands_counts_more_until_it_was_empty():
+    pace = learned(0.8, 8)
+
+    def predicted_s(unfinished, now_s):
+        pace.observe(unfinished, 8, now_s)
+        return pace.predicted_s(unfinished, 8)
+
+    assert predicted_s(7, 60.0) == pytest.approx(0.8), "none waits"
+    assert predicted_s(17, 60.0 + STANDING_AFTER_S) == pytest.approx(0.8 + 1.0)
+    assert predicted_s(17, 60.1 + STANDING_AFTER_S) == pytest.approx(0.8 + STANDING_WEIGHT * 1.0)
+    assert pace.predicted_s(9, 8) == pytest.approx(0.8 + STANDING_WEIGHT * 0.2), "for one before whom fewer go, too"
+    assert predicted_s(7, 70.0) == pytest.approx(0.8)
+    assert predicted_s(17, 70.1) == pytest.approx(0.8 + 1.0)
+    pace.resume(80.0)
+    assert predicted_s(17, 80.1) == pytest.approx(0.8 + 1.0)
+
+
 def test_nothing_is_predicted_before_the_first_answer():
     assert AnswerPace(0.0).predicted_s(100, 8) == 0.0
 
@@ -97,5 +122,5 @@ def test_a_request_is_refused_when_its_answer_is_expected_too_late():
     assert error is not None
     assert error.retry_after_s == pytest.approx(1.1)  # 1.23 * 1.7 - 1.0, rounded
     assert str(error) == (
-        "an answer takes about 1 s now, too long for the deadline; allow more time, or try again in 1.1 s"
+        "an answer may take 2 s now, too long for the deadline; allow more time, or try again in 1.1 s"
     )
