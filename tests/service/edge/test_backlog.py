@@ -8,7 +8,7 @@ from grpc_health.v1 import health_pb2
 
 from bench.lean_client import LeanConnection
 from glossa.v1 import glossa_pb2 as pb
-from service.edge.backlog import COLLAPSED_AFTER_S, INTERVAL_S, RECOVERED_AFTER_S, TARGET_S, Backlog, Collapse
+from service.edge.backlog import COLLAPSED_AFTER_S, INTERVAL_S, PASSED, RECOVERED_AFTER_S, TARGET_S, Backlog, Collapse
 from tests.edge import failure, health, method, running
 from tests.fakes import FakeClock
 
@@ -104,6 +104,12 @@ def test_a_collapse_begins_and_ends_with_hysteresis():
     assert after(RECOVERED_AFTER_S / 2, 0.6), "an age above half of the limit begins anew"
     assert after(0.1, 0.4)
     assert not after(RECOVERED_AFTER_S, 0.4)
+
+
+def test_some_calls_pass_a_backlog(probed):
+    probed.probe(*[2 * TARGET_S] * 3)
+    refused = [probed.backlog.refusal() is not None for _ in range(4 * PASSED)]
+    assert refused == [number % PASSED != 0 for number in range(1, 4 * PASSED + 1)]
 
 
 async def test_a_server_measures_itself_while_it_has_calls(edge, channel):
