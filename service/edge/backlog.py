@@ -26,6 +26,7 @@ from service.errors import Backlogged
 EVERY_S = 0.05
 INTERVAL_S = 0.25  # of five probes
 TARGET_S = 0.05  # a backlog that stands at this age is shortened: within it refusals shall reach their clients
+SHARE = TARGET_S / 1.0  # of the time that a call has left; one that has more than a second can wait longer
 RETRY_S = 0.5
 OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)  # whose limit of streams no other calls use up
 PASSED = 8  # of so many calls in a backlog that stands, one is not refused for it
@@ -88,12 +89,15 @@ class Backlog:
             self._above_s = now_s
         return 0.0 if self._above_s is None else now_s - self._above_s
 
-    def refusal(self) -> Backlogged | None:
-        """The refusal of a call while the backlog stands. Refused are the first ones, too: they are seen first, so that
-        the others would wait behind them. One of PASSED is not refused, which empties the queue a sixth more slowly,
-        and keeps engines at work if refusals alone fill the event loop. A moment in which the event loop stood still is
-        no backlog: what it left is gone within the interval."""
-        if self._observe() < INTERVAL_S:
+    def refusal(self, remaining_s: float) -> Backlogged | None:
+        """The refusal of a call with so much time left, while the backlog stands and is older than a twentieth of that.
+
+        Refused are the first ones, too: they are seen first, so that the others would wait behind them. One of PASSED
+        is not refused, which empties the queue a sixth more slowly, and keeps engines at work if refusals alone fill
+        the event loop. A moment in which the event loop stood still is no backlog: what it left is gone within the
+        interval.
+        """
+        if self._observe() < INTERVAL_S or self.age_s <= SHARE * remaining_s:
             return None
         self._seen += 1
         if self._seen % PASSED == 0:

@@ -224,7 +224,7 @@ class Calls:
         if self._is_draining:
             return ShuttingDown()
         self.backlog.called()
-        if refusal := self.backlog.refusal():
+        if refusal := self.backlog.refusal(remaining_s):
             return refusal
         try:
             caller = self._tenants.caller(metadata)

@@ -37,7 +37,7 @@ def probed():
 
 
 def test_without_calls_there_is_no_backlog(probed):
-    assert (probed.backlog.age_s, probed.backlog.refusal()) == (0.0, None)
+    assert (probed.backlog.age_s, probed.backlog.refusal(1.0)) == (0.0, None)
 
 
 def test_the_age_is_that_of_the_last_probe_or_of_one_that_waits_longer(probed):
@@ -53,36 +53,36 @@ def test_the_age_is_that_of_the_last_probe_or_of_one_that_waits_longer(probed):
 def test_a_burst_is_not_refused(probed):
     for _ in range(5):
         probed.probe(0.1, 0.001)
-        assert probed.backlog.refusal() is None
+        assert probed.backlog.refusal(1.0) is None
 
 
 def test_a_backlog_that_stands_for_an_interval_is_refused_until_it_is_gone(probed):
     probed.probe(2 * TARGET_S)
-    assert probed.backlog.refusal() is None
+    assert probed.backlog.refusal(1.0) is None
     probed.probe(2 * TARGET_S, 2 * TARGET_S)
-    error = probed.backlog.refusal()
+    error = probed.backlog.refusal(1.0)
     assert error is not None
     assert str(error) == "calls wait 0.1 s before the server sees them; try again in 0.5 s"
     probed.probe(TARGET_S / 2)
-    assert probed.backlog.refusal() is None
+    assert probed.backlog.refusal(1.0) is None
 
 
 def test_what_an_event_loop_left_that_stood_still_is_not_refused(probed):
     probed.backlog.sent()
     probed.clock.advance(4 * INTERVAL_S)
     for _ in range(10):
-        assert probed.backlog.refusal() is None
+        assert probed.backlog.refusal(1.0) is None
         probed.clock.advance(0.001)
     probed.backlog.arrived()
     probed.probe(0.001)
     probed.clock.advance(INTERVAL_S)
-    assert probed.backlog.refusal() is None
+    assert probed.backlog.refusal(1.0) is None
 
 
 def test_a_backlog_is_forgotten_when_no_calls_come(probed):
     probed.probe(*[2 * TARGET_S] * 3)
     probed.clock.advance(INTERVAL_S)
-    assert probed.backlog.refusal() is None
+    assert probed.backlog.refusal(1.0) is None
     assert probed.backlog.age_s == 0.0
 
 
@@ -108,8 +108,14 @@ def test_a_collapse_begins_and_ends_with_hysteresis():
 
 def test_some_calls_pass_a_backlog(probed):
     probed.probe(*[2 * TARGET_S] * 3)
-    refused = [probed.backlog.refusal() is not None for _ in range(4 * PASSED)]
+    refused = [probed.backlog.refusal(1.0) is not None for _ in range(4 * PASSED)]
     assert refused == [number % PASSED != 0 for number in range(1, 4 * PASSED + 1)]
+
+
+def test_a_call_with_more_time_waits_longer(probed):
+    probed.probe(*[2 * TARGET_S] * 3)
+    assert probed.backlog.refusal(1.9) is not None
+    assert probed.backlog.refusal(2.1) is None
 
 
 async def test_a_server_measures_itself_while_it_has_calls(edge, channel):
@@ -139,7 +145,7 @@ async def test_calls_are_refused_while_a_backlog_stands(edge, channel):
     probed = Probed()
     probed.probe(*[0.2] * 3, pause_s=0.0)
     edge.server.calls.backlog = probed.backlog
-    error, details = await failure(method(channel, "Translate")(b"\xff\xff\xff"))
+    error, details = await failure(method(channel, "Translate")(b"\xff\xff\xff", timeout=3.0))
     assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert details["ErrorInfo"].reason == "BACKLOG"
     assert details["RetryInfo"].retry_delay.ToMilliseconds() == 500
