@@ -7,7 +7,6 @@ not come through here, so they are answered while requests are rejected. Nothing
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
 import random
 import re
@@ -25,6 +24,7 @@ from service.edge import logs
 from service.edge.backlog import Backlog
 from service.edge.connections import ResetLimit, shut_down
 from service.edge.metrics import Metrics, Rpc
+from service.edge.refusals import Refusals
 from service.edge.status import abort, status_code
 from service.edge.tenant_shares import TenantShares
 from service.edge.tenants import Tenants
@@ -48,7 +48,6 @@ TRACE = re.compile(
     r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*"
 )  # https://www.w3.org/TR/trace-context/
 SAFE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-REFUSALS_REPORTED_S = 1.0
 MODELS = pb.DESCRIPTOR.services_by_name["ModelService"].full_name  # the only service without engines
 UNREAD_S = 0.25  # between the headers and the message of an honest client, at most, while the server is full
 WRITTEN_S = 5.0  # for statuses to be written to clients that read slowly, at the end of a drain
@@ -100,9 +99,7 @@ class Calls:
         """predicted_s: see `Pool.predicted_s`; of the model that would answer soonest."""
         self._metrics, self._settings, self._predicted_s = metrics, settings, predicted_s
         self.backlog = Backlog()
-        self._refused: collections.Counter[tuple[str, str]] = collections.Counter()  # not logged yet, by method, reason
-        self._uncounted: collections.Counter[tuple[Rpc, int, str]] = collections.Counter()  # by RPC, code, reason
-        self._refused_s = 0.0  # time that those took
+        self._refusals = Refusals(metrics)
         self._resets = ResetLimit(settings.max_resets_per_s)
         self._open: set[Call] = set()
         self._tenants, self._shares = Tenants(settings), TenantShares(settings.tenant_share)
@@ -139,7 +136,7 @@ class Calls:
 
     def close(self) -> None:
         """Logs and counts what has not been yet."""
-        self._report_refusals()
+        self._refusals.report()
 
     async def run(self, rpc: Rpc, behaviour: Callable[..., Any], context: Any) -> Any:
         """Handles one RPC from start to end: admitted first, and only then is its message read."""
@@ -153,7 +150,7 @@ class Calls:
         try:
             admitted = self._admitted(rpc, metadata, began_s, limit_s)
             if not isinstance(admitted, Caller):
-                self._refuse(rpc, admitted, began_s)
+                self._refusals.add(rpc, admitted, time.monotonic() - began_s)
                 await abort(context, admitted, ((REQUEST_ID, _ids(metadata)[0]),))
                 return None
             call = Call(rpc, *_ids(metadata), began_s, began_s + limit_s, admitted)
@@ -259,18 +256,6 @@ class Calls:
             self._open.discard(call)
             self._shares.leave(call.caller)
 
-    def _refuse(self, rpc: Rpc, error: RequestError, began_s: float) -> None:
-        """Takes note of a refusal. Under overload, to log and count each would cost more than to refuse it."""
-        self._count_refusal(rpc, error)
-        self._uncounted[rpc, status_code(error).value[0], error.reason] += 1
-        self._refused_s += time.monotonic() - began_s
-
-    def _count_refusal(self, rpc: Rpc, error: RequestError) -> None:
-        """For the log: one line a second for each method and reason."""
-        if not self._refused:
-            asyncio.get_running_loop().call_later(REFUSALS_REPORTED_S, self._report_refusals)
-        self._refused[f"{rpc.service}/{rpc.method}", error.reason] += 1
-
     def _count_reset(self, peer: str) -> None:
         """A client has reset a call. The connection of one that resets too many is closed."""
         if self._resets.reset(peer, time.monotonic()):
@@ -278,17 +263,6 @@ class Calls:
             fields = {"peer": peer, "max_resets_per_s": self._settings.max_resets_per_s}
             logs.event("too_many_resets", fields, level=logs.WARNING)
             asyncio.get_running_loop().run_in_executor(None, shut_down, peer)
-
-    def _report_refusals(self) -> None:
-        """Logs and counts the refusals of the last second."""
-        each_s = self._refused_s / max(1, self._uncounted.total())
-        for (rpc, code, reason), count in self._uncounted.items():
-            self._metrics.rpcs_refused(rpc, code=code, reason=reason, seconds=each_s, count=count)
-        self._uncounted.clear()
-        self._refused_s = 0.0
-        for (method, reason), count in self._refused.items():
-            logs.event("refused", {"method": method, "reason": reason, "count": count}, level=logs.WARNING)
-        self._refused.clear()
 
     async def _message(self, context: Any, deadline_s: float) -> Message:
         """The message of a call. It counts as a request while it waits for it."""
@@ -316,7 +290,7 @@ class Calls:
         if isinstance(error, REJECTIONS) and not (call.is_accepted and isinstance(error, ENDS)):
             self._metrics.request_rejected(error)
         if error is not None and error is call.ended_by and isinstance(error, Overloaded):
-            self._count_refusal(call.rpc, error)
+            self._refusals.log(call.rpc, error)
             return
         if (answer := call.finished) and (error is not None or call.started_s + seconds >= call.deadline_s):
             self._metrics.tokens_wasted(call.model, answer.generated_tokens)

@@ -23,9 +23,9 @@ from glossa.v1 import glossa_pb2 as pb
 from service.answer_pace import MARGIN
 from service.edge.calls import Call
 from service.edge.servicer import RPCS
-from service.errors import DeadlineExceeded, InternalFailure, Overloaded, ShuttingDown
+from service.errors import Cancelled, DeadlineExceeded, InternalFailure, Overloaded, ShuttingDown
 from service.request import Caller, Priority, TextDelta
-from tests.edge import failure, method, running
+from tests.edge import ANSWER, failure, method, running
 
 TEXT = "the small red house"
 
@@ -175,6 +175,20 @@ async def test_a_call_that_was_read_after_its_deadline_is_not_started(edge, chan
     with pytest.raises(DeadlineExceeded, match="before the message was read"):
         await edge.server.calls._message(context, call.deadline_s)
     assert await edge.server.calls._message(context, time.monotonic() + 60) is context.message
+
+
+@pytest.mark.parametrize(
+    ("deadline_s", "error", "wasted"),
+    [(60.0, None, 0.0), (0.0, None, 5.0), (60.0, Cancelled("gone"), 5.0)],
+    ids=["in time", "late", "cancelled"],
+)
+async def test_answers_that_nobody_gets_in_time_are_wasted(edge, deadline_s, error, wasted):
+    now_s = time.monotonic()
+    call = Call(RPCS[0], "r", "", now_s, now_s + deadline_s, Caller())
+    call.model, call.finished = "en-de", ANSWER[-1]
+    edge.server.calls._begin(call)
+    edge.server.calls._end(call, error)
+    assert f'glossa_wasted_tokens_total{{model="en-de"}} {wasted}' in edge.server.exposition()[0].decode()
 
 
 class ReadContext:

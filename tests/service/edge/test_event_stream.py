@@ -39,3 +39,13 @@ async def test_an_error_alone_is_raised():
     arrivals(DeadlineExceeded("late"))
     with pytest.raises(DeadlineExceeded):
         await arrivals.piece()
+
+
+async def test_an_end_that_was_not_read_is_known():
+    arrivals = EventStream()
+    arrivals(TextDelta("a", (1,)))
+    assert arrivals.unread is None
+    arrivals(END)
+    assert arrivals.unread is END
+    await arrivals.piece()
+    assert arrivals.unread is None
