@@ -1,12 +1,20 @@
 """Bundle directories: reading, verifying and writing them safely.
 
-A bundle holds `manifest.json`, `tokenizer.json` and the graphs of each precision. `write_bundle` writes the manifest
-last and then renames the directory into place, so a directory without a manifest is not a bundle. Every file is checked
-before its bytes reach another library: only regular files (no symbolic or hard links, pipes or devices), no path
-outside the directory, no file missing from the manifest, and the size and SHA-256 of the opened file itself.
+A bundle holds `manifest.json`, `manifest.sha256` with its digest, `tokenizer.json` and the graphs of each precision.
+`write_bundle` writes the manifest last and then renames the directory into place, so a directory without a manifest is
+not a bundle. Every file is checked before its bytes reach another library: only regular files of one link (no symbolic
+or hard links, pipes or devices) that belong to the directory's owner, root or this process and that not every user can
+write, no path outside the directory, no file missing from the manifest, the size and SHA-256 of the opened file itself,
+and of graphs the rules of `export.graph_rules`. A second link is refused because whoever owns it can change the file.
+
+**Between check and use.** Graphs are read once more through a descriptor of their own, hashed, and given to the runtime
+as these bytes. Weights and tokenizers are opened again by name, weights by the runtime itself, which maps them:
+`CheckedBundle.check_unchanged` finds every file that was replaced or written between its hash and the end of opening,
+by inode, size and times of change. What remains is a change of the weights while a server runs, and a writer who can
+set the clock of the kernel. A file system that is mounted read-only allows neither.
 
 This module needs the standard library only (`model.atomic_write` does too), because servers import it without torch,
-onnx or numpy installed. It never opens a graph.
+onnx or numpy installed.
 
     BundleError               base class; the message names file, expected and actual value, and the fix
     ├── NotABundleError       no manifest.json
@@ -16,6 +24,7 @@ onnx or numpy installed. It never opens a graph.
     ├── NotVerifiedError      the parity report is missing or has a failed check
     ├── UnsafeFileError       a link, a device, or a path that leaves the directory
     ├── DamagedFileError      missing, unlisted, wrong size or wrong digest
+    ├── GraphError            a graph that no export writes
     └── BundleExistsError     the output path already exists
 """
 
@@ -27,35 +36,34 @@ import difflib
 import hashlib
 import io
 import os
-import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from export.manifest import FORMAT_VERSION, MANIFEST, FileDigest, Manifest, Shortlist
+from export.bundle_files import (
+    MAX_HOLE_BYTES,
+    Stamp,
+    directory,
+    hole_bytes,
+    open_regular,
+    read_file,
+    reported,
+    walk,
+)
+from export.bundle_files import BundleError as BundleError
+from export.bundle_files import DamagedFileError as DamagedFileError
+from export.bundle_files import NotABundleError as NotABundleError
+from export.bundle_files import UnsafeFileError as UnsafeFileError
+from export.graph_rules import MAX_GRAPH_BYTES, check_graph
+from export.manifest import FORMAT_VERSION, MANIFEST, MANIFEST_DIGEST, FileDigest, Manifest, Shortlist
+from export.manifest_fields import SchemaError, shown
 from export.manifest_migration import MIGRATIONS, migrated
-from export.manifest_parser import SchemaError, parse_json, parse_manifest, parse_shortlist
+from export.manifest_parser import parse_json, parse_manifest, parse_shortlist
 from model.atomic_write import digest_of_file, new_directory
 
-EXPORT_AGAIN = "export the bundle again, or copy it again from where it is whole"
 MAX_MANIFEST_BYTES = 4 << 20  # a typical manifest has about 20 kB
+FIRST_WITH_DIGEST = 10  # format version from which a bundle must have a MANIFEST_DIGEST
 MAX_SHORTLIST_BYTES = 64 << 20  # a typical shortlist has about 20 bytes per target token in a source token's list
-
-
-class BundleError(Exception):
-    """A bundle cannot be read or written."""
-
-    def __init__(
-        self, file: str | Path, problem: str, *, expected: object = None, actual: object = None, fix: str = EXPORT_AGAIN
-    ) -> None:
-        parts = [f"{file}: {problem}"]
-        if expected is not None:
-            parts.append(f"expected {expected}, found {actual}")
-        super().__init__("; ".join([*parts, f"fix: {fix}"]))
-        self.fix = fix
-
-
-class NotABundleError(BundleError): ...
 
 
 class ManifestError(BundleError): ...
@@ -70,74 +78,164 @@ class VersionError(BundleError): ...
 class NotVerifiedError(BundleError): ...
 
 
-class UnsafeFileError(BundleError): ...
-
-
-class DamagedFileError(BundleError): ...
+class GraphError(BundleError): ...
 
 
 class BundleExistsError(BundleError): ...
 
 
+class CheckedBundle(NamedTuple):
+    """A bundle whose files were checked. sha256: of the manifest, which holds those of all other files. stamps: of the
+    files that were hashed, from the descriptors they were hashed through."""
+
+    path: Path
+    manifest: Manifest
+    sha256: str
+    stamps: Mapping[str, Stamp]
+
+    def check_unchanged(self) -> None:
+        """Call it when everything was opened by name. Raises DamagedFileError for a file that is no longer the one that
+        was checked."""
+        for name, stamp in self.stamps.items():
+            with reported(self.path / name):
+                if Stamp.of(os.stat(self.path / name, follow_symlinks=False)) == stamp:
+                    continue
+            fix = "replace a bundle by renaming directories, and start again"
+            raise DamagedFileError(self.path / name, "was changed while the bundle was opened", fix=fix)
+
+
 def load_bundle(path: Path) -> Manifest:
     """Check every file of the bundle at `path` and return its manifest. Raises BundleError."""
-    manifest = load_manifest(path)
-    verify_files(path, manifest)
-    return manifest
+    return check_bundle(path).manifest
 
 
 def load_manifest(path: Path) -> Manifest:
-    """Return the manifest of the bundle at `path` after checking schema, version and consistency.
+    """Return the manifest of the bundle at `path` after checking digest, schema, version and consistency.
 
-    Hashes no files. Raises BundleError.
+    Hashes no other files. Raises BundleError.
     """
-    file = Path(path) / MANIFEST
-    try:
-        values = _read_json(file, MAX_MANIFEST_BYTES, ManifestError)
-        version = values.get("format_version")
-        if type(version) is not int or version not in (*MIGRATIONS, FORMAT_VERSION):
-            known = " or ".join(map(str, (*MIGRATIONS, FORMAT_VERSION)))
-            fix = f"export the checkpoint again with this version of glossa, or run one that reads version {version!r}"
-            raise VersionError(file, "has an unknown format_version", expected=known, actual=repr(version), fix=fix)
-        manifest = parse_manifest(migrated(values, version))
-    except FileNotFoundError:
-        raise NotABundleError(
-            path, f"has no {MANIFEST}, so it is not a bundle", fix="run `glossa export` again"
-        ) from None
-    except SchemaError as error:
-        raise ManifestError(file, str(error)) from None
-    _check_parity(manifest, file)
-    return manifest
+    return check_bundle(path, only=()).manifest
 
 
-def manifest_digest(path: Path) -> str:
-    """Return the SHA-256 of the manifest of the bundle at `path`, in hexadecimal: it covers every other file's."""
-    return hashlib.sha256((Path(path) / MANIFEST).read_bytes()).hexdigest()
-
-
-def verify_files(path: Path, manifest: Manifest) -> None:
-    """Check that exactly the listed files exist, as regular files with their size and digest. Raises BundleError."""
+def check_bundle(path: Path, *, only: Collection[str] | None = None) -> CheckedBundle:
+    """Check the bundle at `path`. only: the files that are checked besides the manifest. Raises BundleError."""
     path = Path(path)
-    with _directory(path) as root:
-        for name in _walk(root, path):
-            if name != MANIFEST and name not in manifest.files:
-                close = difflib.get_close_matches(name, manifest.files, n=1)
-                hint = f" (the closest listed file is {close[0]})" if close else ""
-                raise DamagedFileError(
-                    path / name, f"is not listed in {MANIFEST}{hint}", fix="remove it, or export again"
-                )
-        for name, digest in manifest.files.items():
-            try:
-                with _open_regular(root, name, path) as stream:
-                    size = os.fstat(stream.fileno()).st_size
-                    if size != digest.bytes:
-                        expected = f"{digest.bytes} bytes"
-                        raise DamagedFileError(path / name, "has the wrong size", expected=expected, actual=size)
-                    actual = hashlib.file_digest(stream, "sha256").hexdigest()
-            except FileNotFoundError:
-                raise DamagedFileError(path / name, "is missing") from None
-            if actual != digest.sha256:
-                raise DamagedFileError(path / name, "has the wrong SHA-256", expected=digest.sha256, actual=actual)
+    file = path / MANIFEST
+    with directory(path) as root:
+        try:
+            data, stamp = read_file(root, MANIFEST, path, MAX_MANIFEST_BYTES, ManifestError)
+        except FileNotFoundError:
+            raise NotABundleError(
+                path, f"has no {MANIFEST}, so it is not a bundle", fix="run `glossa export` again"
+            ) from None
+        sha256 = hashlib.sha256(data).hexdigest()
+        try:
+            values = parse_json(data)
+            _check_digest(root, path, sha256, values.get("format_version"))
+            manifest = parse_manifest(_current(values, file))
+        except SchemaError as error:
+            raise ManifestError(file, str(error)) from None
+        except RecursionError:
+            raise ManifestError(file, "is nested too deeply") from None
+    _check_parity(manifest, file)
+    return CheckedBundle(path, manifest, sha256, {MANIFEST: stamp, **verify_files(path, manifest, only=only)})
+
+
+def _current(values: dict[str, Any], file: Path) -> dict[str, Any]:
+    """Values of any readable version in the current one. Raises VersionError."""
+    version = values.get("format_version")
+    if type(version) is not int or version not in (*MIGRATIONS, FORMAT_VERSION):
+        known = " or ".join(map(str, (*MIGRATIONS, FORMAT_VERSION)))
+        fix = f"export the checkpoint again with this version of glossa, or run one that reads version {shown(version)}"
+        raise VersionError(file, "has an unknown format_version", expected=known, actual=shown(version), fix=fix)
+    return migrated(values, version)
+
+
+def _check_digest(root: int, path: Path, sha256: str, version: object) -> None:
+    """Compare the digest of the manifest with the one beside it, which earlier formats do not have."""
+    file = path / MANIFEST_DIGEST
+    try:
+        actual, _ = read_file(root, MANIFEST_DIGEST, path, 200, DamagedFileError)
+    except FileNotFoundError:
+        if type(version) is int and version < FIRST_WITH_DIGEST:
+            return
+        raise DamagedFileError(file, "is missing") from None
+    if actual != digest_line(sha256):
+        raise DamagedFileError(file, f"is not the digest of {MANIFEST}", expected=sha256, actual=shown(actual))
+
+
+def digest_line(sha256: str) -> bytes:
+    """The content of MANIFEST_DIGEST, which `sha256sum --check` understands."""
+    return f"{sha256}  {MANIFEST}\n".encode()
+
+
+def verify_files(path: Path, manifest: Manifest, *, only: Collection[str] | None = None) -> dict[str, Stamp]:
+    """Check that exactly the listed files exist, as regular files with their size and digest, and that graphs follow
+    the rules. only: the files that are read; None: all. Returns their stamps. Raises BundleError."""
+    path, stamps = Path(path), dict[str, Stamp]()
+    graphs = {graph.file: (variant, graph) for variant in manifest.variants for graph in variant.graphs.values()}
+    with directory(path) as root:
+        with reported(path):
+            for name in walk(root, path) if only is None else ():
+                if name not in manifest.files and name not in (MANIFEST, MANIFEST_DIGEST):
+                    close = difflib.get_close_matches(name, manifest.files, n=1)
+                    hint = f" (the closest listed file is {close[0]})" if close else ""
+                    raise DamagedFileError(
+                        path / name, f"is not listed in {MANIFEST}{hint}", fix="remove it, or export again"
+                    )
+        for name in sorted(manifest.files, key=lambda name: manifest.files[name].bytes):
+            if only is not None and name not in only:
+                continue
+            with _open_checked(root, name, path, manifest.files[name]) as stream:
+                stamps[name] = Stamp.of(os.fstat(stream.fileno()))
+                if name not in graphs:
+                    _check_sha256(path / name, manifest, name, hashlib.file_digest(stream, "sha256").hexdigest())
+                    continue
+                data = _checked_graph(stream, path / name, manifest, name)
+                try:
+                    check_graph(data, manifest, *graphs[name])
+                except SchemaError as error:
+                    raise GraphError(path / name, str(error)) from None
+    return stamps
+
+
+def read_graph(path: Path, manifest: Manifest, name: str) -> bytes:
+    """Return the bytes of a graph of a bundle that was checked, if they are still those. Raises BundleError."""
+    path = Path(path)
+    with directory(path) as root, _open_checked(root, name, path, manifest.files[name]) as stream:
+        return _checked_graph(stream, path / name, manifest, name)
+
+
+def _checked_graph(stream: io.BufferedReader, file: Path, manifest: Manifest, name: str) -> bytes:
+    if manifest.files[name].bytes > MAX_GRAPH_BYTES:
+        expected = f"at most {MAX_GRAPH_BYTES} bytes, and the weights in {name}.data"
+        raise GraphError(file, "is too large for a graph", expected=expected, actual=manifest.files[name].bytes)
+    data = stream.read()
+    _check_sha256(file, manifest, name, hashlib.sha256(data).hexdigest())
+    return data
+
+
+def _check_sha256(file: Path, manifest: Manifest, name: str, actual: str) -> None:
+    if actual != manifest.files[name].sha256:
+        raise DamagedFileError(file, "has the wrong SHA-256", expected=manifest.files[name].sha256, actual=actual)
+
+
+@contextlib.contextmanager
+def _open_checked(root: int, name: str, path: Path, digest: FileDigest) -> Iterator[io.BufferedReader]:
+    """Yield a file of the bundle that has the right size. Errors of reading it become BundleErrors, too."""
+    try:
+        stream = open_regular(root, name, path)
+    except FileNotFoundError:
+        raise DamagedFileError(path / name, "is missing") from None
+    with stream, reported(path / name):
+        size = os.fstat(stream.fileno()).st_size
+        if size != digest.bytes:
+            expected = f"{digest.bytes} bytes"
+            raise DamagedFileError(path / name, "has the wrong size", expected=expected, actual=size)
+        if size > MAX_HOLE_BYTES and (holes := hole_bytes(stream.fileno(), size)) > MAX_HOLE_BYTES:
+            expected = f"at most {MAX_HOLE_BYTES} bytes without data"
+            raise DamagedFileError(path / name, "is a sparse file", expected=expected, actual=holes)
+        yield stream
 
 
 def load_shortlist(file: Path, *, vocab_size: int | None = None) -> Shortlist:
@@ -147,78 +245,17 @@ def load_shortlist(file: Path, *, vocab_size: int | None = None) -> Shortlist:
     """
     file = Path(file)
     try:
-        return parse_shortlist(_read_json(file, MAX_SHORTLIST_BYTES, ShortlistError), vocab_size)
+        with directory(file.parent) as root:
+            data, _ = read_file(root, file.name, file.parent, MAX_SHORTLIST_BYTES, ShortlistError)
+        return parse_shortlist(parse_json(data), vocab_size)
     except FileNotFoundError:
         raise DamagedFileError(file, "is missing") from None
     except SchemaError as error:
         raise ShortlistError(file, str(error)) from None
 
 
-def _read_json(file: Path, limit: int, too_large: type[BundleError]) -> dict[str, Any]:
-    """Read one JSON object of at most `limit` bytes. Raises SchemaError and, if it is missing, FileNotFoundError."""
-    with _directory(file.parent) as root, _open_regular(root, file.name, file.parent) as stream:
-        text = stream.read(limit + 1)
-    if len(text) > limit:
-        raise too_large(file, "is too large", expected=f"at most {limit} bytes", actual="more")
-    return parse_json(text)
-
-
-@contextlib.contextmanager
-def _directory(path: Path) -> Iterator[int]:
-    """Yield a descriptor of the bundle's directory; the directory path itself may be a link, such as `current`."""
-    try:
-        root = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise NotABundleError(
-            path, f"cannot be opened as a directory ({error.strerror})", fix="check the path"
-        ) from None
-    try:
-        yield root
-    finally:
-        os.close(root)
-
-
-def _open_regular(root: int, name: str, path: Path) -> io.BufferedReader:
-    """Open `name` below the directory `root` component by component, following no link; `path` is for messages."""
-    copy = "replace it by a plain file, for example with `cp -rL --no-preserve=links`"
-    *parents, last = name.split("/")
-    with contextlib.ExitStack() as opened:
-        here = root
-        try:
-            for parent in parents:
-                here = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=here)
-                opened.callback(os.close, here)
-            # Non-blocking, because opening a named pipe would otherwise wait forever.
-            file = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=here)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise UnsafeFileError(
-                path / name, f"cannot be opened as a plain file ({error.strerror})", fix=copy
-            ) from None
-    status = os.fstat(file)
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-        os.close(file)
-        actual = f"{status.st_nlink} links" if stat.S_ISREG(status.st_mode) else stat.filemode(status.st_mode)
-        raise UnsafeFileError(
-            path / name, "is not safe to read", expected="a regular file with one link", actual=actual, fix=copy
-        )
-    return os.fdopen(file, "rb")
-
-
-def _walk(root: int, path: Path) -> Iterator[str]:
-    """Yield the names of all non-directories in the bundle. Links count as files, including links to directories."""
-    for folder, folders, files, here in os.fwalk(".", dir_fd=root, follow_symlinks=False):
-        links = [name for name in folders if stat.S_ISLNK(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode)]
-        for name in [*files, *links]:
-            yield os.path.normpath(os.path.join(folder, name))
-        if not files and not folders and folder != ".":
-            raise DamagedFileError(path / folder, "is an empty directory", fix="remove it")
-
-
 def _check_parity(manifest: Manifest, file: Path) -> None:
-    listed = manifest.parity.get("checks")
-    checks = [check if isinstance(check, dict) else {} for check in listed] if isinstance(listed, list) else []
+    checks = manifest.parity.get("checks", [])
     failed = [check.get("name") for check in checks if check.get("passed") is not True]
     if manifest.parity.get("passed") is not True or not checks or failed:
         names = ", ".join(map(str, failed)) or "no report of a passed verification"
@@ -244,10 +281,12 @@ def write_bundle(path: Path, build: Callable[[Path], Manifest], *, replace: bool
         manifest = build(partial)
         names = sorted(str(file.relative_to(partial).as_posix()) for file in partial.rglob("*") if not file.is_dir())
         for name in names:  # external weights are written for their owner only, but a server has a user of its own
-            (partial / name).chmod(partial.stat().st_mode & 0o666)
+            (partial / name).chmod(partial.stat().st_mode & 0o664)
         digests = {
             name: FileDigest(sha256=digest_of_file(partial / name), bytes=(partial / name).stat().st_size)
             for name in names
         }
-        (partial / MANIFEST).write_text(dataclasses.replace(manifest, files=digests).to_json(), encoding="utf-8")
+        data = dataclasses.replace(manifest, files=digests).to_json().encode()
+        (partial / MANIFEST).write_bytes(data)
+        (partial / MANIFEST_DIGEST).write_bytes(digest_line(hashlib.sha256(data).hexdigest()))
         return load_bundle(partial)

@@ -1,7 +1,8 @@
 """The contract between exporter and server: the dataclasses of a bundle's manifest and shortlist, and the conditions
 under which verification covers its graphs.
 
-`export.manifest_parser` reads and checks the JSON. This module uses the standard library only.
+The annotation of a field is its type and its range (`export.manifest_fields`); `export.manifest_parser` reads and
+checks the JSON. This module uses the standard library only.
 """
 
 from __future__ import annotations
@@ -13,10 +14,41 @@ import re
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-FORMAT_VERSION = 9
+from export.manifest_fields import (
+    MAX_FILE_BYTES,
+    MAX_IDS,
+    MAX_SIZE,
+    Axis,
+    Count,
+    Dtype,
+    Figure,
+    Heads,
+    Id,
+    Identifier,
+    Ids,
+    Items,
+    Labels,
+    Languages,
+    Layers,
+    Length,
+    Lineage,
+    Name,
+    Names,
+    Parity,
+    Range,
+    Rate,
+    Scheme,
+    Sha256,
+    Share,
+    Time,
+    Width,
+)
+
+FORMAT_VERSION = 10
 MANIFEST = "manifest.json"
+MANIFEST_DIGEST = "manifest.sha256"  # beside it: one line as `sha256sum` writes it
 TOKENIZER = "tokenizer.json"
 SHORTLIST = "shortlist.json"
 LEAST_WORDS = 4  # candidates kept for every source token
@@ -62,11 +94,11 @@ class StateSpec:
     an output as well.
     """
 
-    name: str
+    name: Name
     kind: StateKind
-    dtype: str
-    shape: tuple[int | str, ...]
-    stride: int = 1
+    dtype: Dtype
+    shape: Annotated[tuple[Width | Axis, ...], Items(5, least=2)]
+    stride: Annotated[int, Range(1, 1 << 12)] = 1
 
     def places(self, positions: int) -> int:
         """Return the length of the growing axis for a number of positions."""
@@ -76,18 +108,18 @@ class StateSpec:
 @dataclass(frozen=True, kw_only=True)
 class GraphSpec:
     role: Role
-    file: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+    file: Name
+    inputs: Names
+    outputs: Names
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantization:
     """The quantization of a variant."""
 
-    scheme: str  # "w8a8-dynamic", "w8a8-static-kv8", …: the exporter's name for the combination of all other fields
-    weight_bits: int
-    block_size: int  # inputs that share a scale; 0: all inputs of an output channel
+    scheme: Scheme  # "w8a8-dynamic", "w8a8-static-kv8", …: the exporter's name for the combination of all other fields
+    weight_bits: Annotated[int, Range(1, 32)]
+    block_size: Annotated[int, Range(0, MAX_SIZE)]  # inputs that share a scale; 0: all inputs of an output channel
     activations: Literal["dynamic", "static", "block"]  # what shares a scale: a row, a product, a block
     kv_cache: Literal["float32", "int8"]
     batch_invariant: bool  # a request's result has the same bits in every batch
@@ -98,18 +130,18 @@ class SchemeMeasurement:
     """The exporter's measurements of one scheme, used to choose among several; fp32 is listed with them. None: not
     applicable to the model, or no references available."""
 
-    scheme: str
-    evaluation_samples: int  # texts with a generated answer, or texts scored
-    exact_match: float | None = None  # share of greedy answers, or of readings by an encoder, equal to those of fp32
-    bleu: float | None = None  # against references
-    bleu_loss: float | None = None  # fp32 minus this scheme
-    nats_per_token: float | None = None  # of given texts, for decoder-only models
-    nats_loss: float | None = None  # this scheme minus fp32
-    equal_tokens: float | None = (
+    scheme: Scheme
+    evaluation_samples: Annotated[int, Range(0, (1 << 31) - 1)]  # texts with a generated answer, or texts scored
+    exact_match: Share | None = None  # share of greedy answers, or of readings by an encoder, equal to those of fp32
+    bleu: Figure | None = None  # against references
+    bleu_loss: Figure | None = None  # fp32 minus this scheme
+    nats_per_token: Figure | None = None  # of given texts, for decoder-only models
+    nats_loss: Figure | None = None  # this scheme minus fp32
+    equal_tokens: Share | None = (
         None  # share of most likely next tokens equal to those of fp32, given the same preceding text
     )
-    tokens_per_s: float  # of decode steps with 32 rows
-    single_stream_tokens_per_s: float  # of decode steps with one row
+    tokens_per_s: Rate  # of decode steps with 32 rows
+    single_stream_tokens_per_s: Rate  # of decode steps with one row
     chosen: bool
 
 
@@ -117,30 +149,30 @@ class SchemeMeasurement:
 class Variant:
     """The graphs of one precision."""
 
-    precision: str
-    graphs: dict[str, GraphSpec]  # by role
-    states: tuple[StateSpec, ...]
+    precision: Identifier
+    graphs: dict[Identifier, GraphSpec]  # by role
+    states: Annotated[tuple[StateSpec, ...], Items(1 << 13)]
     quantization: Quantization | None = None
-    comparison: tuple[SchemeMeasurement, ...] = ()
+    comparison: Annotated[tuple[SchemeMeasurement, ...], Items(32)] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    vocab_size: int
-    max_source_len: int  # tokens, end token included; 0: the model has no source
-    max_target_len: int  # decoder positions, prompt and new tokens together; 0: the model has no decoder
-    max_block: int  # tokens of one `decode` call: 1, or 0 for any number
+    vocab_size: Annotated[int, Range(1, MAX_IDS)]
+    max_source_len: Length  # tokens, end token included; 0: the model has no source
+    max_target_len: Length  # decoder positions, prompt and new tokens together; 0: the model has no decoder
+    max_block: Annotated[int, Range(0, 1)]  # tokens of one `decode` call: 1, or 0 for any number
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
     """Special ids; some may coincide. extra_eos: other tokens that end a response as eos does."""
 
-    pad: int
-    bos: int
-    eos: int
-    unk: int
-    extra_eos: tuple[int, ...] = ()
+    pad: Id
+    bos: Id
+    eos: Id
+    unk: Id
+    extra_eos: Ids = ()
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -151,6 +183,9 @@ class Tokens:
 SOURCE_LANGUAGE, TARGET_LANGUAGE = "source_language", "target_language"
 
 
+SpecialTokens = Annotated[tuple[Id | Identifier, ...], Items(1 << 12)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class SpecialTokenTemplate:
     """Special tokens around the ids of a text: ids, and SOURCE_LANGUAGE and TARGET_LANGUAGE for the languages that a
@@ -159,10 +194,10 @@ class SpecialTokenTemplate:
     languages: the id of each language code; empty when requests name no languages.
     """
 
-    source_prefix: tuple[int | str, ...] = ()
-    source_suffix: tuple[int | str, ...] = ()
-    target_prefix: tuple[int | str, ...] = ()
-    languages: dict[str, int] = dataclasses.field(default_factory=dict)
+    source_prefix: SpecialTokens = ()
+    source_suffix: SpecialTokens = ()
+    target_prefix: SpecialTokens = ()
+    languages: Languages = dataclasses.field(default_factory=dict)
 
     @property
     def source_special_tokens(self) -> tuple[int | str, ...]:
@@ -173,19 +208,19 @@ class SpecialTokenTemplate:
 class AlignmentSpec:
     """The output of `align`: the attention weights of every head of every decoder layer."""
 
-    layers: int
-    heads: int
-    default_layer: int  # 1-based
+    layers: Layers
+    heads: Heads
+    default_layer: Layers  # 1-based
 
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
     """Outputs of `encode` for a text besides the state of each token."""
 
-    width: int  # of a state
+    width: Width  # of a state
     has_pooler: bool = False  # "pooled": one vector per text
-    mask: int | None = None  # the mask token; "place_logprobs" holds the positions listed in "places"
-    labels: tuple[str, ...] = ()  # of "label_logits"
+    mask: Id | None = None  # the mask token; "place_logprobs" holds the positions listed in "places"
+    labels: Labels = ()  # of "label_logits"
     multi_label: bool = False  # each label has an independent probability (sigmoid); otherwise softmax over all labels
     has_token_weights: bool = False  # "token_weights": the weight of each token in the label decision
 
@@ -194,8 +229,10 @@ class Encoding:
 class GoldenVector:
     """The mean token state of a text, as one variant computes it."""
 
-    values: tuple[float, ...]
-    tolerance: float  # largest difference allowed on another machine, relative to the largest value
+    values: Annotated[tuple[Figure, ...], Items(MAX_SIZE, least=1)]
+    tolerance: Annotated[
+        float, Range(1e-9, 1e3)
+    ]  # largest difference allowed on another machine, relative to the largest value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,8 +240,8 @@ class AttentionMaps:
     """The output "KIND_attention" of `attend`: every head of this number of layers."""
 
     kind: AttentionKind
-    layers: int
-    heads: int
+    layers: Layers
+    heads: Heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,39 +251,39 @@ class Golden:
     A model without a decoder has no prompt and no output; it has the golden vector of the source for each precision.
     """
 
-    source: tuple[int, ...]
-    prompt: tuple[int, ...]
-    output: tuple[int, ...]
-    vectors: dict[str, GoldenVector] = dataclasses.field(default_factory=dict)
+    source: Ids
+    prompt: Ids
+    output: Ids
+    vectors: dict[Identifier, GoldenVector] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileDigest:
-    sha256: str
-    bytes: int
+    sha256: Sha256
+    bytes: Annotated[int, Range(0, MAX_FILE_BYTES)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
     """manifest.json. `files` lists every other file by its path with "/" inside the bundle."""
 
-    format_version: int = FORMAT_VERSION
-    architecture: str
+    format_version: Count = FORMAT_VERSION
+    architecture: Identifier
     task: Task
     tokens: Tokens
     template: SpecialTokenTemplate
     limits: Limits
-    variants: tuple[Variant, ...]
+    variants: Annotated[tuple[Variant, ...], Items(8, least=1)]
     golden: Golden
-    lineage: dict[str, Any]
-    parity: dict[str, Any]
-    created: str  # ISO 8601, UTC
+    lineage: Lineage
+    parity: Parity
+    created: Time  # ISO 8601, UTC
     alignment: AlignmentSpec | None = None  # None: no variant has an `align` graph
     encoding: Encoding | None = None  # None: no variant has an `encode` graph, or its states have no description
-    attention_maps: tuple[AttentionMaps, ...] = ()  # (): no variant has an `attend` graph
+    attention_maps: Annotated[tuple[AttentionMaps, ...], Items(3)] = ()  # (): no variant has an `attend` graph
     # A path in `files`; "": no shortlist, and no variant has the graphs `project_shortlist` and `shortlist_logprobs`.
-    shortlist: str = ""
-    files: dict[str, FileDigest] = dataclasses.field(default_factory=dict)
+    shortlist: Name | Literal[""] = ""
+    files: Annotated[dict[Name, FileDigest], Items(1 << 8)] = dataclasses.field(default_factory=dict)
 
     def variant(self, precision: str) -> Variant:
         for variant in self.variants:

@@ -5,6 +5,7 @@ keys and values of `manifest.json`, and ONNX tensors keep the names that the gra
 and checks the result, so a migration leaves unknown values unchanged.
 
     8 (release 0.1.0) -> 9 (release 0.2.0)    standard names for schemes, graph roles, special tokens and attention
+    9 (release 0.2.0) -> 10                   manifest.sha256 beside the manifest, whose values are the same
 
 This module uses the standard library only.
 """
@@ -58,7 +59,12 @@ def from_8(manifest: Json) -> Json:
     return {**_renamed(manifest, ""), "format_version": 9}
 
 
-MIGRATIONS: Mapping[int, Callable[[Json], Json]] = {8: from_8}  # by source version
+def from_9(manifest: Json) -> Json:
+    """Return a format 9 manifest in format 10, without changing the argument."""
+    return {**manifest, "format_version": 10}
+
+
+MIGRATIONS: Mapping[int, Callable[[Json], Json]] = {8: from_8, 9: from_9}  # by source version
 
 
 def migrated(manifest: Json, version: int) -> Json:

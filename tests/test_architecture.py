@@ -38,7 +38,13 @@ _SHARED = tuple(
     if path.stem not in ("__init__", "server")
 )
 _MODEL = tuple(f"model.{path.stem}" for path in sorted((ROOT / "model").glob("*.py")) if path.stem != "__init__")
-_BUNDLE = ("export.bundle", "export.manifest", "export.manifest_migration", "export.manifest_parser")
+_BUNDLE = tuple(
+    f"export.{name}"
+    for name in (
+        *("bundle", "bundle_files", "graph_rules", "onnx_reader"),
+        *("manifest", "manifest_fields", "manifest_migration", "manifest_parser", "manifest_relations"),
+    )
+)
 ROOMS = {
     "model": (*_MODEL, "model.tokenizers"),
     "model.corpus": (),
@@ -46,10 +52,7 @@ ROOMS = {
     "model.reference": _MODEL,
     "model.training": (*_MODEL, "model.corpus"),
     "model.pretrained": (*_MODEL, "model.training", "model.tokenizers"),
-    "export.bundle": _BUNDLE,
-    "export.manifest": _BUNDLE,
-    "export.manifest_migration": _BUNDLE,
-    "export.manifest_parser": _BUNDLE,
+    **dict.fromkeys(_BUNDLE, _BUNDLE),
     "export.sessions": _BUNDLE,
     "export.graphs": _BUNDLE,
     "export.passes": (*_BUNDLE, "export.graphs"),

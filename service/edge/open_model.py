@@ -14,8 +14,8 @@ import weakref
 from functools import partial
 from pathlib import Path
 
-from export.bundle import BundleError, load_manifest, load_shortlist, manifest_digest
-from export.manifest import TOKENIZER, Manifest, Shortlist
+from export.bundle import BundleError, CheckedBundle, check_bundle, load_shortlist, verify_files
+from export.manifest import TOKENIZER, Shortlist
 from glossa.version import VERSION
 from model.tokenizer import Tokenizer, TokenizerError
 from service.config import ServerSettings
@@ -54,8 +54,8 @@ class ModelOpener:
 
     async def _open(self, name: str, path: Path) -> ServedModel:
         settings = self._settings
-        manifest = await asyncio.to_thread(load_manifest, path)
-        digest = await asyncio.to_thread(manifest_digest, path)
+        bundle = await asyncio.to_thread(check_bundle, path, only=())
+        manifest, digest = bundle.manifest, bundle.sha256
         plan = plan_processes(settings, manifest, self._processors)
         fields = {"model": name, "processes": plan.processes, "engines_per_process": plan.engines_per_process}
         logs.event("starting_engines", fields)
@@ -73,7 +73,7 @@ class ModelOpener:
         try:
             if opened.bundle_sha256 != digest:
                 raise StartupError(f"{path} changed while it was opened; fix: start again")
-            tokenizer, shortlist = await asyncio.to_thread(_read, path, manifest)
+            tokenizer, shortlist = await asyncio.to_thread(_read, bundle)
         except BaseException:
             await pool.aclose()
             raise
@@ -119,8 +119,12 @@ class ModelOpener:
         )
 
 
-def _read(path: Path, manifest: Manifest) -> tuple[Tokenizer, Shortlist | None]:
-    """What the edge needs of a bundle's other files."""
+def _read(bundle: CheckedBundle) -> tuple[Tokenizer, Shortlist | None]:
+    """What the edge needs of a bundle's other files. Raises BundleError, TokenizerError."""
+    path, manifest = bundle.path, bundle.manifest
+    stamps = verify_files(path, manifest, only={TOKENIZER, manifest.shortlist})
     vocab_size = manifest.limits.vocab_size
     tokenizer = Tokenizer.load(path / TOKENIZER, vocab_size=vocab_size)
-    return tokenizer, load_shortlist(path / manifest.shortlist, vocab_size=vocab_size) if manifest.shortlist else None
+    shortlist = load_shortlist(path / manifest.shortlist, vocab_size=vocab_size) if manifest.shortlist else None
+    bundle._replace(stamps={**bundle.stamps, **stamps}).check_unchanged()
+    return tokenizer, shortlist

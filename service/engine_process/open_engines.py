@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from export.bundle import BundleError, load_bundle, manifest_digest
+from export.bundle import BundleError, check_bundle
 from export.manifest import TOKENIZER
 from model.tokenizer import Tokenizer, TokenizerError
 from service.decoding.vocabulary import Vocabulary
@@ -80,8 +80,8 @@ def _open(
     checks_batches: bool,
     name: str,
 ) -> OpenedEngines:
-    manifest = load_bundle(path)
-    sha256 = manifest_digest(path)
+    bundle = check_bundle(path)
+    manifest, sha256 = bundle.manifest, bundle.sha256
     if bundle_sha256 not in ("", sha256):
         raise StartupError(f"{path} has another manifest than when the server started; fix: restart the server")
     tokenizer = Tokenizer.load(path / TOKENIZER, vocab_size=manifest.limits.vocab_size)
@@ -94,6 +94,7 @@ def _open(
         single_engine_min_bytes=0 if settings.single_engine_threads else SINGLE_ENGINE_MIN_BYTES,
         single_engine_eagerly=settings.single_engine_threads > 1,
     )
+    bundle.check_unchanged()
     is_cpu = model.choice.provider == CPU
     runners = [model.runner(max_rows=settings.max_rows) for _ in range(settings.engines if is_cpu else 1)]
     _check_answers(model, runners[0])

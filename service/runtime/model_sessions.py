@@ -27,7 +27,7 @@ from service.runtime.sessions import (
     CPU,
     Open,
     Sessions,
-    open_session,
+    graph_opener,
     open_sessions,
     open_single_engine_sessions,
     providers_of,
@@ -124,7 +124,9 @@ class ModelSessions:
         model = cls(manifest, choice, sessions, busy_engines=busy_engines)
         if "attend" in model.variant.graphs:
             file = path / model.variant.graphs["attend"].file
-            model._open_attention = partial(open_graph or open_session, file, providers_of(choice.provider))
+            model._open_attention = partial(
+                open_graph or graph_opener(path, manifest), file, providers_of(choice.provider)
+            )
         graphs = model.variant.graphs
         is_large = manifest.graph_bytes(graphs[single_engine_role(graphs)]) >= single_engine_min_bytes
         if choice.provider == CPU and single_engine_threads > 1 and is_large:

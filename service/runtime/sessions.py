@@ -12,6 +12,7 @@ from typing import Any
 
 import onnxruntime as ort
 
+from export.bundle import read_graph
 from export.manifest import (
     SESSION_CONFIG,
     SESSION_MEM_PATTERN,
@@ -28,6 +29,7 @@ from service.process_memory import give_back_memory
 log = logging.getLogger(__name__)
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 CUDA_PRECISION = "fp16"  # GroupQueryAttention has no fp32 kernel there
 
 SINGLE_ENGINE_ROLES = ("decode", "encode")
@@ -60,7 +62,7 @@ def open_sessions(
     implies the CPU, as CUDA computes in fp16 only.
     available, open_graph: the installed providers and how a graph becomes a session, for tests.
     """
-    open_graph = open_graph or open_session
+    open_graph = open_graph or graph_opener(path, manifest)
     available = available_providers() if available is None else available
     reason = ""
     # With an onnxruntime built for the CPU only, `auto` means the CPU, which is not a fallback.
@@ -93,7 +95,7 @@ def open_single_engine_sessions(path: Path, manifest: Manifest, choice: Executio
     config = {"session.intra_op.allow_spinning": "1", "session.intra_op.spin_duration_us": str(SPIN_US)}
     role = single_engine_role(graphs)
     try:
-        sessions = {role: open_session(path / graphs[role].file, [CPU], threads=threads, config=config)}
+        sessions = {role: graph_opener(path, manifest, threads=threads, config=config)(path / graphs[role].file, [CPU])}
     except Exception as error:  # ONNX Runtime has no common error class
         raise StartupError(
             f"{path}: a graph cannot be opened on {threads} threads: {error}; fix: single_engine_threads 1"
@@ -130,18 +132,31 @@ def run_options(graph_id: int | None) -> Any:
     return options
 
 
-def open_session(
-    file: Path, providers: list[Any], *, threads: int = SESSION_THREADS, config: Mapping[str, str] | None = None
-) -> Any:
-    """A session under the settings that the bundle was verified with; `config` overrides them."""
+def graph_opener(
+    path: Path, manifest: Manifest, *, threads: int = SESSION_THREADS, config: Mapping[str, str] | None = None
+) -> Open:
+    """Opens graphs of a bundle under the settings that it was verified with; `config` overrides them.
+
+    The runtime gets bytes whose digest the manifest has, not a path that may lead to another file by then.
+    """
+
+    def open_graph(file: Path, providers: list[Any]) -> Any:
+        graph = read_graph(path, manifest, file.relative_to(path).as_posix())
+        return _open_session(graph, file.parent, providers, threads, {**SESSION_CONFIG, **(config or {})})
+
+    return open_graph
+
+
+def _open_session(graph: bytes, folder: Path, providers: list[Any], threads: int, config: Mapping[str, str]) -> Any:
+    """folder: of the graph's weights."""
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, SESSION_OPTIMIZATION)
     options.log_severity_level = 3
     options.enable_mem_pattern = SESSION_MEM_PATTERN
-    for key, value in {**SESSION_CONFIG, **(config or {})}.items():
+    for key, value in {**config, WEIGHTS_FOLDER: str(folder)}.items():
         options.add_session_config_entry(key, value)
-    session = ort.InferenceSession(str(file), options, providers=providers)
+    session = ort.InferenceSession(graph, options, providers=providers)
     session.disable_fallback()  # a failed run must raise, not be repeated on another provider
     return session
 

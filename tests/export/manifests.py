@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from onnx import TensorProto, helper
+
 from export.manifest import (
     Golden,
     GraphSpec,
@@ -44,3 +46,32 @@ def a_manifest(**changes):
         created="2026-01-01T00:00:00+00:00",
     )
     return dataclasses.replace(manifest, **changes)
+
+
+TYPES = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "int8": TensorProto.INT8}
+
+
+def a_model(variant, spec):
+    """A graph with the inputs and outputs of a manifest, which copies its first input."""
+    states = {f"{prefix}{state.name}": state for state in variant.states for prefix in ("", "past.", "present.")}
+
+    def value(name):
+        state = states.get(name)
+        if state is None:
+            return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch"])
+        return helper.make_tensor_value_info(name, TYPES[state.dtype], state.shape)
+
+    nodes = [helper.make_node("Identity", [spec.inputs[0]], [name], name=f"copy_{name}") for name in spec.outputs]
+    graph = helper.make_graph(nodes, spec.role, [*map(value, spec.inputs)], [*map(value, spec.outputs)])
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 23)])
+
+
+def fill(directory, manifest=None):
+    """Writes the files of a small manifest, and returns it without their digests."""
+    manifest = manifest or a_manifest()
+    for variant in manifest.variants:
+        for spec in variant.graphs.values():
+            (directory / spec.file).parent.mkdir(exist_ok=True)
+            (directory / spec.file).write_bytes(a_model(variant, spec).SerializeToString())
+    (directory / "tokenizer.json").write_bytes(b"tokenizer.json" * 7)
+    return manifest

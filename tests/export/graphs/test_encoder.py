@@ -125,7 +125,8 @@ def test_another_vector_stops_a_server(tiny_encoder_bundles):
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(tiny_encoder_bundles, tmp_path, change, message):
-    from export.manifest_parser import SchemaError, parse_manifest
+    from export.manifest_fields import SchemaError
+    from export.manifest_parser import parse_manifest
 
     values = json.loads((tiny_encoder_bundles["masked"] / "manifest.json").read_text())
     change(values)

@@ -10,19 +10,20 @@ from model.architectures import SourceModel
 from model.reference.greedy import cross_attention
 from service.engine.scheduler import Scheduler, SchedulerConfig
 from service.runtime.runner import OnnxModel
-from service.runtime.sessions import open_session
+from service.runtime.sessions import graph_opener
 from tests.runner_requests import requests_for, sequence_for
 from tests.tiny import tiny_config, tiny_model
 
 
 def test_attention_session_is_opened_once_on_first_use(tiny_attention_bundle):
     opened: list[str] = []
+    manifest = load_bundle(tiny_attention_bundle)
+    opener = graph_opener(tiny_attention_bundle, manifest)
 
     def open_graph(file, providers):
         opened.append(file.name)
-        return open_session(file, providers)
+        return opener(file, providers)
 
-    manifest = load_bundle(tiny_attention_bundle)
     model = OnnxModel.open(tiny_attention_bundle, manifest, device="cpu", open_graph=open_graph)
     held = model.weight_bytes
     names = ["align", "decode", "encode", "logprobs", "project_shortlist", "shortlist_logprobs"]

@@ -98,7 +98,7 @@ def test_a_second_session_that_cannot_be_opened_is_a_startup_error(path, model, 
     def refuse(*_, **__):
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr("service.runtime.sessions.open_session", refuse)
+    monkeypatch.setattr("service.runtime.sessions._open_session", refuse)
     with pytest.raises(StartupError, match=r"cannot be opened on 2 threads: no memory; fix: single_engine_threads 1"):
         open_single_engine_sessions(path, model.manifest, model.choice, threads=2)
 
