@@ -70,6 +70,7 @@ TOPICS = {
         "drain",
         "hostile-peers",
         "hostile-messages",
+        "hostile-bundles",
         "hardness",
     ),
 }

@@ -61,6 +61,11 @@ def promises(bundle: Path) -> list[Promise]:
             f"hostile-messages {given}",
             f"hostile-messages {given} --messages 0",
         ),
+        Promise(
+            "every hostile bundle is refused before a session exists",
+            f"hostile-bundles {given}",
+            f"hostile-bundles {given} --mutations 100 --servers 2",
+        ),
         Promise("a killed training run resumes bit-identically", "kill-resume", "kill-resume --kills 2"),
     ]
     if load_manifest(bundle).task == "translation":

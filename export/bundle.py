@@ -138,7 +138,8 @@ def check_bundle(path: Path, *, only: Collection[str] | None = None) -> CheckedB
         except RecursionError:
             raise ManifestError(file, "is nested too deeply") from None
     _check_parity(manifest, file)
-    return CheckedBundle(path, manifest, sha256, {MANIFEST: stamp, **verify_files(path, manifest, only=only)})
+    stamps = {} if only is not None and not only else verify_files(path, manifest, only=only)
+    return CheckedBundle(path, manifest, sha256, {MANIFEST: stamp, **stamps})
 
 
 def _current(values: dict[str, Any], file: Path) -> dict[str, Any]:

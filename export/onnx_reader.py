@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5  # wire types
 MAX_MESSAGES = 1 << 17  # in a file: nodes, their attributes, tensors, types, …; 100 layers have about 40,000
+MAX_DEPTH = 24  # of messages inside of each other; a graph in a node of a graph has 12
 MAX_PACKED_BYTES = 1 << 16  # of a list of numbers outside of weights
 
 Message = dict[str, Any]  # by the name of a field; repeated fields are lists, and absent ones are missing
@@ -35,14 +36,16 @@ class Field(NamedTuple):
 
 def read_model(data: bytes) -> Message:
     """Return the ModelProto in `data`; weights are memoryviews of it. Raises WireFormatError."""
-    return _Reader().message(memoryview(data), MODEL)
+    return _Reader().message(memoryview(data), MODEL, MAX_DEPTH)
 
 
 class _Reader:
     def __init__(self) -> None:
         self._messages = 0
 
-    def message(self, data: memoryview, fields: Mapping[int, Field]) -> Message:
+    def message(self, data: memoryview, fields: Mapping[int, Field], depth: int) -> Message:
+        if not depth:
+            raise WireFormatError(f"is nested more than {MAX_DEPTH} deep")
         self._messages += 1
         if self._messages > MAX_MESSAGES:
             raise WireFormatError(f"has more than {MAX_MESSAGES} nodes, attributes, tensors and types")
@@ -64,16 +67,16 @@ class _Reader:
                 if size > end - place:
                     raise WireFormatError(f"ends within its field {field.name}")
                 value, place = data[place : place + size], place + size
-            self._store(found, field, wire, value)
+            self._store(found, field, wire, value, depth - 1)
         return found
 
-    def _store(self, found: Message, field: Field, wire: int, value: Any) -> None:
+    def _store(self, found: Message, field: Field, wire: int, value: Any, depth: int) -> None:
         if wire == BYTES and field.wire != BYTES and field.is_repeated:  # numbers may be packed
             items = _unpacked(value, field)
         elif wire != field.wire:
             raise WireFormatError(f"has a field {field.name} of wire type {wire} instead of {field.wire}")
         elif isinstance(field.read, Mapping):
-            items = [self.message(value, field.read)]
+            items = [self.message(value, field.read, depth)]
         else:
             items = [field.read(value)]
         if field.is_repeated:

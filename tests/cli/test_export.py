@@ -30,7 +30,7 @@ def test_a_quantized_bundle_reports_the_measured_loss_of_its_scheme(trained, tmp
         ("fp32", False),
         ("w8a8-dynamic", True),
     ]
-    assert sorted(path.name for path in out.iterdir()) == ["int8", "manifest.json", "tokenizer.json"]
+    assert sorted(path.name for path in out.iterdir()) == ["int8", "manifest.json", "manifest.sha256", "tokenizer.json"]
     shown = run("verify", out)
     assert "int8: w8a8-dynamic, 8-bit weights" in " ".join(shown.split())
 

@@ -1,5 +1,6 @@
 """The reader of ONNX's wire format, against the library, and on bytes that parsers read differently."""
 
+import itertools
 import random
 
 import pytest
@@ -29,9 +30,9 @@ def test_numbers_may_be_packed_or_not():
     plain, packed = b"\x40\x01\x40\x7f", b"\x42\x02\x01\x7f"  # field 8, ints
     for data in (plain, packed, b"\x40\x01\x42\x01\x7f"):
         attribute = b"\x0a\x04" + data if len(data) == 4 else b"\x0a" + bytes([len(data)]) + data
-        assert onnx_reader._Reader().message(memoryview(attribute)[2:], onnx_reader._ATTRIBUTE)["ints"] == [1, 127]
+        assert onnx_reader._Reader().message(memoryview(attribute)[2:], onnx_reader._ATTRIBUTE, 9)["ints"] == [1, 127]
     negative = b"\x18" + b"\xff" * 9 + b"\x01"
-    assert onnx_reader._Reader().message(memoryview(negative), onnx_reader._ATTRIBUTE)["int"] == -1
+    assert onnx_reader._Reader().message(memoryview(negative), onnx_reader._ATTRIBUTE, 9)["int"] == -1
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,23 @@ def test_messages_are_counted(monkeypatch):
         read_model(a_file().SerializeToString())
     monkeypatch.setattr(onnx_reader, "MAX_PACKED_BYTES", 1)
     with pytest.raises(WireFormatError, match="has 2 bytes of ints, more than 1"):
-        onnx_reader._Reader().message(memoryview(b"\x42\x02\x01\x7f"), onnx_reader._ATTRIBUTE)
+        onnx_reader._Reader().message(memoryview(b"\x42\x02\x01\x7f"), onnx_reader._ATTRIBUTE, 9)
+
+
+def test_messages_inside_of_each_other_are_limited():
+    data = b""
+    for number in itertools.islice(itertools.cycle([0x32, 0x2A, 0x0A]), 3000):  # a graph of an attribute of a node
+        data = bytes([number]) + varint(len(data)) + data
+    with pytest.raises(WireFormatError, match="is nested more than 24 deep"):
+        read_model(b"\x3a" + varint(len(data)) + data)
+
+
+def varint(number):
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*found, number])
 
 
 def test_any_bytes_are_read_or_refused():
