@@ -59,7 +59,7 @@ from export.manifest import FORMAT_VERSION, MANIFEST, MANIFEST_DIGEST, FileDiges
 from export.manifest_fields import SchemaError, shown
 from export.manifest_migration import MIGRATIONS, migrated
 from export.manifest_parser import parse_json, parse_manifest, parse_shortlist
-from model.atomic_write import digest_of_file, new_directory
+from model.atomic_write import Disk, digest_of_file, new_directory
 
 MAX_MANIFEST_BYTES = 4 << 20  # a typical manifest has about 20 kB
 FIRST_WITH_DIGEST = 10  # format version from which a bundle must have a MANIFEST_DIGEST
@@ -264,12 +264,14 @@ def _check_parity(manifest: Manifest, file: Path) -> None:
         raise NotVerifiedError(file, f"verification failed: {names}", fix=fix)
 
 
-def write_bundle(path: Path, build: Callable[[Path], Manifest], *, replace: bool = False) -> Manifest:
+def write_bundle(
+    path: Path, build: Callable[[Path], Manifest], *, replace: bool = False, disk: Disk | None = None
+) -> Manifest:
     """Let `build` fill a hidden directory beside `path`, then add the manifest and rename the directory into place.
 
     build(directory) writes every file except the manifest and returns the manifest; this function fills in its `files`.
     Exceptions from `build` propagate, and no files remain. With `replace`, an earlier bundle at `path` is moved aside
-    first and deleted last. Raises BundleExistsError, or any BundleError from reading the result.
+    first and deleted last. disk: for tests. Raises BundleExistsError, or any BundleError from reading the result.
     """
     path = Path(path)
     taken = path.exists() and (not path.is_dir() or any(path.iterdir()))
@@ -278,7 +280,8 @@ def write_bundle(path: Path, build: Callable[[Path], Manifest], *, replace: bool
         raise BundleExistsError(
             path, "exists already" if (path / MANIFEST).is_file() else "exists and is not a bundle", fix=fix
         )
-    with new_directory(path, replace=taken) as partial:
+    disk = disk or Disk()
+    with new_directory(path, disk, replace=taken) as partial:
         manifest = build(partial)
         names = sorted(str(file.relative_to(partial).as_posix()) for file in partial.rglob("*") if not file.is_dir())
         for name in names:  # external weights are written for their owner only, but a server has a user of its own
@@ -288,6 +291,6 @@ def write_bundle(path: Path, build: Callable[[Path], Manifest], *, replace: bool
             for name in names
         }
         data = dataclasses.replace(manifest, files=digests).to_json().encode()
-        (partial / MANIFEST).write_bytes(data)
-        (partial / MANIFEST_DIGEST).write_bytes(digest_line(hashlib.sha256(data).hexdigest()))
+        disk.write(partial / MANIFEST, data)
+        disk.write(partial / MANIFEST_DIGEST, digest_line(hashlib.sha256(data).hexdigest()))
         return load_bundle(partial)

@@ -2,12 +2,14 @@
 
 ExportError          the model cannot be exported, or its trace has the wrong structure
 ├── ParityError      the graphs do not compute what the model computes; `report` holds every check
+├── FullDiskError    there is no room for the bundle
 └── NoGoldenError    no sample input has an answer that PyTorch and all precisions give
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -23,6 +25,16 @@ class ParityError(ExportError):
         lines = [f"{c['name']}: error {c['max_error']:g} over {c['tolerance']:g} ({c['note']})" for c in failed]
         super().__init__("verification refused the graphs; nothing was written; " + "; ".join(lines))
         self.report = report
+
+
+class FullDiskError(ExportError):
+    """There is no room for the bundle. needed_bytes: at least so many; free_bytes: those that there are."""
+
+    def __init__(self, path: Path, needed_bytes: int, free_bytes: int) -> None:
+        super().__init__(
+            f"{path}: no room for the bundle: at least {needed_bytes} bytes are needed, {free_bytes} are free there; "
+            "nothing was written; fix: free some, or choose a path on another disk"
+        )
 
 
 class NoGoldenError(ExportError):

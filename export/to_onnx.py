@@ -7,16 +7,19 @@ bundle gets its final name. Raises ExportError (`export.export_errors`).
 from __future__ import annotations
 
 import datetime
+import errno
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from export.bundle import write_bundle
-from export.export_errors import ExportError, NoGoldenError, ParityError
+from export.export_errors import ExportError, FullDiskError, NoGoldenError, ParityError
 from export.graphs.tracing import versions
 from export.manifest import SHORTLIST, TOKENIZER, Manifest
 from export.manifest_entries import entries_of
-from export.options import DEFAULTS, ExportOptions, check_exportable, check_options
+from export.options import DEFAULTS, ExportOptions, check_exportable, check_options, scheme_names
+from export.passes.quantization_scheme import SCHEMES
 from export.select_scheme import MAX_SENTENCES, Development
 from export.shortlist import learn_shortlist
 from export.variants import save_variants
@@ -71,6 +74,7 @@ def export_model(
         options = options.with_development(Development(options.texts, (), "the texts given"))
     check_exportable(model, tokenizer)
     check_options(config, options)
+    check_room(out, weights_bytes(model, options))
 
     def build(directory: Path) -> Manifest:
         tokenizer.save(directory / TOKENIZER)
@@ -95,7 +99,38 @@ def export_model(
             shortlist=SHORTLIST if options.parallel else "",
         )
 
-    return write_bundle(out, build, replace=replace)
+    try:
+        return write_bundle(out, build, replace=replace)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        needed_bytes = weights_bytes(model, options)
+        raise FullDiskError(Path(error.filename or out), needed_bytes, free_bytes(out)) from error
+
+
+def weights_bytes(model: Model, options: ExportOptions) -> int:
+    """Return the least number of bytes that exporting a model writes at one time: every parameter once, in each scheme
+    that is saved. Schemes to choose from lie on the disk together."""
+    names = {"fp32"} if options.quantized else set[str]()  # the baseline
+    for precision in options.precisions:
+        is_plain = precision not in options.quantized
+        scheme = options.quantization.scheme
+        names |= {precision} if is_plain else set(scheme_names(precision, scheme, model.config))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return sum(parameters * SCHEMES[name].weight_bits // 8 for name in names)
+
+
+def check_room(out: Path, needed_bytes: int) -> None:
+    """Check, before any work, that the disk of `out` has so many bytes. Raises FullDiskError."""
+    if (free := free_bytes(out)) < needed_bytes:
+        raise FullDiskError(out, needed_bytes, free)
+
+
+def free_bytes(path: Path) -> int:
+    """Return how many bytes may be written where a path is or will be."""
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
 
 
 def save_shortlist(

@@ -80,6 +80,9 @@ class ServerSettings(BaseSettings):
     process_start_timeout_s: PositiveSeconds = Field(
         120.0, description="seconds until an engine process must have opened its bundle"
     )
+    start_timeout_s: PositiveSeconds = Field(
+        300.0, description="seconds until all models must be open; then the server ends"
+    )
     single_engine_threads: int = Field(
         0,
         ge=0,

@@ -15,7 +15,7 @@ class EngineSettings:
 
     engines: of this process, on CPU; a GPU has one. model_engines: of all processes of the model.
     niceness: of the process, as of nice(2). processors: the only ones the process may run on; empty: all.
-    memory_bytes: limit of what it may allocate; 0: none.
+    memory_bytes: limit of what it may allocate; 0: none. opening_bytes: the same, until its bundle is open.
     single_engine_threads and the limits: see `service.config.ServerSettings`.
     """
 
@@ -35,3 +35,4 @@ class EngineSettings:
     niceness: int = 0
     processors: tuple[int, ...] = ()
     memory_bytes: int = 0
+    opening_bytes: int = 0

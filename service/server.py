@@ -107,6 +107,7 @@ class Server:
         self.calls = Calls(self.metrics, settings, self._predicted_s)
         self._preparation = Preparation(settings.tenant_share)
         self._models: list[ServedModel] = []
+        self._opening: dict[str, float] = {}  # since when, by model
         self.health = Health(SERVICES)
         self._ops: OpsServer | None = None
         self._grpc: Any = None
@@ -151,16 +152,25 @@ class Server:
         self._announce(time.monotonic() - began_s)
 
     async def _open_models(self) -> None:
-        """Opens all models concurrently. Raises StartupError when the first fails; `stop` closes those that opened."""
+        """Opens all models concurrently. Raises StartupError when the first fails, or when time is up; `stop` closes
+        those that opened."""
+        limit_s = self.settings.start_timeout_s
 
         async def open_model(name: str, path: Path) -> None:
             logs.event("loading_model", {"model": name, "bundle": str(path)})
+            self._opening[name] = time.monotonic()
             self._models.append(await self._open_model(name, path))
+            del self._opening[name]
 
         try:
-            async with asyncio.TaskGroup() as opening:
+            async with asyncio.timeout(limit_s), asyncio.TaskGroup() as opening:
                 for name, path in self.settings.models.items():
                     opening.create_task(open_model(name, path))
+        except TimeoutError:
+            raise StartupError(
+                f"{', '.join(self._opening)}: not open within {limit_s:g} s; fix: check the storage of the bundles and "
+                "the machine's memory, or raise --start-timeout-s"
+            ) from None
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
 
@@ -287,11 +297,16 @@ class Server:
         return found
 
     def not_ready(self) -> list[str]:
-        waiting = [f"model {model.name}: no engine runs" for model in list(self._models) if not model.pool.is_ready]
+        now_s, limit_s = time.monotonic(), self.settings.start_timeout_s
+        waiting = [
+            f"model {name}: opening {self.settings.models[name]} for {now_s - since_s:.0f} s of at most {limit_s:g} s"
+            for name, since_s in list(self._opening.items())
+        ]
+        waiting += [f"model {model.name}: no engine runs" for model in list(self._models) if not model.pool.is_ready]
         collapse = self._collapse
         if collapse.is_there:
-            limit_s = self.settings.max_backlog_age_s
-            waiting.append(f"calls wait {collapse.age_s:.2g} s before the server sees them, more than {limit_s:g} s")
+            most_s = self.settings.max_backlog_age_s
+            waiting.append(f"calls wait {collapse.age_s:.2g} s before the server sees them, more than {most_s:g} s")
         return [*([] if self.state == "ready" else [self.state]), *self.problems(), *waiting]
 
     def exposition(self) -> tuple[bytes, str]:

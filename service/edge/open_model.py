@@ -7,12 +7,17 @@ that a damaged file brings down is theirs.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import math
 import mmap
 import os
+import threading
 import weakref
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from export.bundle import BundleError, CheckedBundle, check_bundle, load_shortlist, verify_files
 from export.manifest import TOKENIZER, Shortlist
@@ -22,7 +27,7 @@ from service.config import ServerSettings
 from service.edge import logs
 from service.edge.engine_link import EngineLink
 from service.edge.metrics import Metrics, ModelMetrics
-from service.edge.process_plan import ProcessPlan, engine_settings, plan_processes
+from service.edge.process_plan import ProcessPlan, engine_settings, opening_bytes, plan_processes
 from service.edge.process_pool import PoolLimits, ProcessPool
 from service.edge.served_model import ServedModel
 from service.errors import StartupError
@@ -30,6 +35,8 @@ from service.huge_pages import with_huge_pages
 from service.options import MAX_WIDTH
 from service.processors import processors
 from service.wire.messages import Start
+
+T = TypeVar("T")
 
 
 class ModelOpener:
@@ -54,14 +61,14 @@ class ModelOpener:
 
     async def _open(self, name: str, path: Path) -> ServedModel:
         settings = self._settings
-        bundle = await asyncio.to_thread(check_bundle, path, only=())
+        bundle = await _in_thread(check_bundle, path, only=())
         manifest, digest = bundle.manifest, bundle.sha256
         plan = plan_processes(settings, manifest, self._processors)
         fields = {"model": name, "processes": plan.processes, "engines_per_process": plan.engines_per_process}
         logs.event("starting_engines", fields)
         metrics = self._metrics.model(name)
         first, self._next_engine = self._next_engine, self._next_engine + plan.engines
-        start = partial(self._start, name, path, plan, first, metrics)
+        start = partial(self._start, name, path, plan, opening_bytes(settings, manifest), metrics, first)
         limits = PoolLimits(
             rows=settings.max_rows * plan.engines_per_process,
             queued=math.ceil(settings.max_queue / plan.processes),
@@ -73,7 +80,7 @@ class ModelOpener:
         try:
             if opened.bundle_sha256 != digest:
                 raise StartupError(f"{path} changed while it was opened; fix: start again")
-            tokenizer, shortlist = await asyncio.to_thread(_read, bundle)
+            tokenizer, shortlist = await _in_thread(_read, bundle)
         except BaseException:
             await pool.aclose()
             raise
@@ -95,7 +102,15 @@ class ModelOpener:
         )
 
     def _start(
-        self, name: str, path: Path, plan: ProcessPlan, first: int, metrics: ModelMetrics, place: int, digest: str
+        self,
+        name: str,
+        path: Path,
+        plan: ProcessPlan,
+        opening: int,
+        metrics: ModelMetrics,
+        first: int,
+        place: int,
+        digest: str,
     ) -> EngineLink:
         each = plan.engines_per_process
         first += place * each
@@ -104,7 +119,7 @@ class ModelOpener:
             program=VERSION,
             model=name,
             path=str(path),
-            settings=engine_settings(self._settings, plan, place),
+            settings=engine_settings(self._settings, plan, place, opening_bytes=opening),
             first_engine=first,
             bundle_sha256=digest,
             checks_batches=place == 0 and not digest,
@@ -117,6 +132,32 @@ class ModelOpener:
             self._environment,
             tenant_share=self._settings.tenant_share,
         )
+
+
+async def _in_thread(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    """Calls a function that reads files, in a thread that does not hold up the end of the process: storage may hang."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[T] = loop.create_future()
+
+    def settle(done: concurrent.futures.Future[T]) -> None:
+        if result.cancelled():
+            return
+        if error := done.exception():
+            result.set_exception(error)
+        else:
+            result.set_result(done.result())
+
+    def call() -> None:
+        done: concurrent.futures.Future[T] = concurrent.futures.Future()
+        try:
+            done.set_result(function(*arguments, **named))
+        except BaseException as error:
+            done.set_exception(error)
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, done)
+
+    threading.Thread(target=call, name="read-bundle", daemon=True).start()
+    return await result
 
 
 def _read(bundle: CheckedBundle) -> tuple[Tokenizer, Shortlist | None]:

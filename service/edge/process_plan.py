@@ -21,6 +21,12 @@ MAX_SMALL_BYTES = 48 << 20
 """Weights of a model whose engines run in a process each, by default."""
 
 
+OPENING_BYTES, OPENING_FACTOR = 2 << 30, 8
+"""Memory that a process may allocate while it opens a bundle: some, and so many times the bundle's bytes. A small model
+takes 0.1 GB (demo, 4 MB of files); sessions hold their weights at most three times, and the rest is for the logits of
+the first answers. What needs more is no model that an export writes."""
+
+
 class ProcessPlan(NamedTuple):
     """The engine processes of a model. A model on a GPU has one engine, whatever is planned."""
 
@@ -44,6 +50,14 @@ def plan_processes(settings: ServerSettings, manifest: Manifest, found: Processo
     return ProcessPlan(-(-engines // each), min(each, engines))
 
 
+def opening_bytes(settings: ServerSettings, manifest: Manifest) -> int:
+    """The memory of a process until its bundle is open. 0: no limit but that of the settings; the libraries of a GPU
+    reserve far more than they use."""
+    if settings.process_memory_bytes or may_use_gpu(settings):
+        return 0
+    return OPENING_BYTES + OPENING_FACTOR * sum(digest.bytes for digest in manifest.files.values())
+
+
 def may_use_gpu(settings: ServerSettings) -> bool:
     """Whether a GPU may be found by the runtime that is installed. Only an engine process loads that runtime."""
     if settings.device == "cpu" or settings.precision != "auto":
@@ -64,7 +78,9 @@ def weight_bytes(manifest: Manifest, precision: str) -> int:
     return sum(manifest.graph_bytes(graph) for role, graph in graphs.items() if role not in LAZY_ROLES)
 
 
-def engine_settings(settings: ServerSettings, plan: ProcessPlan, place: int) -> EngineSettings:
+def engine_settings(
+    settings: ServerSettings, plan: ProcessPlan, place: int, *, opening_bytes: int = 0
+) -> EngineSettings:
     """What the process of a place opens."""
     shared: Mapping[str, object] = {
         name: getattr(settings, name)
@@ -83,4 +99,5 @@ def engine_settings(settings: ServerSettings, plan: ProcessPlan, place: int) -> 
         niceness=settings.engine_niceness,
         processors=tuple(sorted(set(pinned))) if settings.pin_processes else (),
         memory_bytes=settings.process_memory_bytes,
+        opening_bytes=opening_bytes,
     )

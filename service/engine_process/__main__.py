@@ -77,15 +77,16 @@ def _serve(end: socket.socket, start: Start, table: mmap.mmap) -> None:
         measurements.append(Measurements())
         return measurements[-1]
 
-    opened = open_engines(
-        Path(start.path),
-        start.settings,
-        busy_engines=BusyEngines(table, start.first_engine),
-        new_metrics=new_metrics,
-        bundle_sha256=start.bundle_sha256,
-        checks_batches=start.checks_batches,
-        name=f"engine-{start.model}",
-    )
+    with limits.opening_memory(start.settings.opening_bytes):
+        opened = open_engines(
+            Path(start.path),
+            start.settings,
+            busy_engines=BusyEngines(table, start.first_engine),
+            new_metrics=new_metrics,
+            bundle_sha256=start.bundle_sha256,
+            checks_batches=start.checks_batches,
+            name=f"engine-{start.model}",
+        )
     settle()
     connection.send(
         messages.Opened(

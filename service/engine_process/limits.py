@@ -7,7 +7,7 @@ import ctypes
 import os
 import resource
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -37,6 +37,19 @@ def limit_memory(limit_bytes: int) -> None:
     """Allocations beyond the limit fail: of all private writable memory, as RLIMIT_DATA counts it."""
     if limit_bytes:
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+
+
+@contextlib.contextmanager
+def opening_memory(limit_bytes: int) -> Iterator[None]:
+    """Within the block, allocations beyond the limit fail, too; 0: none. Memory that is already there counts."""
+    least, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if limit_bytes:
+        limits = [limit for limit in (limit_bytes, least) if limit != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (least, hard))
 
 
 def pin_to(processors: Sequence[int]) -> None:

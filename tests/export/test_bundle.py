@@ -32,6 +32,7 @@ from export.manifest import (
     FileDigest,
 )
 from tests.export.manifests import a_manifest, fill
+from tests.full_disk import failures
 
 
 @pytest.fixture
@@ -335,6 +336,20 @@ def test_a_failed_build_leaves_the_old_bundle_and_nothing_else(written):
         write_bundle(written, fails, replace=True)
     assert load_bundle(written).created == a_manifest().created
     assert [p.name for p in written.parent.iterdir()] == ["bundle"]
+
+
+def test_a_bundle_is_replaced_whole_or_not_at_all_whichever_operation_fails(written):
+    def later(directory):
+        return dataclasses.replace(fill(directory), created=LATER)
+
+    seen = []
+    for error in failures(lambda disk: write_bundle(written, later, replace=True, disk=disk)):
+        assert isinstance(error, OSError)
+        seen.append(load_bundle(written).created)
+        assert [path.name for path in written.parent.iterdir()] == ["bundle"]
+    assert seen == [a_manifest().created] * (len(seen) - 1) + [LATER], "the last operation comes after the rename"
+    assert len(seen) == 2 + 7 + 1 + 2 + 1, "two writes, six files and a folder, the directory, two renames, the parent"
+    assert load_bundle(written).created == LATER
 
 
 def test_a_bundle_that_cannot_take_its_name_leaves_the_old_one(written, monkeypatch):

@@ -1,5 +1,7 @@
 """From a model to a bundle: what is in it, for every kind of model, and what is refused before and after."""
 
+import errno
+from typing import NamedTuple
 from unittest import mock
 
 import pytest
@@ -7,10 +9,10 @@ import safetensors.torch
 
 from export import to_onnx, variants
 from export.bundle import BundleExistsError, load_bundle, load_shortlist
-from export.export_errors import ExportError, NoGoldenError, ParityError
+from export.export_errors import ExportError, FullDiskError, NoGoldenError, ParityError
 from export.options import ExportOptions, QuantizationOptions
 from export.select_scheme import Development
-from export.to_onnx import export_bundle, export_model
+from export.to_onnx import export_bundle, export_model, weights_bytes
 from export.verification.checks import Check
 from model.checkpoint import CheckpointError, save_checkpoint, weights_of
 from model.config import TrainConfig
@@ -111,6 +113,37 @@ def test_an_export_without_a_golden_answer_says_so(precisions, fix, tmp_path, mo
         export_model(
             tiny_model(tiny_config("decoder")), tiny_tokenizer(), tmp_path / "out", ExportOptions(precisions=precisions)
         )
+    assert list(tmp_path.iterdir()) == []
+
+
+class DiskUsage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+def test_a_disk_without_room_is_named_before_anything_is_traced(tmp_path, monkeypatch):
+    monkeypatch.setattr(to_onnx, "save_variants", None)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: DiskUsage(1 << 30, 1 << 30, 4096))
+    model = tiny_model(tiny_config("decoder"))
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    needed = weights_bytes(model, ExportOptions(precisions=("fp32",)))
+    assert needed == 4 * parameters
+    quantization = QuantizationOptions(development=Development(TEXTS))
+    both = ExportOptions(precisions=("fp16", "int8"), quantization=quantization)
+    assert weights_bytes(model, both) == (4 + 2 + 4 * 1) * parameters, "the baseline, fp16, four schemes to choose from"
+    with pytest.raises(FullDiskError, match=rf"far/out: no room .* at least {needed} bytes are needed, 4096 are free"):
+        export_model(model, tiny_tokenizer(), tmp_path / "far/out", ExportOptions(texts=TEXTS))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fills_while_it_is_written_to_is_named_with_the_bytes(tmp_path, monkeypatch):
+    def fails(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(to_onnx, "save_variants", fails)
+    with pytest.raises(FullDiskError, match=rf"{tmp_path}/out: no room for the bundle: at least \d+ bytes are needed"):
+        export_model(tiny_model(tiny_config("decoder")), tiny_tokenizer(), tmp_path / "out", ExportOptions(texts=TEXTS))
     assert list(tmp_path.iterdir()) == []
 
 

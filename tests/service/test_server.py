@@ -1,6 +1,7 @@
 import asyncio
 import collections
 import functools
+import re
 import socket
 import ssl
 import urllib.error
@@ -85,8 +86,17 @@ async def test_alive_but_not_ready_while_models_are_opened():
     assert (await asyncio.to_thread(fetch, server.http_port, "/healthz"))[0] == 200
     status, body = await asyncio.to_thread(fetch, server.http_port, "/readyz")
     assert (status, "starting" in body) == (503, True)
+    assert re.search(r"model en-de: opening \S+ for \d+ s of at most 300 s", body), body
     going_on.set()
     assert await starting == "enough"
+
+
+async def test_a_start_that_takes_too_long_ends_with_the_names_of_the_models():
+    async def never(name, path):
+        await asyncio.Event().wait()
+
+    message = await refused(Server(settings(start_timeout_s=0.05), open_model=never))
+    assert "en-de, en: not open within 0.05 s; fix: check the storage of the bundles" in message
 
 
 async def test_ops_port_of_a_running_server():

@@ -1,4 +1,5 @@
 import os
+from dataclasses import replace
 from importlib import metadata
 from typing import Any
 
@@ -7,9 +8,11 @@ import pytest
 from export.manifest import FileDigest, GraphSpec, Variant
 from service.edge.process_plan import (
     MAX_SMALL_BYTES,
+    OPENING_BYTES,
     ProcessPlan,
     engine_settings,
     may_use_gpu,
+    opening_bytes,
     plan_processes,
     weight_bytes,
 )
@@ -145,3 +148,14 @@ def test_pinned_processes_take_the_allowed_processors_in_turn(monkeypatch, allow
     asked, unasked = settings(pin_processes=True), settings()
     assert [engine_settings(asked, plan, place).processors for place in range(plan.processes)] == pinned
     assert {engine_settings(unasked, plan, place).processors for place in range(plan.processes)} == {()}
+
+
+def test_the_memory_for_opening_follows_the_files_and_yields_to_a_setting(wheels):
+    few = model(int8_decode=1000)
+    few = replace(few, files={"int8/decode.onnx": FileDigest(sha256="", bytes=1000)})
+    assert opening_bytes(settings(), few) == OPENING_BYTES + 8000
+    assert opening_bytes(settings(process_memory_bytes=1 << 30), few) == 0
+    wheels.add("onnxruntime-gpu")
+    assert opening_bytes(settings(), few) == 0
+    assert opening_bytes(settings(device="cpu"), few) == OPENING_BYTES + 8000
+    assert engine_settings(settings(), ProcessPlan(1, 1), 0, opening_bytes=7).opening_bytes == 7

@@ -46,6 +46,23 @@ print(resource.getrlimit(resource.RLIMIT_DATA) == before, len(bytearray(1 << 28)
     assert run(code) == f"True {1 << 28}\n"
 
 
+def test_memory_for_opening_is_limited_within_the_block_only():
+    code = """
+try:
+    with limits.opening_memory(1 << 28):
+        bytearray(1 << 28)
+except MemoryError:
+    print("refused")
+with limits.opening_memory(0):
+    print(len(bytearray(1 << 28)))
+limits.limit_memory(1 << 29)
+with limits.opening_memory(1 << 40):
+    print(resource.getrlimit(resource.RLIMIT_DATA)[0] == 1 << 29)
+print(len(bytearray(1 << 28)))
+"""
+    assert run(code) == f"refused\n{1 << 28}\nTrue\n{1 << 28}\n"
+
+
 def test_a_pinned_process_runs_on_its_processors_only():
     chosen = max(os.sched_getaffinity(0))
     assert run(f"limits.pin_to(({chosen},))\nprint(os.sched_getaffinity(0))") == f"{{{chosen}}}\n"
