@@ -52,6 +52,7 @@ OPERATORS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
             "pads": INTS,
             "strides": INTS,
         },
+        "GRU": {"direction": STRING, "hidden_size": INT, "linear_before_reset": INT},
         "Gather": _AXIS,
         "GatherElements": _AXIS,
         "Gelu": {"approximate": STRING},
@@ -62,6 +63,7 @@ OPERATORS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
         "Mod": {"fmod": INT},
         "RMSNormalization": _NORM,
         "ReduceMax": {"keepdims": INT},
+        "ReduceSum": {"keepdims": INT, "noop_with_empty_axes": INT},
         "Reshape": {"allowzero": INT},
         "Scan": {"body": GRAPH, "num_scan_inputs": INT, "scan_input_axes": INTS, "scan_output_axes": INTS},
         "ScatterElements": {"axis": INT, "reduction": STRING},
@@ -212,7 +214,7 @@ class _Rules:
         if "external_data" in tensor or tensor.get("data_location"):
             yield from self._external(tensor, size)
             return
-        numbers = [*tensor.get("float_data", []), *tensor.get("int64_data", [])]
+        numbers = [number for kind in ("float", "int32", "int64") for number in tensor.get(f"{kind}_data", [])]
         actual = len(tensor["raw_data"]) if "raw_data" in tensor else len(numbers) * bits // 8
         if actual != size or ("raw_data" in tensor and numbers):
             yield f"must have {size} bytes for its shape {dims}, got {actual}"

@@ -30,7 +30,7 @@ class Field(NamedTuple):
 
     name: str
     wire: int
-    read: Callable[[Any], Any] | Mapping[int, Field]
+    read: Callable[[Any], Any] | dict[int, Field]
     is_repeated: bool = False
 
 
@@ -75,7 +75,7 @@ class _Reader:
             items = _unpacked(value, field)
         elif wire != field.wire:
             raise WireFormatError(f"has a field {field.name} of wire type {wire} instead of {field.wire}")
-        elif isinstance(field.read, Mapping):
+        elif isinstance(field.read, dict):
             items = [self.message(value, field.read, depth)]
         else:
             items = [field.read(value)]
@@ -89,6 +89,8 @@ class _Reader:
 
 def _varint(data: memoryview, place: int, end: int) -> tuple[int, int]:
     """Return an unsigned number of at most 64 bits and the place after it."""
+    if place < end and data[place] < 128:  # most are short
+        return data[place], place + 1
     value = shift = 0
     while place < end and shift < 70:
         byte = data[place]
@@ -103,7 +105,7 @@ def _varint(data: memoryview, place: int, end: int) -> tuple[int, int]:
 
 
 def _unpacked(data: memoryview, field: Field) -> list[Any]:
-    assert not isinstance(field.read, Mapping)
+    assert not isinstance(field.read, dict)
     if len(data) > MAX_PACKED_BYTES:
         raise WireFormatError(f"has {len(data)} bytes of {field.name}, more than {MAX_PACKED_BYTES}")
     if field.wire == VARINT:
@@ -145,7 +147,7 @@ def _string(name: str, *, is_repeated: bool = False) -> Field:
     return Field(name, BYTES, _text, is_repeated)
 
 
-def _many(name: str, fields: Mapping[int, Field]) -> Field:
+def _many(name: str, fields: dict[int, Field]) -> Field:
     return Field(name, BYTES, fields, True)
 
 
@@ -163,6 +165,7 @@ _TENSOR = {
     1: _int("dims", is_repeated=True),
     2: _int("data_type"),
     4: Field("float_data", FIXED32, _float, True),
+    5: _int("int32_data", is_repeated=True),
     7: _int("int64_data", is_repeated=True),
     8: _string("name"),
     9: Field("raw_data", BYTES, _view),

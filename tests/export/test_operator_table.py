@@ -28,6 +28,7 @@ ALL = tuple(SCHEMES)
 FLOATS = ("fp32", "fp16")
 PLAIN = ("fp32",)
 ONE_LAYER = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+TWO_LAYERS = {"num_decoder_layers": 2}
 OWN: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {  # name: architecture, mechanisms, schemes
     "translation": ("encoder_decoder", {}, ALL),
     "rms, gated": ("encoder_decoder", {"norm": "rms", "gated": True, "activation": "silu", "bias": False}, FLOATS),
@@ -41,7 +42,7 @@ OWN: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {  # name: archite
     "generation": ("decoder", {}, ALL),
     "rotary decoder": ("decoder", {"positions": "rotary", "num_kv_heads": 2, "qk_norm": True, "norm": "rms"}, FLOATS),
     "window": ("decoder", {"positions": "rotary", "sliding_window": 4, "embedding_norm": True}, PLAIN),
-    "compressed": ("decoder", {"compression_stride": 3, "sliding_window": 4, "num_kv_heads": 2}, FLOATS),
+    "compressed": ("decoder", {**TWO_LAYERS, "compression_stride": 3, "sliding_window": 4, "num_kv_heads": 2}, FLOATS),
     "experts": ("decoder", {"num_experts": 3, "experts_per_token": 2}, FLOATS),
     "shaw decoder": ("decoder", {"positions": "shaw", "position_range": 4}, PLAIN),
     "bucketed decoder": ("decoder", {"positions": "bucketed", "position_buckets": 8, "position_range": 16}, PLAIN),
