@@ -98,13 +98,16 @@ class Server:
         *,
         open_model: OpenModel | None = None,
         log_lines_dropped: Callable[[], int] = lambda: 0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """clock: seconds, the clock of deadlines."""
         self.settings, self.state = settings, "starting"
         self.port = self.http_port = 0  # those in use, once started
         self.metrics = Metrics(RPCS, version=VERSION, commit=settings.commit)
         self._log_lines_dropped = log_lines_dropped
         self._open_model = open_model or ModelOpener(settings, self.metrics).open
-        self.calls = Calls(self.metrics, settings, self._predicted_s)
+        self.calls = Calls(self.metrics, settings, self._predicted_s, clock)
+        self._clock = clock
         self._preparation = Preparation(settings.tenant_share)
         self._models: list[ServedModel] = []
         self._opening: dict[str, float] = {}  # since when, by model
@@ -114,11 +117,11 @@ class Server:
         self._collapse = Collapse(settings.max_backlog_age_s)
         self._measuring: asyncio.Task[None] | None = None  # of the backlog
         self._running: list[asyncio.Task[None]] = []  # until the end
-        self._beat_s = time.monotonic()
+        self._beat_s = self._clock()
 
     async def start(self) -> None:
         """Returns when SERVING. Raises StartupError; `stop` then still has to be called."""
-        began_s, settings = time.monotonic(), self.settings
+        began_s, settings = self._clock(), self.settings
         self._ops = OpsServer(settings.http_host, settings.http_port, self)
         self.http_port = self._ops.port
         self._running.append(asyncio.create_task(self._beat()))
@@ -149,7 +152,7 @@ class Server:
         self._measuring = asyncio.create_task(backlog.measure(own_address(settings.host, self.port)))
         self.state = "ready"
         self._show_health()
-        self._announce(time.monotonic() - began_s)
+        self._announce(self._clock() - began_s)
 
     async def _open_models(self) -> None:
         """Opens all models concurrently. Raises StartupError when the first fails, or when time is up; `stop` closes
@@ -231,7 +234,7 @@ class Server:
     async def _beat(self) -> None:
         cpu_s, dropped = 0.0, 0
         while True:
-            self._beat_s = time.monotonic()
+            self._beat_s = self._clock()
             self._note_collapse()
             cpu_s, used_s = time.thread_time(), cpu_s
             dropped, before = self._log_lines_dropped(), dropped
@@ -288,7 +291,7 @@ class Server:
 
     # The threads of the ops port call the four methods that follow.
     def problems(self) -> list[str]:
-        now_s, limit_s = time.monotonic(), self.settings.heartbeat_timeout_s
+        now_s, limit_s = self._clock(), self.settings.heartbeat_timeout_s
         found = []
         if now_s - self._beat_s > limit_s:
             found.append(f"the event loop has not turned for {now_s - self._beat_s:.1f} s")

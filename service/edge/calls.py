@@ -95,13 +95,14 @@ class Calls:
         metrics: Metrics,
         settings: ServerSettings,
         predicted_s: Callable[[Caller], float] = lambda _: 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """predicted_s: see `Pool.predicted_s`; of the model that would answer soonest."""
-        self._metrics, self._settings, self._predicted_s = metrics, settings, predicted_s
-        self.backlog = Backlog()
+        """predicted_s: see `Pool.predicted_s`; of the model that would answer soonest. clock: seconds."""
+        self._metrics, self._settings, self._predicted_s, self._clock = metrics, settings, predicted_s, clock
+        self.backlog = Backlog(clock)
         self._refusals = Refusals(metrics)
         self._resets = ResetLimit(settings.max_resets_per_s)
-        self._open: set[Call] = set()
+        self._open: dict[Call, None] = {}  # oldest first
         self._tenants, self._shares = Tenants(settings), TenantShares(settings.tenant_share)
         self._unread: dict[Call, None] = {}  # of them, those whose message has not come, oldest first
         self._tasks: set[asyncio.Task[Any]] = set()  # each ends when the status of its call is written
@@ -140,7 +141,7 @@ class Calls:
 
     async def run(self, rpc: Rpc, behaviour: Callable[..., Any], context: Any) -> Any:
         """Handles one RPC from start to end: admitted first, and only then is its message read."""
-        began_s, remaining_s = time.monotonic(), context.time_remaining()
+        began_s, remaining_s = self._clock(), context.time_remaining()
         limit_s = self._settings.default_deadline_s if remaining_s is None else remaining_s
         limit_s = min(limit_s, self._settings.max_deadline_s)
         metadata, task = context.invocation_metadata() or (), asyncio.current_task()
@@ -150,7 +151,7 @@ class Calls:
         try:
             admitted = self._admitted(rpc, metadata, began_s, limit_s)
             if not isinstance(admitted, Caller):
-                self._refusals.add(rpc, admitted, time.monotonic() - began_s)
+                self._refusals.add(rpc, admitted, self._clock() - began_s)
                 await abort(context, admitted, ((REQUEST_ID, _ids(metadata)[0]),))
                 return None
             call = Call(rpc, *_ids(metadata), began_s, began_s + limit_s, admitted)
@@ -158,7 +159,7 @@ class Calls:
             self._begin(call)
             return await self._handle(call, behaviour, context)
         except asyncio.CancelledError:
-            if time.monotonic() < began_s + limit_s:
+            if self._clock() < began_s + limit_s:
                 self._count_reset(context.peer())
             raise  # swallowing it leaks memory inside grpc
 
@@ -179,7 +180,7 @@ class Calls:
         except RequestError as failure:
             error = failure
         except asyncio.CancelledError:
-            late = time.monotonic() >= call.deadline_s
+            late = self._clock() >= call.deadline_s
             error = DeadlineExceeded("the deadline passed") if late else Cancelled("the client cancelled the call")
             if call.ended_by is None or call.task is None:
                 raise
@@ -211,7 +212,7 @@ class Calls:
                 timer.end()
 
     def _begin(self, call: Call) -> None:
-        self._open.add(call)
+        self._open[call] = None
         self._shares.enter(call.caller)
         self._idle.clear()
         self._metrics.rpc_started(call.rpc)
@@ -253,12 +254,12 @@ class Calls:
     def _leave(self, call: Call) -> None:
         """A call no longer counts as open."""
         if call in self._open:
-            self._open.discard(call)
+            del self._open[call]
             self._shares.leave(call.caller)
 
     def _count_reset(self, peer: str) -> None:
         """A client has reset a call. The connection of one that resets too many is closed."""
-        if self._resets.reset(peer, time.monotonic()):
+        if self._resets.reset(peer, self._clock()):
             self._metrics.connection_closed()
             fields = {"peer": peer, "max_resets_per_s": self._settings.max_resets_per_s}
             logs.event("too_many_resets", fields, level=logs.WARNING)
@@ -276,7 +277,7 @@ class Calls:
             raise InvalidRequest("request", "is missing: the call ended without a message")
         if message is None:
             raise InvalidRequest("request", "is not a message of this method, or has text that is not UTF-8")
-        if time.monotonic() >= deadline_s:
+        if self._clock() >= deadline_s:
             raise DeadlineExceeded("the deadline passed before the message was read")
         return message  # type: ignore[no-any-return]
 
@@ -285,7 +286,7 @@ class Calls:
         if not self._open:
             self._idle.set()
         code = status_code(error) if error else grpc.StatusCode.OK
-        seconds = time.monotonic() - call.started_s
+        seconds = self._clock() - call.started_s
         self._metrics.rpc_handled(call.rpc, code=code.value[0], seconds=seconds, messages=call.messages)
         if isinstance(error, REJECTIONS) and not (call.is_accepted and isinstance(error, ENDS)):
             self._metrics.request_rejected(error)

@@ -65,13 +65,16 @@ class EngineLink:
         environment: Mapping[str, str],
         start_child: Callable[..., ChildProcess] = ChildProcess,
         tenant_share: float = 0.5,
+        connect: Callable[[], tuple[Any, Any]] = socket_pair,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """table: the descriptor of the table of busy engines. metrics: of the model. tenant_share: see
-        `TenantShares`."""
+        """table: the descriptor of the table of busy engines. metrics: of the model. tenant_share: see `TenantShares`.
+        connect: makes both ends of the connection, sockets or what acts like them. clock: seconds."""
         self.name = name
+        self._clock = clock
         self.receivers: dict[int, EventSink] = {}
         self.beat: Beat | None = None
-        self.heard_s = time.monotonic()
+        self.heard_s = clock()
         self.pace = AnswerPace(self.heard_s)
         self.shares, self.tenant_paces = TenantShares(tenant_share), TenantPaces(self.pace)
         self._callers: dict[int, Caller] = {}  # of unfinished requests by ticket
@@ -84,7 +87,7 @@ class EngineLink:
         self._cancels: list[int] = []
         self._unsent: collections.deque[bytes] = collections.deque()
         self._is_full = False  # the socket, when it was last written to
-        self._end, theirs = socket_pair()
+        self._end, theirs = connect()
         files = (theirs.fileno(), table)
         try:
             self.child = start_child(name, MODULE, [*map(str, files), str(os.getpid())], files, environment)
@@ -117,7 +120,7 @@ class EngineLink:
     def submit(self, ticket: int, request: Request, sink: EventSink) -> None:
         """Sends a request with this turn's message."""
         if not self.receivers:
-            self.pace.resume(time.monotonic())
+            self.pace.resume(self._clock())
         self.receivers[ticket] = sink
         self._callers[ticket] = request.caller
         self.shares.enter(request.caller)
@@ -199,7 +202,7 @@ class EngineLink:
                 if not data:
                     self.end("exited")
                     return
-                self.heard_s = time.monotonic()
+                self.heard_s = self._clock()
                 self._take(decode_from_engine(data))
                 if self.end_reason is not None:
                     return

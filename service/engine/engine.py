@@ -168,12 +168,16 @@ class Engine:
         except _Abandoned:
             log.warning("an abandoned turn came back; its requests have ended")
         except BaseException:
-            log.exception("the engine's thread died")
-            self._is_dead = True
-            with self._ownership:
-                self._end_all(InternalFailure)
+            self.fail()
         finally:
             self._runner.mark_idle()
+
+    def fail(self) -> None:
+        """Ends the engine and its requests after an exception that `turn` raised, which is being handled."""
+        log.exception("the engine's thread died")
+        self._is_dead = True
+        with self._ownership:
+            self._end_all(InternalFailure)
 
     def _compute(self, step: StepPlan) -> StepOutput:
         """The only blocking part of a turn. `close` may take over meanwhile, if it does not come back."""

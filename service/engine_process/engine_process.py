@@ -68,7 +68,15 @@ class Connection:
 class EngineProcess:
     """Serves the requests of the edge until it asks for the end, or has ended itself. measurements: of each engine."""
 
-    def __init__(self, connection: Connection, opened: OpenedEngines, measurements: list[Measurements]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        opened: OpenedEngines,
+        measurements: list[Measurements],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """clock: seconds, the clock of deadlines."""
+        self._clock = clock
         self._connection, self._opened, self._measurements = connection, opened, measurements
         self._group = EngineGroup(opened.engines)
         self._slow = FairExecutor(SLOW_THREADS, "prepare")
@@ -88,8 +96,8 @@ class EngineProcess:
         self._group.start(self._deliver, intake=self._intake if is_single else None)
         wait: Callable[[float], object] = self._is_closing.wait if is_single else self._intake
         while not self._is_closing.is_set():
-            wait(max(0.0, self._next_beat_s - time.monotonic()))
-            if time.monotonic() >= self._next_beat_s:
+            wait(max(0.0, self._next_beat_s - self._clock()))
+            if self._clock() >= self._next_beat_s:
                 self._beat()
         self._slow.close()
         self._group.close()
@@ -152,7 +160,7 @@ class EngineProcess:
         os.eventfd_write(self._wake, 1)
 
     def _prepare(self, ticket: int, request: Request) -> None:
-        if request.deadline_s is not None and time.monotonic() >= request.deadline_s:
+        if request.deadline_s is not None and self._clock() >= request.deadline_s:
             self._end(ticket, DeadlineExceeded("the deadline passed before the request was prepared; allow more time"))
         else:
             self._submit(ticket, request)
@@ -188,7 +196,7 @@ class EngineProcess:
         self._connection.send(Turn(index, state, *split_events(events), self._measurements[index].take()))
 
     def _beat(self) -> None:
-        self._next_beat_s = time.monotonic() + BEAT_S
+        self._next_beat_s = self._clock() + BEAT_S
         self._connection.send(
             Beat(
                 states=[_state(engine) for engine in self._opened.engines],
