@@ -60,6 +60,7 @@ TOPICS = {
         "quantised-quality",
     ),
     "promises": (
+        "simulate",
         "invariance",
         "soak",
         "kill-resume",

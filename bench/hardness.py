@@ -66,6 +66,11 @@ def promises(bundle: Path) -> list[Promise]:
             f"hostile-bundles {given}",
             f"hostile-bundles {given} --mutations 100 --servers 2",
         ),
+        Promise(
+            "no promise is broken in thousands of simulated servers, with every end a request can have",
+            "simulate",
+            "simulate --seeds 200",
+        ),
         Promise("a killed training run resumes bit-identically", "kill-resume", "kill-resume --kills 2"),
     ]
     if load_manifest(bundle).task == "translation":

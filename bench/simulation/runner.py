@@ -1,0 +1,233 @@
+"""A runner that costs virtual time and hardly any other: the next token of a row is looked up by what the row has read.
+
+A row remembers a number for each position, which depends on its source and all tokens up to there. So a copy, a load or
+a row that went wrong gives other tokens, and the right answer to a greedy request is known without the engine
+(`greedy_answer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from export.manifest import Limits
+from service.cache_layout import CacheLayout
+from service.encoder_request import EncoderOutput
+from service.request import Request
+from service.step import StepOutput, StepPlan, TurnOutput
+
+EOS = 2
+LINES = 509  # different distributions
+FAULTS = ("raises", "is not finite", "kills its thread")
+"""What can become of a turn beside an answer."""
+
+
+class Table:
+    """Distributions over a vocabulary, each with its tokens from the most to the least likely."""
+
+    def __init__(self, vocab_size: int) -> None:
+        logits_LV = np.random.default_rng(vocab_size).normal(0.0, 2.0, (LINES, vocab_size)).astype(np.float32)
+        logits_LV[:, EOS] += 1.2
+        logits_LV[:, [0, 1, 3]] = -30.0
+        self.logprobs_LV = logits_LV - np.log(np.exp(logits_LV.astype(np.float64)).sum(1, keepdims=True))
+        self.logprobs_LV = self.logprobs_LV.astype(np.float32)
+        ids_LV = np.argsort(-self.logprobs_LV, axis=1, kind="stable")
+        self.ids: list[list[int]] = ids_LV.tolist()
+        self.scores: list[list[float]] = np.take_along_axis(self.logprobs_LV, ids_LV, axis=1).tolist()
+        self.first = [[ids[0]] for ids in self.ids]
+        self.first_scores = [[scores[0]] for scores in self.scores]
+
+
+def begun(source: Sequence[int]) -> int:
+    """The number of a row that has read nothing but its source."""
+    number = 7
+    for token in source:
+        number = following(number, token)
+    return number
+
+
+def following(number: int, token: int) -> int:
+    """The number after one more token."""
+    return (number * 31 + token * 2654435761 + 1) & 0xFFFFFFFF
+
+
+def greedy_answer(table: Table, request: Request) -> tuple[int, ...]:
+    """The tokens of a greedy answer, whatever the request's neighbours."""
+    number, tokens = begun(request.source), list[int]()
+    for token in request.prompt:
+        number = following(number, token)
+    while len(tokens) < request.max_tokens and EOS not in tokens:
+        tokens.append(table.ids[number % LINES][0])
+        number = following(number, tokens[-1])
+    return tuple(tokens)
+
+
+class ScriptedFailure(RuntimeError):
+    """A turn that a seed wants to fail."""
+
+
+class SimulatedRunner:
+    """See `service.step.Runner` and `DeferredOutputs`.
+
+    next_fault: one of FAULTS or None, for each turn. spend: takes the seconds that a turn lasts. report: takes what is
+    wrong with a plan.
+    """
+
+    eos_ids = (EOS,)
+
+    def __init__(
+        self,
+        table: Table,
+        limits: Limits,
+        layout: CacheLayout,
+        *,
+        max_rows: int,
+        step_s: float,
+        next_fault: Callable[[], str | None],
+        spend: Callable[[float], None],
+        report: Callable[[str], None],
+    ) -> None:
+        self.table, self.limits, self.layout, self.max_rows = table, limits, layout, max_rows
+        self._step_s, self._next_fault, self._spend, self._report = step_s, next_fault, spend, report
+        self._rows: list[list[int]] = []  # by position
+        self._kept: dict[int, list[int]] = {}  # of the prefix cache, by slot
+        self._parked: dict[int, list[list[int]]] = {}  # by slot
+        self._lines: list[int] = []  # of the last turn
+
+    def reset(self) -> None:
+        self._rows = []
+
+    def mark_idle(self) -> None: ...
+
+    def run(self, plan: StepPlan) -> StepOutput:
+        try:
+            return self._run(plan)
+        except ScriptedFailure:
+            raise
+        except Exception as error:
+            self._report(f"a plan cannot be executed: {error!r}")
+            raise
+
+    def _run(self, plan: StepPlan) -> StepOutput:
+        fault = self._next_fault()
+        prefill = sum([len(new.source) for new in plan.new_rows])
+        prefill += sum([len(chunk.tokens) for chunk in plan.prefill_chunks])
+        step_s = self._step_s * (1 + plan.rows / 16)
+        prefill_s = self._step_s * prefill / 32
+        if fault == "raises":
+            self._spend(prefill_s)
+            raise ScriptedFailure("the graph failed")
+        if fault == "kills its thread":
+            raise SystemExit("the thread was ended")
+        self._place(plan)
+        lines = [row[-1] for row in self._feed(plan)] if plan.tokens else []
+        extra = self._extra(plan, lines, step_s)
+        token_lines: dict[int, Sequence[int]] = {0: range(1 + len(extra))} if extra else {}
+        for draft in plan.drafts:
+            row = self._rows[draft.row]
+            del row[draft.start + 1 :]
+            token_lines[draft.row] = range(len(lines), len(lines) + len(draft.tokens))
+            for token in draft.tokens:
+                row.append(following(row[-1], token))
+                lines.append(row[-1])
+        self._lines = [line % LINES for line in lines]
+        self._spend(prefill_s + step_s * (1 + len(extra) + len(plan.drafts)))
+        return self._output(plan, token_lines, extra, prefill_s, step_s, is_finite=fault != "is not finite")
+
+    def _place(self, plan: StepPlan) -> None:
+        del self._rows[plan.rows_before :]
+        self._parked = {slot: rows for slot, rows in self._parked.items() if slot in plan.slots}
+        for parked in plan.parked:
+            self._parked[parked.slot] = [self._rows[row][: parked.target_len + 1] for row in parked.rows]
+        before = list(self._rows)
+        self._rows += [[0] for _ in range(plan.rows - len(self._rows))]
+        del self._rows[plan.rows :]
+        for copy in plan.copies:
+            self._rows[copy.target] = before[copy.source][: copy.stop + 1]
+        for resumed in plan.resumed:
+            for place, line in resumed.lines.items():
+                self._rows[place] = list(self._parked[resumed.slot][line])
+        for new in plan.new_rows:
+            self._rows[new.row] = [begun(new.source)]
+        for load in plan.prefix_loads:
+            row, kept = self._rows[load.row], self._kept[load.slot]
+            assert len(row) == load.start + 1, "a chunk of the prefix cache does not continue its row"
+            assert kept[load.start] == row[-1], "a chunk of the prefix cache follows another beginning"
+            row += kept[load.start + 1 :]
+        for chunk in plan.prefill_chunks:
+            row = self._rows[chunk.row]
+            del row[chunk.start + 1 :]
+            for token in chunk.tokens:
+                row.append(following(row[-1], token))
+        for save in plan.prefix_stores:
+            self._kept[save.slot] = self._rows[save.row][: save.start + save.count + 1]
+
+    def _feed(self, plan: StepPlan) -> Iterator[list[int]]:
+        for place, (row, token, start) in enumerate(zip(self._rows, plan.tokens, plan.starts, strict=True)):
+            assert start < len(row), "a row lacks positions before its input"
+            del row[start + 1 :]
+            if place in plan.prefilling_rows:
+                yield [0]
+            else:
+                row.append(following(row[-1], token))
+                yield row
+
+    def _extra(self, plan: StepPlan, lines: list[int], step_s: float) -> list[int]:
+        """Inputs of the extra steps of the only row."""
+        extra: list[int] = []
+        most = min(plan.extra_greedy_steps, int(plan.extra_greedy_s / step_s))
+        while len(extra) < most and (token := self.table.ids[lines[-1] % LINES][0]) != EOS:
+            extra.append(token)
+            lines.append(following(lines[-1], token))
+            self._rows[0].append(lines[-1])
+        return extra
+
+    def _output(
+        self,
+        plan: StepPlan,
+        token_lines: dict[int, Sequence[int]],
+        extra: list[int],
+        prefill_s: float,
+        step_s: float,
+        *,
+        is_finite: bool,
+    ) -> StepOutput:
+        table, lines, top_k = self.table, self._lines, plan.top_k
+        if plan.is_scored:
+            ids, scores = [table.ids[line][:top_k] for line in lines], [table.scores[line][:top_k] for line in lines]
+        else:
+            ids, scores = [table.first[line] for line in lines], [table.first_scores[line] for line in lines]
+        if not is_finite and scores:
+            scores[0] = [float("nan")] * len(scores[0])
+        return TurnOutput(
+            rows=len(plan.tokens),
+            is_ranked=plan.is_scored,
+            top_ids=ids,
+            top_scores=scores,
+            deferred=self,
+            token_lines=token_lines,
+            extra_tokens=extra,
+            encoder_outputs={
+                new.row: EncoderOutput(vector=np.array(new.source, np.float32))
+                for new in plan.new_rows
+                if new.encoder_request is not None
+            },
+            prefill_s=prefill_s,
+            step_s=step_s,
+            draft_s=[step_s] * len(plan.drafts),
+        ).step()
+
+    def logprobs(self, row: int, line: int) -> np.ndarray:
+        found: np.ndarray = self.table.logprobs_LV[self._lines[line]]
+        return found
+
+    def logsumexp(self, row: int, line: int) -> float:
+        return 3.0
+
+    def cross_attention(self, row: int, tokens: Sequence[int]) -> Any:
+        raise NotImplementedError
+
+    def attention(self, source: Sequence[int], tokens: Sequence[int], kinds: Sequence[str]) -> Any:
+        raise NotImplementedError

@@ -1,0 +1,192 @@
+"""What gRPC does between a client and `Calls`: deadlines, cancellations, flow control, the end of the server.
+
+A client's plan (`CallPlan`) is fixed before its call begins. Handlers get a context as those of `grpc.aio`: a call ends
+once, and everything after its end is a violation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import grpc
+from google.protobuf.message import Message
+from google.rpc import error_details_pb2, status_pb2
+
+from bench.simulation.ledger import Ledger
+from bench.simulation.loop import SimulatedLoop
+from service.edge.calls import REQUEST_ID, Calls
+from service.edge.metrics import Rpc
+
+STATUS_DETAILS = "grpc-status-details-bin"
+
+
+class CallPlan(NamedTuple):
+    """A client's call. Times are seconds from its beginning.
+
+    message: None for bytes that are no message; EOF for a call that ends without one. message_s: None: it never comes.
+    leaves_s: when the client goes away. reads_s: how long it takes for each message of a stream; None: it reads none.
+    """
+
+    name: str
+    rpc: Rpc
+    message: Message | object | None
+    message_s: float | None
+    timeout_s: float | None
+    leaves_s: float | None = None
+    reads_s: float | None = 0.0
+    metadata: tuple[tuple[str, str], ...] = ()
+
+
+class Context:
+    """See `grpc.aio.ServicerContext`, as far as `Calls` uses it."""
+
+    def __init__(self, plan: CallPlan, loop: SimulatedLoop, ledger: Ledger) -> None:
+        self.plan, self._loop, self._ledger = plan, loop, ledger
+        self.began_s = loop.time()
+        self.end: tuple[str, str] | None = None
+        self._has_metadata = False
+        self._message: asyncio.Future[Any] = loop.create_future()
+        if plan.message_s is not None:
+            loop.call_later(plan.message_s, self._deliver)
+
+    def _deliver(self) -> None:
+        if not self._message.done():
+            self._message.set_result(self.plan.message)
+
+    def time_remaining(self) -> float | None:
+        timeout_s = self.plan.timeout_s
+        return None if timeout_s is None else max(0.0, self.began_s + timeout_s - self._loop.time())
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ((REQUEST_ID, self.plan.name), *self.plan.metadata)
+
+    async def read(self) -> Any:
+        return await self._message
+
+    async def send_initial_metadata(self, metadata: Any) -> None:
+        self._check_open("initial metadata")
+        if self._has_metadata:
+            self._ledger.break_promise(f"call {self.plan.name}: initial metadata were sent twice")
+        self._has_metadata = True
+
+    async def write(self, message: Message) -> None:
+        self._check_open("a message")
+        if self.plan.reads_s is None:
+            await self._loop.create_future()  # until its handler gives up
+        elif self.plan.reads_s:
+            await asyncio.sleep(self.plan.reads_s)
+
+    def set_trailing_metadata(self, trailers: Any) -> None:
+        self._check_open("trailing metadata")
+
+    async def abort(self, code: grpc.StatusCode, details: str, trailing: tuple[tuple[str, Any], ...]) -> None:
+        reason = next((_reason(value) for key, value in trailing if key == STATUS_DETAILS), "")
+        self.finish(code.name, f"{reason}: {_kind(details)}")
+        raise grpc.aio.AbortError
+
+    def finish(self, code: str, reason: str) -> None:
+        """The call ends."""
+        self._check_open("an end")
+        if self.end is None:
+            self.end = code, reason
+            self._ledger.end(self.plan.name, code, reason)
+
+    def _check_open(self, what: str) -> None:
+        if self.end is not None:
+            self._ledger.break_promise(f"call {self.plan.name} got {what} after its end {self.end}")
+
+
+@functools.lru_cache(maxsize=4096)
+def _reason(status: bytes) -> str:
+    """The reason in the details of a status."""
+    info = error_details_pb2.ErrorInfo()
+    for detail in status_pb2.Status.FromString(status).details:
+        if detail.Unpack(info):
+            return str(info.reason)
+    return ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _kind(message: str) -> str:
+    """The first words of a message, without its values."""
+    return " ".join(re.sub(r"call-\d+|[\d.]+", "#", message).split()[:6])
+
+
+class Transport:
+    """The calls of one server, and its `grpc.aio.Server` as far as `Server.stop` uses it."""
+
+    def __init__(
+        self, loop: SimulatedLoop, calls: Calls, behaviours: Callable[[str], Callable[..., Any]], ledger: Ledger
+    ) -> None:
+        self.calls, self._loop, self._behaviours, self._ledger = calls, loop, behaviours, ledger
+        self.handlers: dict[asyncio.Task[None], None] = {}  # in their order, which that of a set would not be
+        self.is_stopping = False
+
+    def begin(self, plan: CallPlan) -> None:
+        """A call arrives."""
+        context = Context(plan, self._loop, self._ledger)
+        if self.is_stopping:
+            context.finish("UNAVAILABLE", "connection closed")
+            return
+        handler = self._loop.create_task(self._handle(context))
+        self.handlers[handler] = None
+        timers = []
+        if plan.timeout_s is not None:
+            timers.append(self._loop.call_later(plan.timeout_s, self._cut, handler, context, "DEADLINE_EXCEEDED"))
+        if plan.leaves_s is not None:
+            timers.append(self._loop.call_later(plan.leaves_s, self._cut, handler, context, "CANCELLED"))
+
+        def done(_: object) -> None:
+            self.handlers.pop(handler, None)
+            for timer in timers:
+                timer.cancel()
+            if context.end is None:
+                self._cut_off(context)
+
+        handler.add_done_callback(done)
+
+    def _cut(self, handler: asyncio.Task[None], context: Context, code: str) -> None:
+        """The call ends without the handler."""
+        if context.end is None:
+            context.finish(code, "by the client")
+            handler.cancel()
+
+    async def _handle(self, context: Context) -> None:
+        rpc = context.plan.rpc
+        try:
+            response = await self.calls.run(rpc, self._behaviours(rpc.method), context)
+        except grpc.aio.AbortError:
+            return
+        except asyncio.CancelledError:
+            if context.end is None:
+                self._cut_off(context)
+            return
+        except Exception as error:
+            self._ledger.break_promise(f"call {context.plan.name}: {error!r}")
+            context.finish("UNKNOWN", "")
+            return
+        if (response is None) == (rpc.type == "unary"):
+            self._ledger.break_promise(f"call {context.plan.name} ended without its response")
+        context.finish("OK", "")
+
+    def _cut_off(self, context: Context) -> None:
+        """gRPC would end the call as CANCELLED, which no client tries again."""
+        self._ledger.break_promise(f"call {context.plan.name} was cut off by the server's end")
+        context.finish("CANCELLED", "by the server's end")
+
+    async def close_connections(self) -> None:
+        """Takes no calls any more."""
+        self.is_stopping = True
+
+    async def stop(self, grace_s: float | None) -> None:
+        """Ends the calls that are open."""
+        assert grace_s is None, "the server has drained before"
+        for handler in list(self.handlers):
+            handler.cancel()
