@@ -96,6 +96,8 @@ class Context:
         self._check_open("an end")
         if self.end is None:
             self.end = code, reason
+            if not self._message.done():
+                self._message.set_result(grpc.aio.EOF)
             self._ledger.end(self.plan.name, code, reason)
 
     def _check_open(self, what: str) -> None:

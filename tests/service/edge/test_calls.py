@@ -21,11 +21,12 @@ from bench.lean_client import (
 )
 from glossa.v1 import glossa_pb2 as pb
 from service.answer_pace import MARGIN
-from service.edge.calls import Call
+from service.edge.calls import Call, Calls
+from service.edge.metrics import Metrics
 from service.edge.servicer import RPCS
 from service.errors import Cancelled, DeadlineExceeded, InternalFailure, Overloaded, ShuttingDown
 from service.request import Caller, Priority, TextDelta
-from tests.edge import ANSWER, failure, method, running
+from tests.edge import ANSWER, failure, method, running, settings
 
 TEXT = "the small red house"
 
@@ -409,3 +410,38 @@ async def test_one_tenant_cannot_take_all_open_requests_from_others(channel_to):
             call.cancel()
         await edge.server.calls.idle()
         await method(channel, "Translate")(text=TEXT, metadata=abuser)
+
+
+class SilentContext:
+    """Of a call whose message does not come."""
+
+    def __init__(self):
+        self.message = asyncio.get_running_loop().create_future()
+        self.reads = asyncio.Event()
+
+    def time_remaining(self):
+        return 60.0
+
+    def invocation_metadata(self):
+        return ()
+
+    def peer(self):
+        return "ipv4:127.0.0.1:1"
+
+    async def read(self):
+        self.reads.set()
+        return await self.message
+
+
+async def test_a_read_is_left_to_end_by_itself_when_its_call_is_cancelled():
+    calls = Calls(Metrics(RPCS), settings())
+    context = SilentContext()
+    call = asyncio.create_task(calls.run(RPCS[0], pytest.fail, context))
+    await context.reads.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert calls.is_idle
+    assert not context.message.cancelled(), "grpc would never free what the read has allocated"
+    context.message.set_exception(RuntimeError("the call has ended"))  # nobody waits for it
+    await asyncio.sleep(0)
