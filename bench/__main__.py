@@ -63,6 +63,7 @@ TOPICS = {
         "simulate",
         "invariance",
         "soak",
+        "leaks",
         "kill-resume",
         "process-answers",
         "process-faults",

@@ -1,29 +1,35 @@
-"""Soak test of a real server with many clients: answers equal those of single requests; rows and memory are released.
+"""Soak test of a real server: answers equal those of single requests, rows are released, memory does not grow.
 
-
-1. Each sentence singly, then all of them from many concurrent clients: every answer must be identical, token for token.
-   Steps taken are compared with the longest answer and the sum of all.
-2. Requests with random cancellations: afterwards no row is live and no request waits, and resident memory is compared
-   with what it was after the first quarter.
-
---mixed: requests alternate between beams, samples, penalties, bans and grammars; greedy otherwise.
+1. Each sentence singly, then all of them from many concurrent clients, as beams, samples, penalties, bans and grammars
+   in turn: every answer must be identical, token for token.
+2. 100,000 mixed requests, some cancelled, late or invalid (`bench.mixed_load`): afterwards no row is live and no
+   request waits. The resident memory of the server and of its engine processes is read throughout, and how much it
+   grows for each request over the last half is estimated by least squares, with its 95 % interval; errors that follow
+   each other count as fewer.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
+import itertools
+import math
+import os
 import random
-import statistics
+import resource
 import sys
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from bench.case import case
-from cli.local_server import fetch, resident_bytes, samples, serving
+from bench.case import Flag, case
+from bench.measure import Verdict, report
+from bench.mixed_load import MixedLoad, Shares
+from bench.process_tree import children
+from bench.sentences import sentence_pairs
+from cli.local_server import fetch, samples, serving
 from glossa.client import AsyncClient
 
-GREEDY: list[dict[str, Any]] = [{}]
 MIXED: list[dict[str, Any]] = [
     {},
     {"beam_size": 4},
@@ -36,87 +42,120 @@ MIXED: list[dict[str, Any]] = [
     {"phrases": ["und"], "beam_size": 4},
     {"stop": ["e", "."]},
 ]
+SAMPLES = 200  # of memory, over all requests
+GROWTH_BAR = 5.0  # bytes per request
 
 
-def gauge(exposition: str, name: str) -> float:
-    """The sum of a metric over its labels."""
-    return sum(samples(exposition, name))
+class Growth(NamedTuple):
+    """Bytes per request, and the half width of its 95 % interval."""
+
+    slope: float
+    margin: float
+
+    def __str__(self) -> str:
+        return f"{self.slope:.2f} ± {self.margin:.2f}"
 
 
-async def alone_and_together(
-    client: AsyncClient, ops: str, texts: list[str], clients: int, kinds: list[dict[str, Any]]
-) -> dict[str, float]:
-    asked = [(text, {**kinds[number % len(kinds)], "include_tokens": True}) for number, text in enumerate(texts)]
-    alone = [await client.translate(text, **options) for text, options in asked]
-    before = gauge(fetch(f"{ops}/metrics"), "glossa_decode_step_seconds_count")
-    gate = asyncio.Semaphore(clients)
-
-    async def ask(text: str, options: dict[str, Any]) -> tuple[int, ...]:
-        async with gate:
-            return (await client.translate(text, **options)).tokens
-
-    together = await asyncio.gather(*(ask(text, options) for text, options in asked))
-    steps = gauge(fetch(f"{ops}/metrics"), "glossa_decode_step_seconds_count") - before
-    lengths = [answer.generated_tokens for answer in alone]
-    differing = sum(answer.tokens != tokens for answer, tokens in zip(alone, together, strict=True))
-    return {"answers": len(texts), "differing": differing, "steps": steps, "longest": max(lengths), "sum": sum(lengths)}
-
-
-async def cancel_at_random(
-    client: AsyncClient, texts: list[str], requests: int, clients: int, seed: int, kinds: list[dict[str, Any]]
-) -> int:
-    """How many requests were cancelled."""
-    rng = random.Random(seed)
-    gate = asyncio.Semaphore(clients)
-    cancelled = 0
-
-    async def ask(text: str, leave_after: int | None, options: dict[str, Any]) -> None:
-        nonlocal cancelled
-        async with gate:
-            stream = client.stream_translate(text, **options)
-            seen = 0
-            try:
-                async for _ in stream:
-                    seen += 1
-                    if leave_after is not None and seen > leave_after:
-                        cancelled += 1
-                        break
-            finally:
-                await stream.aclose()
-
-    plans = [
-        (rng.choice(texts), rng.randrange(6) if rng.random() < 0.5 else None, kinds[number % len(kinds)])
-        for number in range(requests)
-    ]
-    await asyncio.gather(*(ask(*plan) for plan in plans))
-    return cancelled
+def growth(requests: Sequence[float], resident: Sequence[float]) -> Growth:
+    """The slope of memory over requests by least squares. Neighbouring errors resemble each other, so the number of
+    independent ones is smaller than that of the samples: n (1 - r) / (1 + r) with their correlation r."""
+    count = len(requests)
+    assert count > 2, count
+    mean_x, mean_y = math.fsum(requests) / count, math.fsum(resident) / count
+    spread = math.fsum((x - mean_x) ** 2 for x in requests)
+    slope = math.fsum((x - mean_x) * (y - mean_y) for x, y in zip(requests, resident, strict=True)) / spread
+    errors = [y - mean_y - slope * (x - mean_x) for x, y in zip(requests, resident, strict=True)]
+    squares = math.fsum(error**2 for error in errors)
+    if not squares:
+        return Growth(slope, 0.0)
+    related = math.fsum(one * other for one, other in itertools.pairwise(errors)) / squares
+    related = min(0.99, max(0.0, related))
+    independent = max(3.0, count * (1 - related) / (1 + related))
+    return Growth(slope, 1.96 * math.sqrt(squares / (independent - 2) / spread))
 
 
-async def measure(address: str, ops: str, args: argparse.Namespace) -> dict[str, float]:
-    texts = [line for line in args.sentences.read_text(encoding="utf-8").splitlines() if line.strip()]
-    kinds = MIXED if args.mixed else GREEDY
+def left_rows(ops: str) -> float:
+    """Requests that run or wait, as the server reports them."""
+    state = fetch(f"{ops}/metrics")
+    return sum(sum(samples(state, f"glossa_requests_{name}")) for name in ("running", "queued"))
+
+
+async def rows_after_rest(ops: str, within_s: float = 5.0) -> float:
+    """The same, once the last cancellations have reached their step boundary."""
+    until_s = asyncio.get_running_loop().time() + within_s
+    while (left := left_rows(ops)) and asyncio.get_running_loop().time() < until_s:
+        await asyncio.sleep(0.05)
+    return left
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process that is in RAM."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+async def differing_answers(address: str, texts: list[str], clients: int) -> int:
+    """How many answers of concurrent requests differ from those of single ones."""
+    asked = [(text, {**MIXED[number % len(MIXED)], "include_tokens": True}) for number, text in enumerate(texts)]
     async with AsyncClient(address) as client:
-        figures = await alone_and_together(client, ops, texts[: args.clients], args.clients, kinds)
-        resident: list[float] = []
-        cancelled = 0
-        for round_ in range(8):
-            cancelled += await cancel_at_random(client, texts, args.requests // 8, args.clients, round_, kinds)
-            resident.append(resident_bytes(fetch(f"{ops}/metrics")) / 1e6)
-    for _ in range(200):  # the last cancellations reach their step boundary
-        state = fetch(f"{ops}/metrics")
-        left = gauge(state, "glossa_requests_running") + gauge(state, "glossa_requests_queued")
-        if not left:
-            break
-        await asyncio.sleep(0.01)
-    figures |= {"requests": args.requests, "cancelled": cancelled, "rows left": left}
-    figures |= {f"RSS MB after {place + 1}/8": round(mb, 1) for place, mb in enumerate(resident)}
-    figures["RSS growth % over the last 6/8"] = round(100 * (resident[-1] / statistics.mean(resident[1:3]) - 1), 2)
-    return figures
+        alone = [await client.translate(text, **options) for text, options in asked]
+        gate = asyncio.Semaphore(clients)
+
+        async def ask(text: str, options: dict[str, Any]) -> tuple[int, ...]:
+            async with gate:
+                return (await client.translate(text, **options)).tokens
+
+        together = await asyncio.gather(*(ask(text, options) for text, options in asked))
+    return sum(answer.tokens != tokens for answer, tokens in zip(alone, together, strict=True))
 
 
-@case("bundle", "sentences", clients=64, requests=2000, mixed=False)
-def soak(args: argparse.Namespace) -> None:
-    with serving(args.bundle) as (address, ops):
-        figures = asyncio.run(measure(address, ops, args))
-    print(json.dumps(figures) if args.json else "\n".join(f"{name:32} {value:g}" for name, value in figures.items()))
-    sys.exit(bool(figures["differing"] or figures["rows left"]))
+async def measure(address: str, ops: str, options: argparse.Namespace) -> tuple[dict[str, Any], list[Verdict]]:
+    texts = [text for text, _ in sentence_pairs(options.data, 500)]
+    random.Random(1).shuffle(texts)
+    differing = await differing_answers(address, texts[: options.clients], options.clients)
+    server = children(os.getpid())[-1]
+    processes = {"server": server, **{f"engine process {place}": pid for place, pid in enumerate(children(server))}}
+    seen: list[int] = []
+    resident: dict[str, list[int]] = {name: [] for name in processes}
+
+    def look(ended: int) -> None:
+        seen.append(ended)
+        for name, pid in processes.items():
+            resident[name].append(resident_bytes(pid))
+
+    load = MixedLoad(address, options.bundle, texts, Shares(), max_tokens=options.max_tokens, seed=options.seed)
+    began_s = asyncio.get_running_loop().time()
+    await load.run(options.requests, options.clients, max(1, options.requests // SAMPLES), look)
+    seconds = asyncio.get_running_loop().time() - began_s
+    await load.close()
+    figures: dict[str, Any] = {
+        "requests": ", ".join(f"{count} {name}" for name, count in load.ends.most_common()),
+        "requests per second": round(options.requests / seconds),
+    }
+    verdicts = [
+        Verdict("answers of concurrent requests that differ", differing, 0, "", is_limit=True),
+        Verdict("requests that run or wait afterwards", await rows_after_rest(ops), 0, "", is_limit=True),
+    ]
+    half = len(seen) // 2
+    for name, bytes_ in resident.items():
+        found = growth(seen[half:], bytes_[half:])
+        figures[f"{name}: MB after 1/8, 1/2, all"] = [round(bytes_[at] / 1e6, 1) for at in (len(seen) // 8, half, -1)]
+        figures[f"{name}: bytes per request, last half"] = str(found)
+        if options.requests >= 50_000:  # of fewer, allocators' last steps would decide
+            measure = f"{name}: growth of memory for each request, last half"
+            verdicts.append(Verdict(measure, found.slope, GROWTH_BAR, "B", is_limit=True, note=f"± {found.margin:.2g}"))
+    return figures, verdicts
+
+
+@case(
+    bundle=Flag(Path, required=True),
+    data=Flag(Path, "TSV of sentence pairs; the embedded corpus if not given"),
+    clients=Flag(64, "concurrent callers"),
+    requests=100_000,
+    max_tokens=Flag(12, "most of a request"),
+    seed=1,
+)
+def soak(options: argparse.Namespace) -> None:
+    with serving(options.bundle) as (address, ops):
+        figures, verdicts = asyncio.run(measure(address, ops, options))
+    report(figures, verdicts, as_json=options.json)
+    sys.exit(not all(verdict.met for verdict in verdicts))

@@ -84,3 +84,10 @@ def tiny_model(config, seed=None):
         if config.has_decoder:
             model.decoder.unembedding.weight[config.eos_id] *= 1.7
     return model.eval()
+
+
+def pairs_file(folder):
+    """A TSV of sentence pairs that the tiny models can read."""
+    path = folder / "pairs.tsv"
+    path.write_text("".join(f"{text}\t{text}\n" for text in TEXTS))
+    return path
