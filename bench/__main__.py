@@ -67,6 +67,7 @@ TOPICS = {
         "kill-resume",
         "process-answers",
         "process-faults",
+        "engine-faults",
         "overload",
         "abuser",
         "drain",

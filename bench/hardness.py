@@ -71,6 +71,17 @@ def promises(bundle: Path) -> list[Promise]:
             "simulate",
             "simulate --seeds 200",
         ),
+        Promise(
+            "engines that hang, die, compute NaN or run out of memory are noticed, answered for and started again",
+            f"engine-faults {given} --recover",
+            f"engine-faults {given} --faults hang die nan exhaust",
+        ),
+        Promise(
+            "cancelled and late requests leave nothing behind",
+            f"leaks {given}",
+            f"leaks {given} --requests 1000 --cancels 50",
+        ),
+        Promise("memory does not grow with requests", f"soak {given}", f"soak {given} --requests 5000"),
         Promise("a killed training run resumes bit-identically", "kill-resume", "kill-resume --kills 2"),
     ]
     if load_manifest(bundle).task == "translation":

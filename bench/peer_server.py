@@ -151,18 +151,19 @@ def glossa_server(
     checkout: Path | None = None,
     flags: Sequence[str] = (),
     log: Path | int | None = None,
+    modules: Sequence[Path] = (),
 ) -> Iterator[tuple[str, int]]:
     """Glossa's own command serving a bundle, with roomy settings: the address of its gRPC port and its process id.
 
     checkout: whose command and code this is; that of this process, if not given. flags: more of them. log: a file for
-    its log, JSON lines, or a descriptor that gets it.
+    its log, JSON lines, or a descriptor that gets it. modules: folders in which it looks for modules first.
     """
     roomy = [part for name, value in ROOMY.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     checkout = checkout or Path(__file__).resolve().parents[1]
     module = "cli.main" if (checkout / "cli").is_dir() else "glossa"  # of release 0.1.0: glossa.py
     program = f"import sys; sys.argv[0] = 'glossa'; from {module} import main; main()"
     command = ["-c", program, "serve", f"model={bundle}", "--drain-delay-s", "0", *roomy, *flags]
-    path = os.pathsep.join((str(checkout), str(checkout / "clients/python")))
+    path = os.pathsep.join((*map(str, modules), str(checkout), str(checkout / "clients/python")))
     with _listening(command, {**(environment or {}), "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}, log) as found:
         yield found
 

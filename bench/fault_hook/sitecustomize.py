@@ -1,0 +1,67 @@
+"""Faults inside an engine process, on request: Python imports this module first if its folder is on the search path.
+
+The product knows nothing of it. In an engine process, SIGUSR1 reads the name of a fault from FAULTS/PID, FAULTS being
+the folder that BENCH_FAULTS names, and the next turns suffer it. While there is a file FAULTS/always, an engine process
+ends as soon as it starts.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+FOLDER = os.environ.get("BENCH_FAULTS", "")
+
+
+def arm(fault):
+    """Lets all turns from the next one on suffer a fault."""
+    import ctypes
+    import resource
+    import time
+
+    from service.runtime.runner import OnnxRunner
+
+    compute, read = OnnxRunner.run, OnnxRunner._read
+
+    def hang(self, plan):
+        time.sleep(1e6)
+
+    def spin(self, plan):
+        while True:
+            pass
+
+    def freeze(self, plan):
+        ctypes.PyDLL(None).sleep(1_000_000)  # with Python's lock: no thread of the process goes on
+
+    def die(self, plan):
+        raise SystemExit("the thread of an engine dies")
+
+    def fail(self, plan):
+        raise RuntimeError("a graph fails")
+
+    def abort(self, plan):
+        os.abort()
+
+    def exhaust(self, plan):
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used, used))
+        kept.append(bytearray(1 << 26))  # as a cache that grows
+        return compute(self, plan)
+
+    def read_nan(self, plan, extra):
+        self._logits._read("logits", 0, max(1, len(plan.tokens)))[...] = float("nan")
+        return read(self, plan, extra)
+
+    kept = []
+    if fault == "nan":
+        OnnxRunner._read = read_nan  # type: ignore[method-assign]
+    else:
+        faults = {"hang": hang, "spin": spin, "freeze": freeze, "die": die, "fail": fail, "abort": abort}
+        OnnxRunner.run = {**faults, "exhaust": exhaust}[fault]  # type: ignore[method-assign]
+
+
+if FOLDER and "service.engine_process" in sys.orig_argv:
+    if Path(FOLDER, "always").exists():
+        sys.stderr.write("the disk of this machine is damaged\n")
+        os._exit(7)
+    signal.signal(signal.SIGUSR1, lambda *_: arm(Path(FOLDER, str(os.getpid())).read_text()))
