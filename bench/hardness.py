@@ -85,6 +85,9 @@ def promises(bundle: Path) -> list[Promise]:
         Promise("a killed training run resumes bit-identically", "kill-resume", "kill-resume --kills 2"),
     ]
     if load_manifest(bundle).task == "translation":
+        alone = f"invariance {shlex.quote(str(bundle))}"
+        text = "an answer is the same alone and in any batch, to the last bit"
+        found.insert(0, Promise(text, alone, f"{alone} --requests 400"))
         load = f"overload {given}"
         abuse, front, smoke = f"abuser {given}", f"{load} --envoy", "--tokens 16 --seconds 3"
         found[:0] = [

@@ -124,12 +124,6 @@ def _without_folders(part: Part) -> str:
 
 def judged(result: dict[str, Any]) -> dict[str, Any]:
     """Adds verdicts to the output of scripts that return none."""
-    if "different" in result:
-        answers, different = result["requests"] * result["mixes"], sum(result["different"].values())
-        sizes = f"{result['mixes']} mixes, {result['scheme']}, {result['requests']} requests"
-        name = f"answers bit-identical singly and in {sizes}"
-        line = Verdict(name, 100 * (1 - different / answers), 100.0, unit="%")
-        return {"figures": result, "verdicts": [{**asdict(line), "met": line.met}]}
     if "of_best_peer" not in result:
         return result
     ours = {name: ratio for name, ratio in result["of_best_peer"].items() if not name.startswith("genai")}

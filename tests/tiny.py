@@ -86,8 +86,8 @@ def tiny_model(config, seed=None):
     return model.eval()
 
 
-def pairs_file(folder):
+def pairs_file(folder, times=1):
     """A TSV of sentence pairs that the tiny models can read."""
     path = folder / "pairs.tsv"
-    path.write_text("".join(f"{text}\t{text}\n" for text in TEXTS))
+    path.write_text("".join(f"{text}\t{text}\n" for text in TEXTS) * times)
     return path

@@ -92,10 +92,6 @@ def test_growth_is_one_for_proportional_cost():
 
 
 def test_scripts_without_a_verdict_get_one():
-    (line,) = judged({"scheme": "w8a8-dynamic", "requests": 100, "mixes": 2, "different": {"greedy": 1, "beam 4": 0}})[
-        "verdicts"
-    ]
-    assert (line["figure"], line["met"]) == (99.5, False)
     rates = {"glossa w4-block32": 1.6, "glossa w4-block32, gRPC": 1.2, "genai int4-b32, 2 threads": 1.0}
     (line,) = judged({"case": "batch", "requests": 16, "of_best_peer": rates})["verdicts"]
     assert (line["figure"], line["bar"], line["met"], line["note"]) == (1.6, 1.5, True, "glossa w4-block32")
