@@ -54,9 +54,7 @@ OWN: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {  # name: archite
 }
 DECODERS = ("gpt2", "llama3", "mistral", "qwen2", "qwen3", "gemma", "phi", "phi3")
 SEQ2SEQ = ("marian", "bart", "mbart", "m2m_100", "t5", "t5-1.1", "mt5")
-IMPORTED = [*DECODERS, *SEQ2SEQ]
-found: set[tuple[str, str, frozenset[tuple[str, int]]]] = set()
-taken: set[str] = set()  # models whose graphs are among them
+IMPORTED = (*DECODERS, *SEQ2SEQ)
 
 
 def operators(graph):
@@ -70,8 +68,9 @@ def operators(graph):
                 yield from operators(attribute["graph"])
 
 
-def take(model, schemes, tmp_path):
-    """Saves a model's graphs in each scheme, checks them, and remembers their operators."""
+def found_in(model, schemes, directory):
+    """The operators of a model's graphs, saved in each scheme and checked."""
+    found = set()
     config = model.config
     attention = not config.is_recurrent or config.score != "none"
     shortlist = config.has_encoder and config.has_decoder
@@ -86,53 +85,63 @@ def take(model, schemes, tmp_path):
         source = traced
         if name == "fp16":
             source = trace_model(copy.deepcopy(model).half(), attention=attention, shortlist=shortlist)
-        directory = tmp_path / name
-        variant = save_variant(source, directory, scheme, ranges=ranges)
+        variant = save_variant(source, directory / name, scheme, ranges=ranges)
         sizes = {
-            str(file.relative_to(directory)): FileDigest(sha256="0" * 64, bytes=file.stat().st_size)
-            for file in directory.rglob("*")
+            str(file.relative_to(directory / name)): FileDigest(sha256="0" * 64, bytes=file.stat().st_size)
+            for file in (directory / name).rglob("*")
             if file.is_file()
         }
         manifest = dataclasses.replace(a_manifest(), files=sizes, variants=(variant,))
         for spec in variant.graphs.values():
-            data = (directory / spec.file).read_bytes()
+            data = (directory / name / spec.file).read_bytes()
             found.update(operators(read_model(data)["graph"]))
             check_graph(data, manifest, variant, spec)
+    return found
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_graphs_of_our_own_models_keep_the_rules(name, tmp_path):
-    architecture, changes, schemes = OWN[name]
-    take(tiny_model(tiny_config(architecture, **{**ONE_LAYER, **changes})), schemes, tmp_path)
-    taken.add(name)
-
-
-@pytest.mark.parametrize("kind", ENCODERS)
-def test_graphs_of_encoders_keep_the_rules(kind, tmp_path):
-    take(tiny_encoder(kind), ("fp32", "fp16", "w8a8-dynamic", "w8a8-static", "w4-block32"), tmp_path)
-    taken.add(kind)
-
-
-@pytest.mark.parametrize("name", IMPORTED)
-def test_graphs_of_imported_models_keep_the_rules(name, tmp_path):
-    pytest.importorskip("transformers")
-    from tests.decoders import make_decoder
+def exported(name, directory):
+    """The operators of one of our own models, of an encoder alone, or of an imported model."""
+    if name in OWN:
+        architecture, changes, schemes = OWN[name]
+        return found_in(tiny_model(tiny_config(architecture, **{**ONE_LAYER, **changes})), schemes, directory)
+    if name in ENCODERS:
+        schemes = ("fp32", "fp16", "w8a8-dynamic", "w8a8-static", "w4-block32")
+        return found_in(tiny_encoder(name), schemes, directory)
+    from tests.decoders import make_decoder  # transformers, which not every set-up has
     from tests.pretrained_seq2seq import make
 
     theirs = make_decoder(name) if name in DECODERS else make(name)
-    theirs.save_pretrained(tmp_path / "theirs")
+    theirs.save_pretrained(directory / "theirs")
     words = " ".join(f"w{number}" for number in range(4, theirs.config.vocab_size))
     tokenizer = Tokenizer.train([words], kind="words", vocab_size=theirs.config.vocab_size)
-    import_checkpoint(tmp_path / "theirs", tmp_path / "ours", tokenizer)
-    take(load_checkpoint(tmp_path / "ours").model, ("fp32", "w8a8-dynamic"), tmp_path)
-    taken.add(name)
+    import_checkpoint(directory / "theirs", directory / "ours", tokenizer)
+    return found_in(load_checkpoint(directory / "ours").model, ("fp32", "w8a8-dynamic"), directory)
 
 
-def test_the_table_has_nothing_more():
-    """Run after the others of this module: they collect what exports contain."""
-    if taken != {*OWN, *ENCODERS, *IMPORTED}:
-        pytest.skip("not all other tests of this module ran in this process")
+@pytest.fixture
+def found_of(build_cache):
+    """The operators of a model by its name, exported once in a run, whichever process comes first."""
+
+    def found_of(name):
+        def operators_of(directory):
+            return exported(name, directory)
+
+        return build_cache.once(operators_of, name)
+
+    return found_of
+
+
+@pytest.mark.parametrize("name", [*OWN, *ENCODERS, *IMPORTED])
+def test_graphs_of_every_export_keep_the_rules(name, found_of):
+    if name in IMPORTED:
+        pytest.importorskip("transformers")
+    assert len(found_of(name)) > 10
+
+
+def test_the_table_is_what_exports_contain_and_nothing_more(found_of):
+    pytest.importorskip("transformers")
     used: dict[str, dict[str, dict[str, int]]] = {}
-    for domain, name, attributes in found:
-        used.setdefault(domain, {}).setdefault(name, {}).update(attributes)
+    for name in (*OWN, *ENCODERS, *IMPORTED):
+        for domain, operator, attributes in found_of(name):
+            used.setdefault(domain, {}).setdefault(operator, {}).update(attributes)
     assert used == {domain: {name: dict(kinds) for name, kinds in table.items()} for domain, table in OPERATORS.items()}
