@@ -1,3 +1,4 @@
+import asyncio
 import dataclasses
 import math
 import re
@@ -10,12 +11,13 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from export.manifest import FORMAT_VERSION, AlignmentSpec
 from glossa.v1 import glossa_pb2 as pb
+from service.edge.calls import Call
 from service.edge.preparation import Preparation
-from service.edge.servicer import convert_off_loop
+from service.edge.servicer import RPCS, _submitted, convert_off_loop
 from service.errors import Unsatisfiable
 from service.options import DecodingOptions
-from service.request import Finished, FinishReason, Request, TextDelta
-from tests.edge import ANSWER, RESULT, TIMINGS, FakePool, answered, failure, method, served
+from service.request import Caller, Finished, FinishReason, Request, TextDelta
+from tests.edge import ANSWER, RESULT, TIMINGS, FakePool, answered, decoding_request, failure, method, served
 
 TEXT = "the small red house"
 
@@ -315,3 +317,13 @@ async def test_reflection_lists_every_service(channel):
     names = {service.name for service in (await call.read()).list_services_response.service}
     assert names >= {f"glossa.v1.{kind}Service" for kind in ("Translation", "Generation", "Scoring", "Model")}
     call.cancel()
+
+
+async def test_an_answer_that_was_not_read_is_known_to_its_call(edge):
+    edge.pool.hold = True
+    model, now_s = served("en-de", edge.pool), asyncio.get_running_loop().time()
+    call = Call(RPCS[0], "r", "", now_s, now_s + 60.0, Caller())
+    async with _submitted(model, decoding_request(model, "the small red house"), call):
+        edge.pool.send(edge.pool.sinks[0], ANSWER)
+    assert call.finished is ANSWER[-1]
+    assert edge.pool.cancelled, "as if it had not come"
