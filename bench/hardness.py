@@ -82,7 +82,7 @@ def promises(bundle: Path) -> list[Promise]:
             f"leaks {given} --requests 1000 --cancels 50",
         ),
         Promise("memory does not grow with requests", f"soak {given}", f"soak {given} --requests 5000"),
-        Promise("a killed training run resumes bit-identically", "kill-resume", "kill-resume --kills 2"),
+        Promise("a killed training run resumes bit-identically", "kill-resume --kills 20", "kill-resume --kills 2"),
     ]
     if load_manifest(bundle).task == "translation":
         alone = f"invariance {shlex.quote(str(bundle))}"

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from model.config import TrainConfig
 from model.training.data import copy_examples
 from model.training.train import train
 
-STEPS = 60
+STEPS_PER_KILL = 12
 MODEL = EncoderDecoderConfig(
     d_model=16,
     num_heads=2,
@@ -35,7 +36,7 @@ TRAIN = TrainConfig(
     vocab_size=40,
     batch_tokens=128,
     accumulate=2,
-    steps=STEPS,
+    steps=5 * STEPS_PER_KILL,
     warmup_steps=10,
     save_every_steps=3,
     validate_every_steps=20,
@@ -46,12 +47,13 @@ TRAIN = TrainConfig(
 )
 
 
-def run(out: Path, *, resume: bool = False) -> None:
+def run(out: Path, *, kills: int = 5, resume: bool = False) -> None:
     """The whole training, or the rest of it, on one thread: bits depend on how work is divided among threads."""
+    config = replace(TRAIN, steps=kills * STEPS_PER_KILL)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        train(MODEL, TRAIN, data=copy_examples(600, seed=1), out=out, resume=resume)
+        train(MODEL, config, data=copy_examples(600, seed=1), out=out, resume=resume)
     finally:
         torch.set_num_threads(threads)
 
@@ -60,10 +62,10 @@ def killed_run(out: Path, *, kills: int, seed: int) -> list[int]:
     """Train in child processes of which all but the last are killed; the number of log lines each had written."""
     rng, heard = random.Random(seed), list[int]()
     for attempt in range(kills + 1):
-        command = [sys.executable, "-m", "bench", "kill-resume", "--child", str(out)]
+        command = [sys.executable, "-m", "bench", "kill-resume", "--kills", str(kills), "--child", str(out)]
         child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert child.stderr is not None
-        deadly, lines = rng.randint(5, STEPS // kills - 4), 0  # a state is saved every third step
+        deadly, lines = rng.randint(5, STEPS_PER_KILL - 4), 0  # a state is saved every third step
         for line in child.stderr:
             lines += line.startswith("step ")
             if attempt < kills and lines == deadly:
@@ -84,11 +86,11 @@ def weights(out: Path) -> bytes:
 def kill_resume(args: argparse.Namespace) -> None:
     kills, seed = args.kills, args.seed
     if args.child:
-        run(args.child, resume=True)
+        run(args.child, kills=kills, resume=True)
         return
     with tempfile.TemporaryDirectory() as folder:
         undisturbed, killed = Path(folder) / "undisturbed", Path(folder) / "killed"
-        run(undisturbed)
+        run(undisturbed, kills=kills)
         heard = killed_run(killed, kills=kills, seed=seed)
         same = weights(undisturbed) == weights(killed)
     print(f"{kills} kills after {heard[:-1]} steps of their processes, {heard[-1]} in the last: ", end="")

@@ -11,7 +11,7 @@ from tests.cli.command import run
 def test_the_whole_path_from_training_to_a_served_bundle(trained, trained_bundle):
     report = json.loads(run("verify", trained_bundle, "--checkpoint", trained, "--json"))
     assert report["passed"]
-    files = [path for path in trained_bundle.rglob("*") if path.is_file() and path.name != "manifest.json"]
+    files = [path for path in trained_bundle.rglob("*") if path.is_file() and path.stem != "manifest"]
     assert report["serving"]["bundle_bytes"] == sum(path.stat().st_size for path in files)
     assert 0 < report["serving"]["ready_s"] < 60
     assert report["serving"]["resident_bytes"] > 10e6

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import collections
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -28,6 +27,7 @@ from service.engine_settings import EngineSettings
 from service.wire.channel import INLINE_BYTES
 from tests.e2e.process import Process, serving
 from tests.edge import failure, health, method, settings
+from tests.sealed_manifest import read_manifest, write_manifest
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 
 WITHIN_S = 120  # for what must happen, on a loaded machine
@@ -150,10 +150,9 @@ def test_a_signal_to_all_processes_drains(tiny_translation_bundle, number):
 def damage(bundle, path, change):
     """A copy of a bundle whose manifest agrees with what `change` did to the copy and to its manifest."""
     shutil.copytree(bundle, path)
-    file = path / "manifest.json"
-    manifest = json.loads(file.read_text())
+    manifest = read_manifest(path)
     change(path, manifest)
-    file.write_text(json.dumps(manifest))
+    write_manifest(path, manifest)
     return str(path)
 
 
@@ -235,16 +234,15 @@ def test_probes_and_requests_while_the_only_process_of_a_model_is_started_again(
 def test_a_bundle_that_changed_is_not_served_by_a_restart(tiny_generation_bundle, tmp_path):
     path = tmp_path / "bundle"
     shutil.copytree(tiny_generation_bundle, path)
-    manifest = path / "manifest.json"
-    served = manifest.read_bytes()
+    served = (path / "manifest.json").read_bytes()
     with serving(models={"en": str(path)}, engines=1) as server, Client(server.address) as client:
         right = client.generate(TEXTS[0]).text
-        manifest.write_bytes(served + b"\n")
+        write_manifest(path, served + b"\n")
         (pid,) = server.engine_pids()
         os.kill(pid, signal.SIGKILL)
         problem = server.wait_for("engine_process_not_started")["problem"]
         assert problem == f"{path} has another manifest than when the server started; fix: restart the server"
-        manifest.write_bytes(served)
+        write_manifest(path, served)
         server.wait_for("engine_process_started")
         assert client.generate(TEXTS[0]).text == right
 

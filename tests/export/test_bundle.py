@@ -20,7 +20,6 @@ from export.bundle import (
     UnsafeFileError,
     VersionError,
     check_bundle,
-    digest_line,
     load_bundle,
     load_manifest,
     load_shortlist,
@@ -33,6 +32,7 @@ from export.manifest import (
 )
 from tests.export.manifests import a_manifest, fill
 from tests.full_disk import failures
+from tests.sealed_manifest import write_manifest
 
 
 @pytest.fixture
@@ -43,12 +43,6 @@ def written(tmp_path):
 
 
 LATER = "2027-01-01T00:00:00+00:00"
-
-
-def write_manifest(path, data):
-    """Puts other bytes in a manifest's place, with their digest beside them."""
-    (path / "manifest.json").write_bytes(data)
-    (path / "manifest.sha256").write_bytes(digest_line(hashlib.sha256(data).hexdigest()))
 
 
 def edit(path, change):

@@ -15,6 +15,7 @@ from export.verification.inputs import sample_inputs
 from export.verification.verifier import make_report, verify_bundle, verify_graphs
 from model.checkpoint import save_checkpoint, weights_of
 from model.config import TrainConfig
+from tests.sealed_manifest import read_manifest, write_manifest
 from tests.tiny import tiny_config, tiny_model, tiny_tokenizer
 
 
@@ -47,19 +48,19 @@ def test_a_shortlist_with_ids_outside_the_vocabulary_is_refused(tiny_attention_b
     assert names == ["files", "shortlist", "golden answer"]
     bundle = editable(tiny_attention_bundle, tmp_path)
     (bundle / "shortlist.json").write_text(data := '{"always":[27],"by_source":{}}')
-    manifest = json.loads((bundle / "manifest.json").read_text())
+    manifest = read_manifest(bundle)
     digest = {"sha256": hashlib.sha256(data.encode()).hexdigest(), "bytes": len(data)}
     manifest["files"]["shortlist.json"] = digest
-    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(bundle, manifest)
     with pytest.raises(ShortlistError, match=r"always must be a list of ids of 0\.\.26, got \[27\]"):
         verify_bundle(bundle)
 
 
 def test_a_wrong_golden_answer_fails(tiny_generation_bundle, tmp_path):
     bundle = editable(tiny_generation_bundle, tmp_path)
-    manifest = json.loads((bundle / "manifest.json").read_text())
+    manifest = read_manifest(bundle)
     manifest["golden"]["output"][-1] ^= 1
-    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(bundle, manifest)
     report = verify_bundle(bundle)
     assert report["passed"] is False
     assert report["checks"][1]["note"].startswith("expected (")
@@ -75,9 +76,9 @@ def test_a_damaged_bundle_is_not_run(tiny_generation_bundle, tmp_path):
 def test_a_bundle_passes_all_checks_of_its_checkpoint_only(tiny_generation_bundle, tmp_path):
     save(tiny_model(tiny_config("decoder")), tmp_path / "checkpoint")
     bundle = editable(tiny_generation_bundle, tmp_path)
-    manifest = json.loads((bundle / "manifest.json").read_text())
+    manifest = read_manifest(bundle)
     manifest["lineage"]["checkpoint_sha256"] = verifier.checkpoint_digest(tmp_path / "checkpoint")
-    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    write_manifest(bundle, manifest)
     report = verify_bundle(bundle, tmp_path / "checkpoint")
     assert report["passed"] is True
     # every check a served decoder is exported with is made again, besides those of the files and of the checkpoint
