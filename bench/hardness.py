@@ -172,9 +172,8 @@ def hardness(options: argparse.Namespace) -> None:
         for verdict in found["verdicts"]:
             met = "met" if verdict["met"] else "MISSED"
             print(f"  {met}: {verdict['measure']}: {verdict['figure']:.3g}", file=sys.stderr)
-    text = section(promised)
-    if options.write:
-        rewrite(options.write, text)
-    else:
-        print(text)
+        if options.write:  # after each case: an hour's figures must not depend on the last one
+            rewrite(options.write, section(promised))
+    if not options.write:
+        print(section(promised))
     sys.exit(any("problem" in found for _, found in promised))

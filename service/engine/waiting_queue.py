@@ -15,6 +15,7 @@ from __future__ import annotations
 import collections
 import heapq
 import itertools
+import math
 from collections.abc import Collection, Iterator
 
 from service.answer_pace import WEIGHT, bounded
@@ -23,6 +24,7 @@ from service.request import Finished
 from service.sequence import Lane, Sequence
 
 MAX_LANES = 256  # whose answers' times are remembered; waiting requests of others end at their deadlines
+SCAN_S = 0.02  # between two looks at all that wait, which take some 0.1 ms when hundreds do
 STALE_DEADLINES = 256  # of ended requests that may stay in the heap, beside as many as there are unfinished requests
 
 
@@ -35,6 +37,7 @@ class WaitingQueue:
         self._deadlines: list[tuple[float, int, Sequence]] = []  # a heap; ended sequences leave it late
         self._numbers = itertools.count()
         self._size = 0
+        self._next_scan_s = -math.inf
         self._times = collections.OrderedDict[Lane, _AnswerTime]()  # the lane that was answered last at the end
 
     def __len__(self) -> int:
@@ -109,7 +112,8 @@ class WaitingQueue:
                 count = sequence.steps
                 sequence.finish(DeadlineExceeded(f"the deadline passed after {count} tokens; allow more time or fewer"))
                 ended.append(sequence)
-        if live:
+        if live and now_s >= self._next_scan_s:
+            self._next_scan_s = now_s + SCAN_S
             ended += self._refuse_hopeless(now_s)
         self.remove([sequence for sequence in ended if not sequence.rows])
         if len(self._deadlines) > 2 * (live + len(self)) + STALE_DEADLINES:
