@@ -17,6 +17,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from service.presence import Presence
+
 PRESENT_S = 5.0  # since a tenant was last seen
 REST = 4.0  # of a task's time: a tenant among others gets a fifth of a thread
 
@@ -37,16 +39,12 @@ class FairExecutor:
         self._waiting: dict[str, collections.deque[_Task]] = {}  # by tenant; the one whose turn is next comes first
         self._running = collections.Counter[str]()
         self._rested: dict[str, float] = {}  # when a tenant has rested
-        self._last, self._last_other_s = ("", -math.inf), -math.inf  # the tenant seen last; when any other one was
+        self._presence = Presence()
         self._is_closed = False
 
     def see(self, tenant: str) -> None:
         """Notes that a tenant is present, with or without a task."""
-        now_s = time.monotonic()
-        last, seen_s = self._last
-        if last != tenant:
-            self._last_other_s = seen_s
-        self._last = tenant, now_s
+        self._presence.see(tenant, time.monotonic())
 
     def submit(self, tenant: str, task: Callable[[], T]) -> Future[T]:
         """Runs `task()` in a thread. The future can be cancelled until it begins."""
@@ -117,8 +115,6 @@ class FairExecutor:
 
     def _waits_s(self, tenant: str, now_s: float) -> float:
         """Seconds until the next task of a tenant may begin; infinite until its running one has ended."""
-        last, seen_s = self._last
-        others_s = seen_s if last != tenant else self._last_other_s
-        if now_s - others_s > PRESENT_S:
+        if now_s - self._presence.others_s(tenant) > PRESENT_S:
             return 0.0
         return math.inf if self._running[tenant] else self._rested.get(tenant, 0.0) - now_s

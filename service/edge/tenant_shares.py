@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import math
 
+from service.presence import Presence
 from service.request import Caller, Priority
 
 PRESENT_S = 60.0  # since a tenant's last request
@@ -28,8 +29,7 @@ class TenantShares:
         # tenant gets `lent`, two get lent / (1 + lent) each, and some room is left for those that come next.
         self._multiple = round(lent / (1 - lent), 9)
         self._classes = {priority: _Class() for priority in Priority}
-        self._last = ("", -math.inf)  # tenant of the last request, and when it came
-        self._last_other = -math.inf  # when the last request of any other tenant came
+        self._presence = Presence()
         self.total = 0
 
     def enter(self, caller: Caller) -> None:
@@ -49,12 +49,9 @@ class TenantShares:
     def has_room(self, caller: Caller, capacity: int, now_s: float) -> bool:
         """Whether a tenant may have one more request in a place that has room for `capacity` of them, of all tenants.
         One that is alone for PRESENT_S may fill it; one without a request is refused only if it is full."""
-        tenant, came_s = self._last
-        if tenant != caller.tenant:
-            self._last_other = came_s
-        self._last = caller.tenant, now_s
+        self._presence.see(caller.tenant, now_s)
         free = capacity - self.total
-        if free <= 0 or now_s - self._last_other > PRESENT_S:
+        if free <= 0 or now_s - self._presence.others_s(caller.tenant) > PRESENT_S:
             return free > 0
         return self.unfinished(caller.tenant) < max(1.0, self._multiple * caller.weight * free)
 
