@@ -17,14 +17,17 @@ import grpc
 from bench.compare_checkouts import calls_of
 from glossa.v1 import glossa_pb2 as pb
 
-KINDS: list[dict[str, Any]] = [
-    *([{}] * 12),
+ORDINARY: list[dict[str, Any]] = [
     {"beam_size": 4},
     {"beam_size": 8, "length_penalty": 0.6},
     {"temperature": 0.9, "top_p": 0.9, "seed": 5},
     {"top_k": 20, "seed": 6, "token_logprobs": True},
     {"repetition_penalty": 1.2, "no_repeat_ngram_size": 3},
     {"bad_words": ["der", "x"]},
+]
+KINDS: list[dict[str, Any]] = [
+    *([{}] * 12),
+    *ORDINARY,
     {"stop": ["e", "."]},
     {"num_sequences": 3, "temperature": 0.7, "seed": 7},
 ]

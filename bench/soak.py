@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from bench.case import Flag, case
 from bench.measure import Verdict, report
-from bench.mixed_load import MixedLoad, Shares
+from bench.mixed_load import ORDINARY, MixedLoad, Shares
 from bench.process_tree import children
 from bench.sentences import sentence_pairs
 from cli.local_server import fetch, samples, serving
@@ -32,12 +32,7 @@ from glossa.client import AsyncClient
 
 MIXED: list[dict[str, Any]] = [
     {},
-    {"beam_size": 4},
-    {"beam_size": 8, "length_penalty": 0.6},
-    {"temperature": 0.9, "top_p": 0.9, "seed": 5},
-    {"top_k": 20, "seed": 6, "token_logprobs": True},
-    {"repetition_penalty": 1.2, "no_repeat_ngram_size": 3},
-    {"bad_words": ["der", "x"]},
+    *ORDINARY,
     {"regex": "[A-ZÄÖÜ][A-Za-zäöüß ,]{3,60}[.!?]"},
     {"phrases": ["und"], "beam_size": 4},
     {"stop": ["e", "."]},
