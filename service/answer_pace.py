@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from service.answer_time import WEIGHT, AnswerTime
 from service.errors import DeadlineTooSoon, Overloaded
-from service.request import Finished
 
 MIN_RETRY_S, MAX_RETRY_S = 0.05, 30.0
-WEIGHT = 0.2  # of a new observation
 # Of a prediction: a request is accepted if its deadline leaves so many times as long. When load multiplies, refusals
 # take processor time from the engines before a prediction knows. At 5 times the capacity (16 tokens, 1 s deadlines,
 # server on one core) a tenth of all calls had an answer too late with 1.25, and one in a thousand with 1.7.
@@ -17,14 +16,12 @@ STANDING_AFTER_S, STANDING_WEIGHT = 0.5, 3.0
 
 
 class AnswerPace:
-    """Smoothed figures of the answers of one process. They are ratios of means, not means of ratios: an answer that
-    ends alone must not outweigh many that end together."""
+    """Smoothed figures of the answers of one process. time: what they take without the queue."""
 
     def __init__(self, now_s: float) -> None:
         self._last_s = self._cleared_s = now_s
         self._gap_s = self._answers = 0.0  # between final events, while there was work; and how many ended together
-        self._service_s = self._rows = self._tokens = 0.0  # of an answer, without its time in the queue
-        self._weight = 0.0  # of all answers in these three
+        self.time = AnswerTime()
         self._queue_weight = 1.0  # of the time in the queue
 
     def resume(self, now_s: float) -> None:
@@ -37,14 +34,6 @@ class AnswerPace:
         self._answers += WEIGHT * (answers - self._answers)
         self._last_s = now_s
 
-    def learn(self, finished: Finished, rows: int) -> None:
-        """Takes in how long an answer took. rows: that were busy beside it, its own included."""
-        timings = finished.timings
-        self._service_s += WEIGHT * (timings.total_s - timings.queue_s - self._service_s)
-        self._rows += WEIGHT * (rows - self._rows)
-        self._tokens += WEIGHT * (finished.generated_tokens - self._tokens)
-        self._weight += WEIGHT * (1 - self._weight)
-
     def observe(self, unfinished: int, rows: int, now_s: float) -> None:
         """Takes in how many requests are unfinished, of all that share the rows."""
         if unfinished < rows:
@@ -53,23 +42,18 @@ class AnswerPace:
 
     def predicted_s(self, unfinished: int, rows: int, max_tokens: int = 0, *, service_s: float | None = None) -> float:
         """Seconds until the answer to one more request. It waits for its row while `unfinished` fill all `rows`, and
-        then shares the engines with the others: a step takes the longer the more rows it has. Time in a queue that has
-        stood for STANDING_AFTER_S counts STANDING_WEIGHT times, see `observe`.
+        then shares the engines with the others. Time in a queue that has stood for STANDING_AFTER_S counts
+        STANDING_WEIGHT times, see `observe`.
 
         max_tokens: of the answer, if known. service_s: what the answer takes from its row on, if better known than by
-        `service_s`. For an idle engine 0 is predicted: what was learned in a slow time must not refuse the requests
-        from which a better pace would be learned.
+        `time`. For an idle engine 0 is predicted: what was learned in a slow time must not refuse the requests from
+        which a better pace would be learned.
         """
-        if not unfinished or not self._rows:
+        if not unfinished:
             return 0.0
         if service_s is None:
-            service_s = self.service_s(min(unfinished + 1, rows), max_tokens)
+            service_s = self.time.seconds(min(unfinished + 1, rows), max_tokens)
         return self._queue_weight * self._s_per_answer * max(0, unfinished + 1 - rows) + service_s
-
-    def service_s(self, busy: int, max_tokens: int = 0) -> float:
-        """Seconds that an answer takes from its row on, with so many busy rows; 0: not known."""
-        share = min(1.0, max_tokens * self._weight / self._tokens) if max_tokens and self._tokens else 1.0
-        return share * self._service_s * busy / self._rows if self._rows else 0.0
 
     @property
     def _s_per_answer(self) -> float:

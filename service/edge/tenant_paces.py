@@ -6,9 +6,8 @@ Nothing here decides: `service.answer_pace` has the rule.
 
 from __future__ import annotations
 
-import collections
-
 from service.answer_pace import AnswerPace
+from service.answer_time import AnswerTimes
 from service.edge.tenant_shares import TenantShares
 from service.request import Caller, Finished
 
@@ -20,16 +19,11 @@ class TenantPaces:
 
     def __init__(self, pace: AnswerPace) -> None:
         self._pace = pace
-        self._tenants = collections.OrderedDict[str, AnswerPace]()  # the one that was answered last at the end
+        self._tenants = AnswerTimes[str](MAX_TENANTS)
 
     def learn(self, tenant: str, finished: Finished, rows: int) -> None:
-        """Takes in how long an answer took, as `AnswerPace.learn`."""
-        self._pace.learn(finished, rows)
-        if tenant not in self._tenants:
-            self._tenants[tenant] = AnswerPace(0.0)
-            if len(self._tenants) > MAX_TENANTS:
-                self._tenants.popitem(last=False)
-        self._tenants.move_to_end(tenant)
+        """Takes in how long an answer took, as `AnswerTime.learn`."""
+        self._pace.time.learn(finished, rows)
         self._tenants[tenant].learn(finished, rows)
 
     def predicted_s(self, caller: Caller, shares: TenantShares, rows: int, max_tokens: int = 0) -> float:
@@ -41,8 +35,8 @@ class TenantPaces:
         """
         before = shares.before(caller)
         busy = min(before + 1, rows)
-        service_s = self._pace.service_s(busy, max_tokens)
+        service_s = self._pace.time.seconds(busy, max_tokens)
         if own := self._tenants.get(caller.tenant):
-            own_s = own.service_s(busy, max_tokens)
+            own_s = own.seconds(busy, max_tokens)
             service_s = own_s if shares.unfinished(caller.tenant) else min(own_s, service_s)
         return self._pace.predicted_s(before, rows, service_s=service_s)

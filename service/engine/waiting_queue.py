@@ -12,13 +12,13 @@ Pure: no threads and no clock; deadlines are compared with a time that the calle
 
 from __future__ import annotations
 
-import collections
 import heapq
 import itertools
 import math
 from collections.abc import Collection, Iterator
 
-from service.answer_pace import WEIGHT, bounded
+from service.answer_pace import bounded
+from service.answer_time import AnswerTimes
 from service.errors import Cancelled, DeadlineExceeded, DeadlineTooSoon
 from service.request import Finished
 from service.sequence import Lane, Sequence
@@ -38,7 +38,7 @@ class WaitingQueue:
         self._numbers = itertools.count()
         self._size = 0
         self._next_scan_s = -math.inf
-        self._times = collections.OrderedDict[Lane, _AnswerTime]()  # the lane that was answered last at the end
+        self._times = AnswerTimes[Lane](MAX_LANES)
 
     def __len__(self) -> int:
         return self._size
@@ -82,11 +82,6 @@ class WaitingQueue:
 
     def learn(self, lane: Lane, finished: Finished) -> None:
         """Takes in how long an answer to a request of a lane took from its row on."""
-        if lane not in self._times:
-            self._times[lane] = _AnswerTime()
-            if len(self._times) > MAX_LANES:
-                self._times.popitem(last=False)
-        self._times.move_to_end(lane)
         self._times[lane].learn(finished)
 
     def cancel(self, sequence: Sequence) -> None:
@@ -127,7 +122,7 @@ class WaitingQueue:
         for sequence in self:
             request, time = sequence.request, self._times.get(sequence.lane)
             if time and sequence.outcome is None and not sequence.steps and request.deadline_s is not None:
-                needed_s = time.of(request.max_tokens)
+                needed_s = time.seconds(max_tokens=request.max_tokens)
                 if request.deadline_s - now_s < needed_s:
                     problem = "the queue took too long for the deadline; allow more time, or try again later"
                     sequence.finish(DeadlineTooSoon(problem, retry_after_s=bounded(needed_s)))
@@ -154,20 +149,3 @@ class _Waiting:
     def __init__(self) -> None:
         self.heap: list[tuple[float, int, Sequence]] = []
         self.passed = 0.0
-
-
-class _AnswerTime:
-    """How long the answers of a lane took from their rows on, smoothed."""
-
-    def __init__(self) -> None:
-        self._service_s = self._tokens = 0.0
-
-    def learn(self, finished: Finished) -> None:
-        service_s = finished.timings.total_s - finished.timings.queue_s
-        weight = WEIGHT if self._service_s else 1.0
-        self._service_s += weight * (service_s - self._service_s)
-        self._tokens += weight * (finished.generated_tokens - self._tokens)
-
-    def of(self, max_tokens: int) -> float:
-        """Seconds for an answer of at most so many tokens."""
-        return self._service_s * (min(1.0, max_tokens / self._tokens) if self._tokens else 1.0)

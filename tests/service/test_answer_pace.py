@@ -69,7 +69,7 @@ def learned(service_s, rows, *, tokens=10, s_per_answer=0.1, queue_s=0.0):
     pace = steady(s_per_answer)
     timings = Timings(queue_s=queue_s, total_s=queue_s + service_s)
     for _ in range(100):
-        pace.learn(Finished(FinishReason.LENGTH, generated_tokens=tokens, timings=timings), rows)
+        pace.time.learn(Finished(FinishReason.LENGTH, generated_tokens=tokens, timings=timings), rows)
     return pace
 
 

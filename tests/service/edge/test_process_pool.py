@@ -121,7 +121,7 @@ async def test_a_request_that_would_be_answered_too_late_is_refused():
         (link,) = one.links
         one.submit()
         timings = Timings(total_s=4.0)
-        link.pace.learn(Finished(FinishReason.LENGTH, generated_tokens=8, timings=timings), LIMITS.rows)
+        link.pace.time.learn(Finished(FinishReason.LENGTH, generated_tokens=8, timings=timings), LIMITS.rows)
         expected_s = 4.0 * 2 / LIMITS.rows
         assert one.pool.predicted_s(Caller()) == pytest.approx(expected_s)
         with pytest.raises(DeadlineTooSoon):

@@ -1,7 +1,7 @@
 import pytest
 
 from service.answer_pace import AnswerPace
-from service.edge.tenant_paces import MAX_TENANTS, TenantPaces
+from service.edge.tenant_paces import TenantPaces
 from service.edge.tenant_shares import TenantShares
 from service.request import Caller, Finished, FinishReason, Timings
 
@@ -51,12 +51,3 @@ def test_an_unknown_tenant_takes_the_pace_of_all(paces, shares):
 def test_an_idle_process_refuses_nobody(paces):
     paces.learn("victim", answer(9.0), 2)
     assert paces.predicted_s(VICTIM, TenantShares(0.8), 64) == 0.0
-
-
-def test_the_tenants_that_were_answered_longest_ago_are_forgotten(paces, shares):
-    for number in range(MAX_TENANTS + 1):
-        paces.learn(f"t{number}", answer(1.0), 2)
-        paces.learn("kept", answer(1.0), 2)
-    assert len(paces._tenants) == MAX_TENANTS
-    assert {"t0", "t1"}.isdisjoint(paces._tenants)
-    assert "kept" in paces._tenants

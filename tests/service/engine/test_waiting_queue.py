@@ -122,15 +122,6 @@ def test_slow_answers_of_a_tenant_do_not_end_the_requests_of_others():
     assert queue.expire(0.0, live=1) == [], "forgotten"
 
 
-def test_the_time_of_answers_is_smoothed():
-    queue = WaitingQueue()
-    for seconds in (1.0, 2.0):
-        queue.learn(LANE, Finished(FinishReason.LENGTH, generated_tokens=4, timings=Timings(total_s=seconds)))
-    queue.submit(sequence(max_tokens=4, deadline_s=1.25))
-    assert queue.expire(0.0, live=1) == []
-    assert len(queue.expire(0.1, live=1)) == 1
-
-
 def test_a_cancelled_request_leaves_at_the_next_turn_and_is_reported_once():
     bench = Bench(ScriptedRunner(rule=never_ends), max_rows=1)
     live, waiting = bench.submit(request("live"), request("waiting"))
