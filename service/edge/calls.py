@@ -38,7 +38,6 @@ from service.errors import (
     Overloaded,
     RequestError,
     ShuttingDown,
-    TenantLimit,
 )
 from service.request import Caller, Finished
 
@@ -230,13 +229,16 @@ class Calls:
             return error
         if len(self._open) >= (limit := self._settings.max_requests):
             self._end_unread(now_s)
-        if not self._shares.has_room(caller, limit, now_s):
-            if len(self._open) < limit:
-                return TenantLimit(caller.tenant, retry_after_s=RETRY_WHEN_FULL_S, limit=limit)
-            problem = f"the server already handles {limit} requests; try again in {RETRY_WHEN_FULL_S} s"
-            return Overloaded(problem, retry_after_s=RETRY_WHEN_FULL_S, limit=limit)
+        retry_after_s = RETRY_WHEN_FULL_S
+        if full := self._shares.refusal(caller, limit, now_s, retry_after_s=retry_after_s, full=self._full):
+            return full
         late = too_late(self._predicted_s(caller), remaining_s) if rpc.service != MODELS else None
         return late or caller
+
+    def _full(self) -> Overloaded:
+        limit = self._settings.max_requests
+        problem = f"the server already handles {limit} requests; try again in {RETRY_WHEN_FULL_S} s"
+        return Overloaded(problem, retry_after_s=RETRY_WHEN_FULL_S, limit=limit)
 
     def _end_unread(self, now_s: float) -> None:
         """Ends the call that has waited longest for its message, if that is longer than an honest client lets it wait.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from service.edge.tenant_shares import TenantShares
-from service.errors import Overloaded, TenantLimit
+from service.errors import Overloaded
 from service.fair_executor import FairExecutor
 from service.request import Caller
 
@@ -38,12 +38,9 @@ class Preparation:
 
     async def prepare(self, caller: Caller, build: Callable[[], T]) -> T:
         """`build()` in a thread, in its tenant's turn. Raises Overloaded and TenantLimit instead."""
-        shares, capacity = self._shares, self._capacity
-        if not shares.has_room(caller, capacity, time.monotonic()):
-            if shares.total < capacity:
-                raise TenantLimit(caller.tenant, retry_after_s=RETRY_S, limit=capacity)
-            problem = f"{capacity} long requests are being prepared already; try again in {RETRY_S:g} s"
-            raise Overloaded(problem, retry_after_s=RETRY_S, limit=capacity)
+        shares, now_s = self._shares, time.monotonic()
+        if error := shares.refusal(caller, self._capacity, now_s, retry_after_s=RETRY_S, full=self._full):
+            raise error
         shares.enter(caller)
         try:
             return await self.convert(caller, build)
@@ -53,6 +50,10 @@ class Preparation:
     async def convert(self, caller: Caller, convert: Callable[[], T]) -> T:
         """`convert()` in a thread, in its tenant's turn. Never refused: the response has been computed."""
         return await asyncio.wrap_future(self._executor.submit(caller.tenant, convert))
+
+    def _full(self) -> Overloaded:
+        problem = f"{self._capacity} long requests are being prepared already; try again in {RETRY_S:g} s"
+        return Overloaded(problem, retry_after_s=RETRY_S, limit=self._capacity)
 
     def close(self) -> None:
         """Ends the threads."""

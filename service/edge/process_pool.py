@@ -21,7 +21,7 @@ import msgspec
 from service.answer_pace import too_late
 from service.edge import logs
 from service.edge.engine_link import EXIT_S, EndReason, EngineLink, deliver
-from service.errors import EngineUnavailable, RequestError, ShuttingDown, StartupError, TenantLimit
+from service.errors import EngineUnavailable, RequestError, ShuttingDown, StartupError
 from service.request import Caller, Cancel, EventSink, Request
 from service.wire.messages import Beat, Opened, State
 
@@ -160,15 +160,15 @@ class ProcessPool:
         if link is None:
             problem = f"no engine of model {self._model} runs; try again in {RESTART_S:g} s"
             raise EngineUnavailable(problem, retry_after_s=RESTART_S)
-        caller, now_s, most = request.caller, self._clock(), self._limits.rows + self._limits.queued
-        if not link.shares.has_room(caller, most, now_s):
-            if len(link.receivers) >= most:
-                raise link.pace.overloaded(self._limits.queued)
-            raise TenantLimit(caller.tenant, retry_after_s=link.pace.retry_after_s(self._limits.rows), limit=most)
+        caller, now_s, pace, limits = request.caller, self._clock(), link.pace, self._limits
+        retry_after_s, full = pace.retry_after_s(limits.rows), partial(pace.overloaded, limits.queued)
+        most = limits.rows + limits.queued
+        if refusal := link.shares.refusal(caller, most, now_s, retry_after_s=retry_after_s, full=full):
+            raise refusal
         if request.deadline_s is not None:
             predicted_s = self._predicted_s(link, caller, request.max_tokens)
-            if error := too_late(predicted_s, request.deadline_s - now_s):
-                raise error
+            if late := too_late(predicted_s, request.deadline_s - now_s):
+                raise late
         ticket = next(self._tickets)
         link.submit(ticket, request, sink)
         return partial(link.cancel, ticket)

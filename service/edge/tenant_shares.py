@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import collections
 import math
+from collections.abc import Callable
 
+from service.errors import Overloaded, TenantLimit
 from service.presence import Presence
 from service.request import Caller, Priority
 
@@ -46,14 +48,24 @@ class TenantShares:
         """The number of a tenant's requests."""
         return sum(one.open[tenant] for one in self._classes.values())
 
-    def has_room(self, caller: Caller, capacity: int, now_s: float) -> bool:
-        """Whether a tenant may have one more request in a place that has room for `capacity` of them, of all tenants.
-        One that is alone for PRESENT_S may fill it; one without a request is refused only if it is full."""
+    def refusal(
+        self, caller: Caller, capacity: int, now_s: float, *, retry_after_s: float, full: Callable[[], Overloaded]
+    ) -> TenantLimit | Overloaded | None:
+        """Why a tenant may not have one more request in a place that has room for `capacity` of them, of all tenants;
+        None if it may. One that is alone for PRESENT_S may fill it; one without a request is refused only if it is
+        full.
+
+        retry_after_s: for a tenant that has its share. full: makes the refusal of a place that is full.
+        """
         self._presence.see(caller.tenant, now_s)
         free = capacity - self.total
-        if free <= 0 or now_s - self._presence.others_s(caller.tenant) > PRESENT_S:
-            return free > 0
-        return self.unfinished(caller.tenant) < max(1.0, self._multiple * caller.weight * free)
+        if free <= 0:
+            return full()
+        if now_s - self._presence.others_s(caller.tenant) > PRESENT_S:
+            return None
+        if self.unfinished(caller.tenant) < max(1.0, self._multiple * caller.weight * free):
+            return None
+        return TenantLimit(caller.tenant, retry_after_s=retry_after_s, limit=capacity)
 
     def before(self, caller: Caller) -> int:
         """How many unfinished requests go before the next one of this caller, where tenants have turns by weight: all

@@ -3,15 +3,25 @@ import random
 import pytest
 
 from service.edge.tenant_shares import PRESENT_S, TenantShares
+from service.errors import Overloaded, TenantLimit
 from service.request import Caller, Priority
 
 A, B = Caller("a"), Caller("b")
+FULL = Overloaded("full", retry_after_s=1.0, limit=0)
+
+
+def refusal(shares, caller, capacity, now_s):
+    return shares.refusal(caller, capacity, now_s, retry_after_s=0.5, full=lambda: FULL)
+
+
+def has_room(shares, caller, capacity, now_s):
+    return refusal(shares, caller, capacity, now_s) is None
 
 
 def entered(shares, caller, capacity, now_s=0.0):
     """How many requests of a caller in a row find room."""
     count = 0
-    while shares.has_room(caller, capacity, now_s):
+    while has_room(shares, caller, capacity, now_s):
         shares.enter(caller)
         count += 1
     return count
@@ -20,20 +30,32 @@ def entered(shares, caller, capacity, now_s=0.0):
 def test_a_tenant_that_is_alone_may_fill_the_place():
     shares = TenantShares(0.8)
     assert entered(shares, A, 100) == 100
-    assert not shares.has_room(B, 100, 0.0), "it is full"
+    assert not has_room(shares, B, 100, 0.0), "it is full"
 
 
 def test_one_that_is_not_alone_leaves_room_for_others():
     shares = TenantShares(0.8)
-    assert shares.has_room(B, 100, 0.0)
+    assert has_room(shares, B, 100, 0.0)
     assert entered(shares, A, 100) == 80
     assert entered(shares, B, 100) == 16, "four fifths of what was free"
     assert entered(shares, A, 100) == 0
 
 
+def test_a_refusal_names_the_tenant_or_the_full_place():
+    shares = TenantShares(0.8)
+    assert has_room(shares, B, 10, 0.0)
+    entered(shares, A, 10)
+    error = refusal(shares, A, 10, 0.0)
+    assert isinstance(error, TenantLimit)
+    assert (error.tenant, error.limit, error.retry_after_s) == ("a", 10, 0.5)
+    entered(shares, B, 10)
+    entered(shares, Caller("c"), 10)
+    assert refusal(shares, A, 10, 0.0) is refusal(shares, Caller("d"), 10, 0.0) is FULL
+
+
 def test_an_idle_share_is_lent_again_when_the_others_have_been_away():
     shares = TenantShares(0.8)
-    assert shares.has_room(B, 100, 0.0)
+    assert has_room(shares, B, 100, 0.0)
     assert entered(shares, A, 100, PRESENT_S) == 80
     assert entered(shares, A, 100, 2 * PRESENT_S) == 20
 
@@ -45,7 +67,7 @@ def test_room_is_divided_by_weight():
         if there and draw.random() < 0.4:
             shares.leave(there.pop(draw.randrange(len(there))))
         caller = draw.choice((A, heavy))
-        if shares.has_room(caller, 500, 0.0):
+        if has_room(shares, caller, 500, 0.0):
             shares.enter(caller)
             there.append(caller)
     assert (there.count(A), there.count(heavy)) == pytest.approx((100, 300), abs=10)
@@ -54,14 +76,14 @@ def test_room_is_divided_by_weight():
 def test_a_tenant_without_a_request_is_refused_only_by_a_full_place():
     shares = TenantShares(0.1)
     assert sum(entered(shares, Caller(f"t{number}", weight=0.01), 50) for number in range(50)) == 50
-    assert not shares.has_room(Caller("t50"), 50, 0.0)
+    assert not has_room(shares, Caller("t50"), 50, 0.0)
 
 
 def test_tenants_without_requests_are_forgotten():
     shares = TenantShares(0.8)
     for number in range(10_001):
         caller = Caller(f"t{number}", priority=Priority(number % 3))
-        assert shares.has_room(caller, 64, float(number))
+        assert has_room(shares, caller, 64, float(number))
         shares.enter(caller)
         shares.leave(caller)
     assert shares.total == 0
