@@ -27,7 +27,7 @@ READ_BYTES = 1 << 16
 
 class Progress(NamedTuple):
     """What the system knows of a process. state: as in proc(5), T stopped, S sleeping; R: any of its threads runs, or
-    waits for nothing but a processor. cpu_ticks: used by all threads."""
+    waits for nothing but a processor; else D: any of them waits for a disk. cpu_ticks: used by all threads."""
 
     state: str
     cpu_ticks: int
@@ -70,7 +70,8 @@ class ChildProcess:
         with contextlib.suppress(OSError, ValueError, IndexError):
             fields = _stat(Path(f"/proc/{self.pid}"))
             threads = [_stat(thread)[0] for thread in Path(f"/proc/{self.pid}/task").iterdir()]
-            return Progress("R" if "R" in threads else fields[0], int(fields[11]) + int(fields[12]))
+            state = next((state for state in "RD" if state in threads), fields[0])
+            return Progress(state, int(fields[11]) + int(fields[12]))
         return None
 
     def kill(self) -> None:

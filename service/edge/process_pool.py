@@ -25,9 +25,12 @@ from service.errors import EngineUnavailable, RequestError, ShuttingDown, Startu
 from service.request import Caller, Cancel, EventSink, Request
 from service.wire.messages import Beat, Opened, State
 
-CHECK_S = 0.25
-STOPPED_S = 0.75  # without a message from a process that the system shows as stopped
-FROZEN_S = 1.0  # after that without processor time, from one whose threads all sleep: one that is starved does not hang
+CHECK_S = 0.1
+LATE_S = 0.25  # of a check: messages may be waiting
+QUIET_S = 0.6  # without a message, or without a turn while it has requests, until the system is asked about a process
+FROZEN_S = {"S": 0.25, "D": 1.0}
+"""After that without processor time, by what its threads do at most: sleep, or wait for a disk. One of whose threads
+any runs, or waits for a processor, computes or is starved: only `PoolLimits.heartbeat_s` ends it."""
 RESTART_DELAYS_S = (0.0, 0.1, 0.2, 0.5)  # before the first restart of FAILING_WITHIN_S, the second, …
 FAILING_DELAY_S = 30.0  # before each later one
 FAILING_DEATHS, FAILING_WITHIN_S = 5, 60.0
@@ -254,8 +257,8 @@ class ProcessPool:
             began_s = self._clock()
             await asyncio.sleep(CHECK_S)
             now_s = self._clock()
-            if now_s - began_s > 2 * CHECK_S:
-                continue  # this loop was late: messages may be waiting
+            if now_s - began_s > CHECK_S + LATE_S:
+                continue
             for link in [link for link in self._links if link.is_open]:
                 if link.beat and not all(state.is_healthy for state in link.beat.states):
                     link.end("engine_failed")
@@ -265,9 +268,10 @@ class ProcessPool:
     def _hangs(self, link: EngineLink, now_s: float, seen: Progresses) -> bool:
         silent_s = now_s - link.heard_s
         turned_s = min((state.heartbeat_s for state in link.beat.states), default=now_s) if link.beat else now_s
-        if max(silent_s, now_s - turned_s) > self._limits.heartbeat_s:
+        quiet_s = max(silent_s, now_s - turned_s)
+        if quiet_s > self._limits.heartbeat_s:
             return True
-        if silent_s < STOPPED_S or (progress := link.child.progress()) is None:
+        if (quiet_s if link.receivers else silent_s) < QUIET_S or (progress := link.child.progress()) is None:
             seen.pop(link, None)
             return False
         if progress.state in "Tt":
@@ -276,7 +280,7 @@ class ProcessPool:
         if progress.state == "R" or progress.cpu_ticks != ticks:
             since_s = now_s
         seen[link] = progress.cpu_ticks, since_s
-        return now_s - since_s >= FROZEN_S
+        return now_s - since_s >= FROZEN_S.get(progress.state, FROZEN_S["D"])
 
 
 Progresses = weakref.WeakKeyDictionary[EngineLink, tuple[int, float]]

@@ -32,7 +32,7 @@ from service.step import Runner, StepOutput, StepPlan
 
 log = logging.getLogger(__name__)
 
-IDLE_TURN_S = 0.5  # an idle engine turns at least so often, to show that it is alive
+IDLE_TURN_S = 0.25  # an idle engine turns at least so often, to show that it is alive
 
 Deliver = Callable[[list[tuple[int, Event]]], None]
 """Receives the events of a turn, each with its request's ticket, in order; called on the engine's thread."""

@@ -5,7 +5,8 @@ import argparse
 import grpc
 import pytest
 
-from bench.engine_faults import DETECTED_S, Suffered, engine_faults, summary
+from bench import engine_faults as case
+from bench.engine_faults import Suffered, engine_faults, summary
 from bench.process_faults import Call
 from tests.tiny import pairs_file
 
@@ -57,7 +58,8 @@ def test_every_fault_is_noticed_answered_and_repaired(tiny_translation_bundle, t
     asked = argparse.Namespace(
         bundle=tiny_translation_bundle,
         data=pairs_file(tmp_path),
-        faults=list(DETECTED_S),
+        faults=list(case.FAULTS),
+        heartbeat_s=5.0,
         clients=4,
         count=2,
         recover=False,
@@ -68,7 +70,7 @@ def test_every_fault_is_noticed_answered_and_repaired(tiny_translation_bundle, t
     with pytest.raises(SystemExit):
         engine_faults(asked)
     printed = capsys.readouterr().out
-    for fault in DETECTED_S:
+    for fault in case.FAULTS:
         assert f"met  {fault}: UNAVAILABLE not in the log, or the reverse: 0" in printed
     for what in ("ended with another error: 0", "answers that differ: 0", "are not refused: 0", "answers of 2: 2"):
         assert what in printed, printed

@@ -11,12 +11,14 @@ from service.edge.process_pool import (
     CHECK_S,
     FAILING_DELAY_S,
     FROZEN_S,
+    QUIET_S,
     RESTART_DELAYS_S,
     RESTART_S,
-    STOPPED_S,
     PoolLimits,
     ProcessPool,
 )
+from service.engine.engine import IDLE_TURN_S
+from service.engine_process.engine_process import BEAT_S
 from service.errors import DeadlineTooSoon, EngineUnavailable, Overloaded, ShuttingDown, StartupError, TenantLimit
 from service.request import Caller, Finished, FinishReason, Priority, Timings
 from tests.engine_processes import DIGEST, FakeStart, opened, state
@@ -462,7 +464,7 @@ async def test_a_stopped_process_is_ended_within_a_second():
         one.links[0].beats(state(heartbeat_s=one.loop.time()))
         one.links[0].child.shown = Progress("T", 50)
         sink = one.submit()
-        assert STOPPED_S <= await silent_for(one, one.links[0]) <= STOPPED_S + CHECK_S + 0.11
+        assert QUIET_S <= await silent_for(one, one.links[0]) <= QUIET_S + CHECK_S + 0.11
         assert [type(event) for event in sink.events] == [EngineUnavailable]
         assert one.links[0].child.was_killed
         assert one.restarts == {"hung": 1}
@@ -470,12 +472,33 @@ async def test_a_stopped_process_is_ended_within_a_second():
 
 @pytest.mark.parametrize("shown", ["S", "D"])
 @virtually
-async def test_a_process_that_sleeps_and_does_nothing_is_ended_within_two_seconds(shown):
+async def test_a_process_that_sleeps_and_does_nothing_is_ended(shown):
     async with open_pool() as one:
         one.links[0].beats(state(heartbeat_s=one.loop.time()))
         one.links[0].child.shown = Progress(shown, 50)
-        least_s = STOPPED_S + FROZEN_S
+        least_s = QUIET_S + FROZEN_S[shown]
         assert least_s <= await silent_for(one, one.links[0]) <= least_s + 2 * CHECK_S + 0.11
+
+
+def test_a_process_that_only_sleeps_is_noticed_within_a_second():
+    assert QUIET_S + FROZEN_S["S"] + CHECK_S < 1.0
+    assert IDLE_TURN_S + BEAT_S < QUIET_S  # an idle one that is well is never asked about
+
+
+@pytest.mark.parametrize("has_request", [True, False])
+@virtually
+async def test_a_process_whose_engine_sleeps_in_a_turn_is_ended_although_it_reports(has_request):
+    async with open_pool(processes=1) as one:
+        link, began_s = one.links[0], one.loop.time()
+        link.beats(state(heartbeat_s=began_s))
+        if has_request:
+            one.submit()
+        link.child.shown = Progress("S", 50)
+        while link.end_reason is None and one.loop.time() - began_s < LIMITS.heartbeat_s - 1:
+            link.beats(state(heartbeat_s=began_s))
+            await asyncio.sleep(0.05)
+        assert link.end_reason == ("hung" if has_request else None)
+        assert not has_request or one.loop.time() - began_s < 1.0
 
 
 @virtually
