@@ -87,12 +87,12 @@ class DeadlineConnection(LeanConnection):
 
     def __init__(self, address: str, deadline_s: float) -> None:
         super().__init__(address)
-        self._fields = literal(b"grpc-timeout", b"%dm" % round(1000 * deadline_s))
+        self._fields = timeout_field(deadline_s)
 
-    def open(self, key: int, message: bytes) -> int:
-        """Starts a call. Returns its stream."""
+    def open(self, key: int, message: bytes, left_s: float | None = None) -> int:
+        """Starts a call; left_s: until its deadline, if it began earlier. Returns its stream."""
         stream = self._next_stream
-        self.start(PATH, [(key, message)], self._fields)
+        self.start(PATH, [(key, message)], self._fields if left_s is None else timeout_field(left_s))
         return stream
 
     def cancel(self, stream: int) -> None:
@@ -142,6 +142,11 @@ def _digits(value: bytes) -> str:
     return found
 
 
+def timeout_field(seconds: float) -> bytes:
+    """The header field of a call's deadline."""
+    return literal(b"grpc-timeout", b"%dm" % max(1, round(1000 * seconds)))
+
+
 class Load(NamedTuple):
     """The result of one load. Seconds are at p99."""
 
@@ -182,8 +187,10 @@ class OpenLoop:
             self._poll.register(connection, select.POLLIN)
         self._open: dict[int, tuple[Call, DeadlineConnection, int]] = {}  # by key: call, connection, stream
         self._due: list[Call] = []  # a heap of retries
-        self._oldest: collections.deque[int] = collections.deque()  # keys; those of ended calls leave it late
+        self._ends: list[tuple[float, int]] = []  # a heap: deadline, key; those of ended calls leave it late
         self._keys = 0
+        self._arrivals: Iterator[float] = iter(())
+        self._next_s: float | None = None  # when the next call is due
         self._lateness: list[float] = []
         self._delays: list[float] = []
         self.outcomes: list[Outcome] = []
@@ -196,49 +203,53 @@ class OpenLoop:
     def run_phases(self, phases: Iterable[tuple[float, float]], seed: int) -> None:
         """Offers so many calls a second for so many seconds, one phase after the other. `outcomes` has the results."""
         self._began_s = time.perf_counter()
-        arrivals = _arrivals(phases, random.Random(seed), self._began_s)
-        due_s = next(arrivals, None)
+        self._arrivals = _arrivals(phases, random.Random(seed), self._began_s)
+        self._next_s = next(self._arrivals, None)
         with HealthChecks(self._address) as health:
-            while due_s is not None or self._open or self._due:
-                now_s = time.perf_counter()
-                while due_s is not None and due_s <= now_s:
-                    self._begin(Call(due_s, self._keys, begun_s=due_s), now_s)
-                    due_s = next(arrivals, None)
-                while self._due and self._due[0].due_s <= now_s:
-                    self._begin(heapq.heappop(self._due), now_s)
+            while self._next_s is not None or self._open or self._due:
+                now_s = self._begin_due()
                 self._expire(now_s)
-                if due_s is not None:
+                if self._next_s is not None:
                     health.check(now_s)
-                self._collect(min(0.005, max(0.0, due_s - now_s)) if due_s is not None else 0.005)
+                self._collect(0.005 if self._next_s is None else min(0.005, max(0.0, self._next_s - now_s)))
         self._delays = health.delays
         for connection in self._pool:
             connection.close()
 
+    def _begin_due(self) -> float:
+        """Begins the calls that are due. Returns the time."""
+        now_s = time.perf_counter()
+        while self._next_s is not None and self._next_s <= now_s:
+            self._begin(Call(self._next_s, self._keys, begun_s=self._next_s), now_s)
+            self._next_s = next(self._arrivals, None)
+        while self._due and self._due[0].due_s <= now_s:
+            self._begin(heapq.heappop(self._due), now_s)
+        return now_s
+
     def _begin(self, call: Call, now_s: float) -> None:
         key, self._keys = self._keys, self._keys + 1
         connection = self._pool[key % len(self._pool)]
-        self._open[key] = call, connection, connection.open(key, self._messages[key % len(self._messages)])
-        self._oldest.append(key)
+        left_s = call.begun_s + self._deadline_s - now_s if call.attempt else None
+        self._open[key] = call, connection, connection.open(key, self._messages[key % len(self._messages)], left_s)
+        heapq.heappush(self._ends, (call.begun_s + self._deadline_s + GRACE_S, key))
         self._lateness.append(now_s - call.due_s)
 
     def _expire(self, now_s: float) -> None:
         """Ends calls after their deadlines, as clients do."""
-        while self._oldest:
-            found = self._open.get(self._oldest[0])
-            if found is not None and found[0].due_s + self._deadline_s + GRACE_S > now_s:
-                return
-            key = self._oldest.popleft()
+        while self._ends and self._ends[0][0] <= now_s:
+            found = self._open.pop(heapq.heappop(self._ends)[1], None)
             if found is not None:
-                del self._open[key]
                 found[1].cancel(found[2])
                 self._ended(found[0], End(LATE, None, 0), now_s)
 
     def _collect(self, wait_s: float) -> None:
+        """Takes in what has ended. A server that was busy ends many calls at once: others begin in between."""
         for file, _ in self._poll.poll(1000 * wait_s):
             for key, end in self._by_file[file].finished():
                 found = self._open.pop(key, None)
                 if found is not None:
                     self._ended(found[0], end, time.perf_counter())
+            self._begin_due()
 
     def _ended(self, call: Call, end: End, now_s: float) -> None:
         if end.status in REFUSED and end.pushback_s is not None and call.attempt < self._retries:
