@@ -10,10 +10,10 @@ generated and received tokens.
 
 Recovery: half of the capacity, then ten times of it for two seconds, then half of it again, by clients that retry a
 refused call up to four times, as late as the server asks. It is over when the calls of the next two seconds have 1.2
-times the p99 of those before the spike. --envoy measures the same through Envoy with the settings of deploy/envoy.yaml,
-on the server's processor.
+times the p99 of those that ended before the spike. --envoy measures the same through Envoy with the settings of
+deploy/envoy.yaml, on the server's processor.
 
-A load is void if the generator itself was late by more than 5 ms at p99.
+A load is void if the generator itself was late by more than 5 ms at p99, and is then offered up to two more times.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ SOON_MS, OVERSHOOT_MS = 50.0, 20.0
 COUNTERS = ("glossa_generated_tokens_total", "glossa_wasted_tokens_total")
 QUIET_S, SPIKE_S, AFTER_S, WINDOW_S = 4.0, 2.0, 6.0, 2.0  # of the measurement of recovery
 RAISES = 3  # of the rate, in search of the capacity
+AGAIN = 2  # times that a void load is offered again
 RETRIES = 4  # of a refused call: gRPC makes at most five attempts
 
 
@@ -136,18 +137,26 @@ class Measured:
         base = best = self._base(f"{tokens} tokens", most)
         self.figures[f"{tokens} tokens: closed loop, capacity"] = f"{most:.0f}, {base:.0f}"
         for factor in options.factors:
-            before = counters(self._http)
-            load = self._loop().run(factor * base, options.seconds, options.seed)
-            time.sleep(options.deadline_s)
-            after = counters(self._http)
+            load, generated, counted = self._offer(factor * base)
             best = max(best, load.goodput) if factor <= 1 else best
-            generated, counted = (after[name] - before[name] for name in COUNTERS)
             wasted = 1 - load.tokens / generated if generated else 0.0
             self._take(
                 f"{tokens} tokens, {factor:g} x", factor, load, load.goodput / best, wasted, counted / (generated or 1)
             )
         if not options.without_recovery:
             self._recover(f"{tokens} tokens", base)
+
+    def _offer(self, rate: float) -> tuple[Load, float, float]:
+        """A load, and the tokens that the server generated and wasted meanwhile, by its metrics."""
+        for _ in range(1 + AGAIN):
+            before = counters(self._http)
+            load = self._loop().run(rate, self._options.seconds, self._options.seed)
+            time.sleep(self._options.deadline_s)
+            after = counters(self._http)
+            if load.late_s <= LATENESS_S:
+                break
+        generated, counted = (after[name] - before[name] for name in COUNTERS)
+        return load, generated, counted
 
     def _base(self, label: str, rate: float) -> float:
         """The goodput at a rate that exceeds it, from `rate` on: a closed loop of few clients may find too little."""
@@ -179,7 +188,7 @@ class Measured:
     def _recover(self, label: str, base: float) -> None:
         loop = self._loop(RETRIES)
         loop.run_phases([(base / 2, QUIET_S), (10 * base, SPIKE_S), (base / 2, AFTER_S)], self._options.seed)
-        quiet_s = tail_s(loop.outcomes, 0.0, QUIET_S)
+        quiet_s = tail_s(loop.outcomes, 0.0, QUIET_S - self._options.deadline_s)
         # Where 99 % of the calls before the spike had no answer there is nothing to come back to.
         seconds = AFTER_S if math.isinf(quiet_s) else recovery_s(loop.outcomes, 1.2 * quiet_s)
         self.figures[f"{label}: quiet p99 ms, recovered after s"] = f"{1000 * quiet_s:.0f}, {seconds:.1f}"

@@ -65,9 +65,8 @@ class AnswerPace:
 
     def overloaded(self, waiting: int) -> Overloaded:
         """The refusal of one more request while `waiting`, the most that may, wait already."""
-        retry_after_s = self.retry_after_s(waiting)
-        problem = f"{waiting} requests are waiting already; try again in {retry_after_s:.2g} s"
-        return Overloaded(problem, retry_after_s=retry_after_s, limit=waiting)
+        problem = f"{waiting} requests are waiting already"
+        return Overloaded(problem, retry_after_s=self.retry_after_s(waiting), limit=waiting)
 
 
 def too_late(predicted_s: float, remaining_s: float) -> DeadlineTooSoon | None:
@@ -76,12 +75,8 @@ def too_late(predicted_s: float, remaining_s: float) -> DeadlineTooSoon | None:
     if MARGIN * predicted_s <= remaining_s:
         return None
     most_s = MARGIN * predicted_s
-    retry_after_s = bounded(float(f"{most_s - remaining_s:.2g}"))
-    problem = (
-        f"an answer may take {most_s:.1g} s now, too long for the deadline; allow more time, or try again in "
-        f"{retry_after_s:g} s"
-    )
-    return DeadlineTooSoon(problem, retry_after_s=retry_after_s)
+    problem = f"an answer may take {most_s:.1g} s now, too long for the deadline: allow more time"
+    return DeadlineTooSoon(problem, retry_after_s=bounded(float(f"{most_s - remaining_s:.2g}")))
 
 
 def bounded(seconds: float) -> float:

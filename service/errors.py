@@ -76,13 +76,17 @@ class Unsatisfiable(RequestError):
 
 
 class Retryable(Exception):
-    """What the errors have in common that tell when to try again. retry_after_s: seconds until then."""
+    """What the errors have in common that tell when to try again, in their texts as well. retry_after_s: seconds until
+    then; may be set later on."""
 
     retry_after_s: float
 
     def __init__(self, message: str, *, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}; try again in {self.retry_after_s:.2g} s"
 
 
 class Overloaded(Retryable, RequestError):
@@ -107,7 +111,7 @@ class TenantLimit(Retryable, RequestError):
         name = f"tenant {tenant!r}" if tenant else "the anonymous tenant"
         super().__init__(
             f"{name} already has its share of the {limit} requests that may be open here while other tenants are "
-            f"present; try again in {retry_after_s:.2g} s",
+            "present",
             retry_after_s=retry_after_s,
         )
         self.tenant = tenant

@@ -102,7 +102,7 @@ class Backlog:
         self._seen += 1
         if self._seen % PASSED == 0:
             return None
-        problem = f"calls wait {self.age_s:.1g} s before the server sees them; try again in {RETRY_S} s"
+        problem = f"calls wait {self.age_s:.1g} s before the server sees them"
         return Backlogged(problem, retry_after_s=RETRY_S)
 
     async def measure(self, address: str) -> None:

@@ -25,6 +25,7 @@ from service.edge.backlog import Backlog
 from service.edge.connections import ResetLimit, shut_down
 from service.edge.metrics import Metrics, Rpc
 from service.edge.refusals import Refusals
+from service.edge.retry_times import RetryTimes
 from service.edge.status import abort, status_code
 from service.edge.tenant_shares import TenantShares
 from service.edge.tenants import Tenants
@@ -37,7 +38,9 @@ from service.errors import (
     InvalidRequest,
     Overloaded,
     RequestError,
+    Retryable,
     ShuttingDown,
+    TenantLimit,
 )
 from service.request import Caller, Finished
 
@@ -99,7 +102,7 @@ class Calls:
         """predicted_s: see `Pool.predicted_s`; of the model that would answer soonest. clock: seconds."""
         self._metrics, self._settings, self._predicted_s, self._clock = metrics, settings, predicted_s, clock
         self.backlog = Backlog(clock)
-        self._refusals = Refusals(metrics)
+        self._refusals, self._retry_times = Refusals(metrics), RetryTimes(clock())
         self._resets = ResetLimit(settings.max_resets_per_s)
         self._open: dict[Call, None] = {}  # oldest first
         self._tenants, self._shares = Tenants(settings), TenantShares(settings.tenant_share)
@@ -151,7 +154,7 @@ class Calls:
             admitted = self._admitted(rpc, metadata, began_s, limit_s)
             if not isinstance(admitted, Caller):
                 self._refusals.add(rpc, admitted, self._clock() - began_s)
-                await abort(context, admitted, ((REQUEST_ID, _ids(metadata)[0]),))
+                await self._abort(context, admitted, ((REQUEST_ID, _ids(metadata)[0]),))
                 return None
             call = Call(rpc, *_ids(metadata), began_s, began_s + limit_s, admitted)
             call.task = task
@@ -193,9 +196,15 @@ class Calls:
             self._end(call, error)
         # The call no longer counts: what follows may wait for a slow client, and holds none of the server's resources.
         if error is not None:
-            await abort(context, error, call.trailers)
+            await self._abort(context, error, call.trailers)
         context.set_trailing_metadata(call.trailers)
         return response
+
+    async def _abort(self, context: Any, error: RequestError, trailers: tuple[tuple[str, str], ...]) -> None:
+        """Ends the RPC. Raises. What one tenant has to itself is left as it is: it tells nothing about the others."""
+        if isinstance(error, Retryable) and not isinstance(error, TenantLimit):
+            error.retry_after_s = self._retry_times.after_s(error.retry_after_s, self._clock())
+        await abort(context, error, trailers)
 
     async def _stream(self, behaviour: Callable[..., Any], message: Message, call: Call, context: Any) -> None:
         timer = _StallTimer(self._settings.stall_timeout_s)
@@ -237,7 +246,7 @@ class Calls:
 
     def _full(self) -> Overloaded:
         limit = self._settings.max_requests
-        problem = f"the server already handles {limit} requests; try again in {RETRY_WHEN_FULL_S} s"
+        problem = f"the server already handles {limit} requests"
         return Overloaded(problem, retry_after_s=RETRY_WHEN_FULL_S, limit=limit)
 
     def _end_unread(self, now_s: float) -> None:
@@ -292,7 +301,10 @@ class Calls:
         if not self._open:
             self._idle.set()
         code = status_code(error) if error else grpc.StatusCode.OK
-        seconds = self._clock() - call.started_s
+        now_s = self._clock()
+        seconds = now_s - call.started_s
+        if error is None:
+            self._retry_times.answered(now_s)
         self._metrics.rpc_handled(call.rpc, code=code.value[0], seconds=seconds, messages=call.messages)
         if isinstance(error, REJECTIONS) and not (call.is_accepted and isinstance(error, ENDS)):
             self._metrics.request_rejected(error)

@@ -52,7 +52,7 @@ class Preparation:
         return await asyncio.wrap_future(self._executor.submit(caller.tenant, convert))
 
     def _full(self) -> Overloaded:
-        problem = f"{self._capacity} long requests are being prepared already; try again in {RETRY_S:g} s"
+        problem = f"{self._capacity} long requests are being prepared already"
         return Overloaded(problem, retry_after_s=RETRY_S, limit=self._capacity)
 
     def close(self) -> None:

@@ -161,7 +161,7 @@ class ProcessPool:
             raise ShuttingDown
         link = self._least_busy
         if link is None:
-            problem = f"no engine of model {self._model} runs; try again in {RESTART_S:g} s"
+            problem = f"no engine of model {self._model} runs"
             raise EngineUnavailable(problem, retry_after_s=RESTART_S)
         caller, now_s, pace, limits = request.caller, self._clock(), link.pace, self._limits
         retry_after_s, full = pace.retry_after_s(limits.rows), partial(pace.overloaded, limits.queued)
@@ -247,7 +247,7 @@ class ProcessPool:
     def _lost_engine(self) -> EngineUnavailable:
         """retry_after_s: until another process or, at best, the next one takes requests."""
         retry_after_s = 0.1 if self.is_ready else RESTART_S
-        problem = f"the engine's process ended before the answer was complete; try again in {retry_after_s:g} s"
+        problem = "the engine's process ended before the answer was complete"
         return EngineUnavailable(problem, retry_after_s=retry_after_s)
 
     async def _watch(self) -> None:

@@ -89,12 +89,12 @@ def error_details(error: RequestError) -> Iterator[Message]:
             yield error_details_pb2.RequestInfo(request_id=error.request_id)
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=1024)
 def _rich_status(kind: type[RequestError], message: str, fields: tuple[tuple[str, Any], ...]) -> Any:
     """The code, the details and the trailing metadata of an error. Cached: under overload few are sent many times."""
     error = kind.__new__(kind, message)
     vars(error).update(fields)
-    status = status_pb2.Status(code=status_code(error).value[0], message=message)
+    status = status_pb2.Status(code=status_code(error).value[0], message=str(error))
     for detail in error_details(error):
         status.details.add().Pack(detail)
     rich = rpc_status.to_status(status)
@@ -107,5 +107,5 @@ def _rich_status(kind: type[RequestError], message: str, fields: tuple[tuple[str
 async def abort(context: Any, error: RequestError, trailers: tuple[tuple[str, str], ...]) -> None:
     """Ends the RPC with the status and details of `error`. Raises, as grpc requires."""
     fields: tuple[tuple[str, Any], ...] = tuple(vars(error).items())
-    code, details, metadata = _rich_status(type(error), str(error), fields)  # type: ignore[arg-type]
+    code, details, metadata = _rich_status(type(error), error.args[0], fields)  # type: ignore[arg-type]
     await context.abort(code, details, (*trailers, *metadata))

@@ -124,7 +124,7 @@ class WaitingQueue:
             if time and sequence.outcome is None and not sequence.steps and request.deadline_s is not None:
                 needed_s = time.seconds(max_tokens=request.max_tokens)
                 if request.deadline_s - now_s < needed_s:
-                    problem = "the queue took too long for the deadline; allow more time, or try again later"
+                    problem = "the queue took too long for the deadline: allow more time"
                     sequence.finish(DeadlineTooSoon(problem, retry_after_s=bounded(needed_s)))
                     found.append(sequence)
         return found

@@ -173,7 +173,7 @@ def decode_from_engine(data: Data) -> FromEngine:
 def failure_of(error: RequestError) -> Failure:
     """An error as data."""
     return Failure(
-        error.reason, str(error), {name: vars(error)[name] for name in _FIELDS[type(error)].__struct_fields__}
+        error.reason, error.args[0], {name: vars(error)[name] for name in _FIELDS[type(error)].__struct_fields__}
     )
 
 

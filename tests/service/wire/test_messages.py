@@ -229,7 +229,7 @@ def test_every_class_of_errors_is_compared():
 def test_an_error_arrives_as_it_would_by_pickle(error):
     message = arrived(messages.Rejected(1, failure_of(error)))
     copy, pickled = error_of(message.failure), pickle.loads(pickle.dumps(error))
-    assert (type(copy), copy.args, str(copy)) == (type(error), (str(error),), str(error))
+    assert (type(copy), copy.args, str(copy)) == (type(error), error.args, str(error))
     assert bits(vars(copy)) == bits(vars(pickled)) == bits(vars(error))
 
 
