@@ -21,7 +21,6 @@ from export.manifest_fields import (
     MAX_IDS,
     MAX_SIZE,
     Axis,
-    Count,
     Dtype,
     Figure,
     Heads,
@@ -267,7 +266,7 @@ class FileDigest:
 class Manifest:
     """manifest.json. `files` lists every other file by its path with "/" inside the bundle."""
 
-    format_version: Count = FORMAT_VERSION
+    format_version: Annotated[int, Range(1, FORMAT_VERSION)] = FORMAT_VERSION
     architecture: Identifier
     task: Task
     tokens: Tokens

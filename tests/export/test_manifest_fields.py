@@ -1,69 +1,18 @@
 """Every field of a manifest: its type and its range, by the annotations that the parser enforces."""
 
 import copy
-import dataclasses
-import json
-import types
-from pathlib import Path
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_origin
 
 import pytest
 
-from export.manifest import Manifest
-from export.manifest_fields import MAX_DEPTH, MAX_INT, MAX_TEXT, Items, Json, Range, SchemaError, Text
-from export.manifest_migration import migrated
+from export.manifest_fields import MAX_DEPTH, MAX_INT, MAX_TEXT, Items, Range, SchemaError, Text
 from export.manifest_parser import parse_json, parse_manifest
+from tests.export.manifest_leaves import LEAVES, SCALARS, TEXT, name_of, the_manifest, with_value
 
-KEPT = Path(__file__).parents[1] / "bundles/format-9/bundle/manifest.json"
-TEXT = KEPT.read_text(encoding="utf-8")
 NULLABLE = {"exact_match", "quantization", "bleu", "bleu_loss", "nats_per_token", "nats_loss", "equal_tokens"}
 """Fields that may be null."""
-
-
-def the_manifest():
-    """A manifest with graphs of every role, two precisions and a shortlist, as values of today's format."""
-    return migrated(json.loads(TEXT), 9)
-
-
-def leaves(kind, value, path=()):
-    """Every place of a manifest with what its annotation allows: its path, its plain type and its bounds."""
-    bounds: tuple[Any, ...] = ()
-    if get_origin(kind) is Annotated:
-        kind, bounds = kind.__origin__, kind.__metadata__
-    origin, arguments = get_origin(kind), get_args(kind)
-    yield path, kind, bounds
-    if dataclasses.is_dataclass(kind):
-        for name, hint in get_type_hints(kind, include_extras=True).items():
-            yield from leaves(hint, value[name], (*path, name))
-    elif origin in (types.UnionType, Union):
-        for argument in arguments:
-            plain = argument.__origin__ if get_origin(argument) is Annotated else argument
-            if plain is type(value) or (isinstance(value, dict) and dataclasses.is_dataclass(plain)):
-                yield from leaves(argument, value, path)
-    elif origin is tuple and value:
-        yield from leaves(arguments[0], value[-1], (*path, len(value) - 1))
-    elif origin is dict and value and not any(isinstance(bound, Json) for bound in bounds):
-        name = next(iter(value))
-        yield from leaves(arguments[1], value[name], (*path, name))
-
-
-LEAVES = list(leaves(Manifest, the_manifest()))
-SCALARS = [(path, kind, bounds) for path, kind, bounds in LEAVES if kind in (int, float, str, bool)]
 NUMBERS = [True, 1, -1, 2**40, 2**63, 10**400, 1.5, -0.5, 1e300]
 WRONG = [*NUMBERS, None, "", "x\0y", "\ud800", "a" * 100_000, [], [1], {}, {"a": 1}]
-
-
-def name_of(path):
-    return ".".join(map(str, path)) or "manifest"
-
-
-def with_value(path, value):
-    manifest = the_manifest()
-    place = manifest
-    for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = value
-    return manifest
 
 
 def allows(kind, bounds, value):

@@ -3,11 +3,14 @@ import dataclasses
 import pytest
 
 from export.manifest import Quantization, SchemeMeasurement, Variant
+from export.manifest_fields import Range, SchemaError
+from export.manifest_parser import parse_manifest
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.model_description import describe
 from service.edge.request_limits import TextLimits
 from tests.edge import TRANSLATION as MODEL
 from tests.edge import manifest
+from tests.export.manifest_leaves import SCALARS, name_of, with_value
 
 
 def figures(scheme, **changes):
@@ -82,3 +85,45 @@ def test_the_number_of_draft_tokens_is_described():
 
 def test_an_fp32_model_has_no_quantization():
     assert not described("fp32").HasField("quantization")
+
+
+def ends(kind, bounds):
+    """The ends of what a field may have."""
+    for bound in bounds:
+        if isinstance(bound, Range):
+            yield from (kind(bound.least), kind(bound.most))
+    if kind is str:
+        yield from ("", "\U0001f600" * 100, "a" * 1000)
+    if kind is bool:
+        yield from (False, True)
+
+
+@pytest.mark.parametrize(("path", "kind", "bounds"), SCALARS, ids=[name_of(path) for path, _, _ in SCALARS])
+def test_every_manifest_that_a_server_accepts_is_described(path, kind, bounds):
+    for value in ends(kind, bounds):
+        try:
+            read = parse_manifest(with_value(path, value))
+        except SchemaError:
+            continue
+        for variant in read.variants:
+            choice = dataclasses.replace(MODEL.choice, precision=variant.precision)
+            message = describe(dataclasses.replace(MODEL, manifest=read, choice=choice), TextLimits())
+            assert pb.Model.FromString(message.SerializeToString()) == message
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63), "\U0001f600" * 100, None, [], {"steps": 2**63}, 1e300, -0.0])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *[("lineage", name) for name in ("metrics", "data_sha256", "git_commit", "anything")],
+        *[("parity", "checks", 0, name) for name in ("name", "max_error", "tolerance")],
+    ],
+    ids=name_of,
+)
+def test_what_describes_a_model_is_checked_before(path, value):
+    try:
+        read = parse_manifest(with_value(path, value))
+    except SchemaError:
+        return
+    message = describe(dataclasses.replace(MODEL, manifest=read), TextLimits())
+    assert pb.Model.FromString(message.SerializeToString()) == message
