@@ -16,8 +16,9 @@ from export.options import int8_cache_problem
 from export.passes.calibrate import calibrate
 from export.passes.quantization_scheme import SCHEMES
 from export.variants import save_variant, trace_model
+from model.architectures import build
 from model.checkpoint import load_checkpoint
-from model.pretrained.import_checkpoint import import_checkpoint
+from model.pretrained.import_checkpoint import import_checkpoint, import_model
 from model.tokenizer import Tokenizer
 from tests.export.manifests import a_manifest
 from tests.tiny import ENCODERS, tiny_config, tiny_encoder, tiny_model
@@ -54,7 +55,13 @@ OWN: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {  # name: archite
 }
 DECODERS = ("gpt2", "llama3", "mistral", "qwen2", "qwen3", "gemma", "phi", "phi3")
 SEQ2SEQ = ("marian", "bart", "mbart", "m2m_100", "t5", "t5-1.1", "mt5")
-IMPORTED = (*DECODERS, *SEQ2SEQ)
+BERTS = {
+    "bert": "Model",
+    "roberta": "ForSequenceClassification",
+    "xlm-roberta": "ForMaskedLM",
+    "distilbert": "ForMaskedLM",
+}
+IMPORTED = DECODERS + SEQ2SEQ + tuple(BERTS)
 
 
 def operators(graph):
@@ -107,7 +114,15 @@ def exported(name, directory):
     if name in ENCODERS:
         schemes = ("fp32", "fp16", "w8a8-dynamic", "w8a8-static", "w4-block32")
         return found_in(tiny_encoder(name), schemes, directory)
-    from tests.decoders import make_decoder  # transformers, which not every set-up has
+    if name in BERTS:
+        from tests.pretrained_encoder import saved, theirs_of  # transformers, which not every set-up has
+
+        (directory / "theirs").mkdir()
+        imported = import_model(saved(theirs_of(name, BERTS[name]), directory / "theirs"))
+        model = build(imported.config)
+        model.load_state_dict(imported.weights)
+        return found_in(model.eval(), ("fp32", "w8a8-dynamic"), directory)
+    from tests.decoders import make_decoder
     from tests.pretrained_seq2seq import make
 
     theirs = make_decoder(name) if name in DECODERS else make(name)
