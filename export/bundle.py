@@ -59,7 +59,7 @@ from export.manifest import FORMAT_VERSION, MANIFEST, MANIFEST_DIGEST, FileDiges
 from export.manifest_fields import SchemaError, shown
 from export.manifest_migration import MIGRATIONS, migrated
 from export.manifest_parser import parse_json, parse_manifest, parse_shortlist
-from model.atomic_write import Disk, digest_of_file, new_directory
+from model.atomic_write import Disk, digest_of_file, new_directory, recover
 
 MAX_MANIFEST_BYTES = 4 << 20  # a typical manifest has about 20 kB
 FIRST_WITH_DIGEST = 10  # format version from which a bundle must have a MANIFEST_DIGEST
@@ -271,16 +271,16 @@ def write_bundle(
 
     build(directory) writes every file except the manifest and returns the manifest; this function fills in its `files`.
     Exceptions from `build` propagate, and no files remain. With `replace`, an earlier bundle at `path` is moved aside
-    first and deleted last. disk: for tests. Raises BundleExistsError, or any BundleError from reading the result.
+    first and deleted last. disk: for tests. Raises BundleExistsError, any BundleError from reading the result, OSError.
     """
-    path = Path(path)
+    path, disk = Path(path), disk or Disk()
+    recover(path, disk)
     taken = path.exists() and (not path.is_dir() or any(path.iterdir()))
     if taken and not (replace and (path / MANIFEST).is_file()):
         fix = "choose another path" if replace else "choose another path, or ask for the bundle there to be replaced"
         raise BundleExistsError(
             path, "exists already" if (path / MANIFEST).is_file() else "exists and is not a bundle", fix=fix
         )
-    disk = disk or Disk()
     with new_directory(path, disk, replace=taken) as partial:
         manifest = build(partial)
         names = sorted(str(file.relative_to(partial).as_posix()) for file in partial.rglob("*") if not file.is_dir())

@@ -9,6 +9,8 @@ them first. Standard library only; the meaning of the files belongs to the calle
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -19,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DIGESTS = "digests.json"
+TOKEN_DIGITS = 8  # in names of directories that are being written
 
 
 @dataclass(frozen=True)
@@ -103,26 +106,66 @@ def new_directory(path: Path, disk: Disk | None = None, *, replace: bool = False
     """Yield a hidden, empty directory beside `path`, which gets that name when the block ends without an error.
 
     With `replace`, an earlier directory at `path` is moved aside first and deleted last; otherwise one with content
-    raises OSError. After any error, an interrupt included, `path` is the earlier directory or the whole new one.
+    raises OSError. After any error, an interrupt included, `path` is the earlier directory or the whole new one. What
+    could not be deleted, the next call deletes.
     """
-    disk, token = disk or Disk(), secrets.token_hex(4)
-    partial, old = (path.with_name(f".{path.name}.{token}.{kind}") for kind in ("partial", "old"))
-    partial.mkdir(parents=True)
+    disk = disk or Disk()
+    recover(path, disk)
+    with contextlib.ExitStack() as locks:
+        partial, old = _locked_directory(path, locks)
+        try:
+            yield partial
+            # Files before the directories that name them, so that a power failure leaves either all or none.
+            for entry in sorted(partial.rglob("*"), key=lambda entry: -len(entry.parts)):
+                disk.sync(entry)
+            disk.sync(partial)
+            if replace and path.exists():
+                _lock(path, locks, waits=True)
+                disk.rename(path, old)
+            disk.rename(partial, path)
+            disk.sync(path.parent)
+        finally:
+            if old.exists() and not path.exists():
+                disk.rename(old, path)
+            shutil.rmtree(partial, ignore_errors=True)
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def recover(path: Path, disk: Disk | None = None) -> None:
+    """Delete what earlier calls of `new_directory` left beside `path`: those that were killed or could not delete it. A
+    directory that was moved aside for one that never came gets its name back. Raises OSError."""
+    for kind in ("old", "partial"):
+        for left in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * TOKEN_DIGITS}.{kind}"):
+            with contextlib.ExitStack() as locks:
+                if not _lock(left, locks):
+                    continue
+                if kind == "old" and not path.exists():
+                    (disk or Disk()).rename(left, path)
+                else:
+                    shutil.rmtree(left, ignore_errors=True)
+
+
+def _locked_directory(path: Path, locks: contextlib.ExitStack) -> tuple[Path, Path]:
+    """Make a hidden directory beside `path`; return it and a name for what is at `path` now."""
+    while True:
+        token = secrets.token_hex(TOKEN_DIGITS // 2)
+        partial, old = (path.with_name(f".{path.name}.{token}.{kind}") for kind in ("partial", "old"))
+        partial.mkdir(parents=True)
+        _lock(partial, locks, waits=True)
+        if partial.exists():  # else `recover` of another process came between
+            return partial, old
+
+
+def _lock(directory: Path, locks: contextlib.ExitStack, *, waits: bool = False) -> bool:
+    """Lock a directory as long as `locks` is open and this process lives. Returns whether it is locked and still there.
+    Where a file system knows no locks it is not, so that nothing is deleted that may be in use."""
     try:
-        yield partial
-        # Files before the directories that name them, so that a power failure leaves either all or none.
-        for entry in sorted(partial.rglob("*"), key=lambda entry: -len(entry.parts)):
-            disk.sync(entry)
-        disk.sync(partial)
-        if replace and path.exists():
-            disk.rename(path, old)
-        disk.rename(partial, path)
-        disk.sync(path.parent)
-    finally:
-        if old.exists() and not path.exists():
-            disk.rename(old, path)
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        locks.callback(os.close, descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return directory.exists()
 
 
 def digests_of(files: Mapping[str, Content]) -> bytes:

@@ -1,6 +1,8 @@
+import errno
+
 import pytest
 
-from model.atomic_write import DamagedError, Disk, new_directory, verify, write_directory, write_file
+from model.atomic_write import DamagedError, Disk, new_directory, recover, verify, write_directory, write_file
 from tests.full_disk import failures
 
 
@@ -88,3 +90,46 @@ def test_a_new_directory_appears_with_its_parents(tmp_path):
         "far/away/inner",
         "far/away/inner/file",
     ]
+
+
+def test_what_a_killed_process_left_is_cleared_by_the_next_call(tmp_path):
+    path, other = tmp_path / "directory", tmp_path / ".directory.notes.partial"
+    for left in (path, tmp_path / ".directory.0123abcd.partial", tmp_path / ".directory.0123abcd.old", other):
+        left.mkdir()
+        (left / "file").write_bytes(b"left")
+    fill_directory(path, replace=True)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [other.name, "directory"], "another's file stays"
+    assert (path / "inner/file").read_bytes() == b"new"
+
+
+def test_a_directory_moved_aside_by_a_killed_process_gets_its_name_back(tmp_path):
+    old = tmp_path / ".directory.0123abcd.old"
+    old.mkdir()
+    (old / "file").write_bytes(b"old")
+    recover(tmp_path / "directory")
+    assert list(tmp_path.iterdir()) == [tmp_path / "directory"]
+    assert (tmp_path / "directory/file").read_bytes() == b"old"
+
+
+def test_a_directory_that_another_call_is_filling_is_left_alone(tmp_path):
+    path = tmp_path / "directory"
+    with new_directory(path) as one:
+        (one / "file").write_bytes(b"one")
+        with new_directory(path) as other:
+            (other / "file").write_bytes(b"other")
+            assert one.exists()
+        assert (one / "file").read_bytes() == b"one"
+        path.joinpath("file").unlink()
+    assert (path / "file").read_bytes() == b"one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_where_there_are_no_locks_nothing_is_cleared(tmp_path, monkeypatch):
+    def fails(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", fails)
+    (tmp_path / ".directory.0123abcd.partial").mkdir()
+    fill_directory(tmp_path / "directory")
+    assert (tmp_path / ".directory.0123abcd.partial").exists()
+    assert (tmp_path / "directory/inner/file").read_bytes() == b"new"
