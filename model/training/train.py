@@ -287,7 +287,11 @@ class _Run:
 
     def _prune(self) -> None:
         keep = max(KEPT_STATES, self.config.average_checkpoints)
-        prune(self.states, keep=keep, every=self.config.save_every_steps)
+        try:
+            prune(self.states, keep=keep, every=self.config.save_every_steps)
+        except OSError as error:
+            reason = f"{error.strerror or error}; it takes room, and is tried again after the next one"
+            self.display.message(f"{self.states}: an old state cannot be deleted: {reason}")
 
     def finish(self) -> None:
         """Averages, scores and writes the checkpoint. Idempotent: a run killed here repeats it when resumed."""

@@ -28,6 +28,7 @@ from model.checkpoint import (
     weights_of,
 )
 
+DELETED = ".deleted"  # ends the hidden name of a state that is being deleted
 WEIGHTS, OPTIMISER, PROGRESS = "model.safetensors", "optimiser.safetensors", "progress.json"
 
 
@@ -140,18 +141,23 @@ def list_states(states: Path) -> list[Path]:
 
 
 def prune(states: Path, *, keep: int, every: int) -> None:
-    """Deletes all but the newest `keep` states, not counting those of an interruption.
+    """Deletes all but the newest `keep` states, not counting those of an interruption. Raises OSError for one that
+    cannot be deleted; the next call tries it again.
 
     A state whose step is not a multiple of `every` is kept only while it is the newest: the states averaged at the end
     must not depend on the time of an interruption.
     """
+    for left in states.glob(f".step-*{DELETED}"):
+        shutil.rmtree(left)
     paths = list_states(states)
     scheduled = [path for path in paths if path == paths[-1] or int(path.name.removeprefix("step-")) % every == 0]
     newest_is_extra = int(paths[-1].name.removeprefix("step-")) % every != 0
     kept = scheduled[-keep - newest_is_extra :]
     for path in paths:
         if path not in kept:
-            shutil.rmtree(path)
+            hidden = path.with_name(f".{path.name}{DELETED}")
+            path.rename(hidden)  # a state is whole or not there
+            shutil.rmtree(hidden)
 
 
 def average_states(states: Path, last: int, model: nn.Module) -> int:

@@ -1,4 +1,5 @@
 import csv
+import errno
 import io
 import json
 import os
@@ -157,6 +158,16 @@ def test_a_run_stopped_by_a_full_disk_resumes_to_the_same_bits(failing, undistur
         train(MODEL, TRAIN, data=DATA, out=out, disk=FullDisk(failing))
     train(MODEL, TRAIN, data=DATA, out=out, resume=True)
     assert weights(out) == weights(undisturbed)
+
+
+def test_an_old_state_that_cannot_be_deleted_does_not_end_the_run(undisturbed, tmp_path, monkeypatch, capsys):
+    def fails(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("model.training.train.prune", fails)
+    train(MODEL, TRAIN, data=DATA, out=tmp_path / "run")
+    assert "states: an old state cannot be deleted: Input/output error; it takes room" in capsys.readouterr().err
+    assert weights(tmp_path / "run") == weights(undisturbed)
 
 
 def test_the_directory_of_another_run_is_refused(undisturbed, tmp_path):

@@ -1,3 +1,4 @@
+import errno
 import json
 import warnings
 
@@ -48,6 +49,23 @@ def test_states_of_interruptions_are_kept_only_while_newest(tmp_path):
     (tmp_path / "step-00000020").mkdir()
     prune(tmp_path, keep=2, every=5)
     assert [path.name for path in list_states(tmp_path)] == ["step-00000015", "step-00000020"]
+
+
+def test_a_state_that_cannot_be_deleted_is_hidden_and_deleted_later(tmp_path, monkeypatch):
+    for step in (1, 2, 3):
+        (tmp_path / f"step-{step:08d}").mkdir()
+
+    def fails(path):
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", fails)
+        with pytest.raises(OSError, match="Input/output error"):
+            prune(tmp_path, keep=2, every=1)
+    assert [path.name for path in list_states(tmp_path)] == ["step-00000002", "step-00000003"]
+    assert (tmp_path / ".step-00000001.deleted").exists()
+    prune(tmp_path, keep=2, every=1)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_full_disk_keeps_every_earlier_state(tmp_path):
