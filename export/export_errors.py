@@ -3,6 +3,7 @@
 ExportError          the model cannot be exported, or its trace has the wrong structure
 ├── ParityError      the graphs do not compute what the model computes; `report` holds every check
 ├── FullDiskError    there is no room for the bundle
+├── DiskError        a file of the bundle could not be written
 └── NoGoldenError    no sample input has an answer that PyTorch and all precisions give
 """
 
@@ -34,6 +35,17 @@ class FullDiskError(ExportError):
         super().__init__(
             f"{path}: no room for the bundle: at least {needed_bytes} bytes are needed, {free_bytes} are free there; "
             "nothing was written; fix: free some, or choose a path on another disk"
+        )
+
+
+class DiskError(ExportError):
+    """A file of the bundle could not be written, synced, renamed or deleted."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        place = f" at {error.filename}" if error.filename else ""
+        super().__init__(
+            f"{path}: cannot be written: {error.strerror or error}{place}; what is there is the bundle of before, if "
+            "there was one, or the whole new one; fix: check the disk and its permissions, and export again"
         )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from export.bundle import write_bundle
-from export.export_errors import ExportError, FullDiskError, NoGoldenError, ParityError
+from export.export_errors import DiskError, ExportError, FullDiskError, NoGoldenError, ParityError
 from export.graphs.tracing import versions
 from export.manifest import SHORTLIST, TOKENIZER, Manifest
 from export.manifest_entries import entries_of
@@ -103,9 +103,9 @@ def export_model(
         return write_bundle(out, build, replace=replace)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
+            raise DiskError(out, error) from error
         needed_bytes = weights_bytes(model, options)
-        raise FullDiskError(Path(error.filename or out), needed_bytes, free_bytes(out)) from error
+        raise FullDiskError(out, needed_bytes, free_bytes(out)) from error
 
 
 def weights_bytes(model: Model, options: ExportOptions) -> int:

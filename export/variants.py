@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import onnx
 from onnx import ModelProto
+from onnx.external_data_helper import set_external_data
 
 from export.export_errors import ExportError
 from export.graph_checks import check_graph
@@ -43,6 +43,7 @@ from model.tokenizer import Tokenizer
 from model.training.evaluate import greedy_batch
 
 SampleIds = tuple[list[int], list[int]]  # of source and target
+EXTERNAL_BYTES = 1024  # of a tensor; smaller ones stay in the graph, where shapes are computed from them
 INLINE_LIMIT = 1 << 20  # bytes of weights; a separate file is mapped, not copied, and a message ends at 2 GiB
 
 
@@ -90,7 +91,7 @@ def save_quantized(
             raise ExportError(f"{precision}: {error}") from None
         (scratch / choice.scheme / precision).rename(directory / precision)
         variants[precision] = dataclasses.replace(saved[choice.scheme], comparison=choice.figures)
-    shutil.rmtree(scratch, ignore_errors=True)
+    shutil.rmtree(scratch)
     return variants
 
 
@@ -211,12 +212,15 @@ def save_variant(
 
 
 def save_graph(graph: ModelProto, file: Path, inline_limit: int) -> None:
-    """Write a graph, with its weights inside or, above the limit in bytes, in FILE.data beside it."""
-    onnx.save_model(
-        graph,
-        file,
-        save_as_external_data=sum(len(tensor.raw_data) for tensor in graph.graph.initializer) > inline_limit,
-        all_tensors_to_one_file=True,
-        location=f"{file.name}.data",
-        size_threshold=1024,
-    )
+    """Write a graph, with its weights inside or, above the limit in bytes, in FILE.data beside it, to which the graph
+    refers then. Raises OSError, which onnx's own function does not: it hides why a file could not be opened."""
+    tensors = graph.graph.initializer
+    if sum(len(tensor.raw_data) for tensor in tensors) > inline_limit:
+        name = f"{file.name}.data"
+        with file.with_name(name).open("wb") as data:
+            for tensor in tensors:
+                if (size := len(tensor.raw_data)) >= EXTERNAL_BYTES:
+                    set_external_data(tensor, name, offset=data.tell(), length=size)
+                    data.write(tensor.raw_data)
+                    tensor.ClearField("raw_data")
+    file.write_bytes(graph.SerializeToString())

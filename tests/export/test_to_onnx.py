@@ -9,7 +9,7 @@ import safetensors.torch
 
 from export import to_onnx, variants
 from export.bundle import BundleExistsError, load_bundle, load_shortlist
-from export.export_errors import ExportError, FullDiskError, NoGoldenError, ParityError
+from export.export_errors import DiskError, ExportError, FullDiskError, NoGoldenError, ParityError
 from export.options import ExportOptions, QuantizationOptions
 from export.select_scheme import Development
 from export.to_onnx import export_bundle, export_model, weights_bytes
@@ -143,6 +143,17 @@ def test_a_disk_that_fills_while_it_is_written_to_is_named_with_the_bytes(tmp_pa
 
     monkeypatch.setattr(to_onnx, "save_variants", fails)
     with pytest.raises(FullDiskError, match=rf"{tmp_path}/out: no room for the bundle: at least \d+ bytes are needed"):
+        export_model(tiny_model(tiny_config("decoder")), tiny_tokenizer(), tmp_path / "out", ExportOptions(texts=TEXTS))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written_is_named_with_the_bundle_and_the_cause(tmp_path, monkeypatch):
+    def fails(*_):
+        raise OSError(errno.EIO, "Input/output error", "fp32/decode.onnx")
+
+    monkeypatch.setattr(to_onnx, "save_variants", fails)
+    message = rf"{tmp_path}/out: cannot be written: Input/output error at fp32/decode.onnx; .* fix: check the disk"
+    with pytest.raises(DiskError, match=message):
         export_model(tiny_model(tiny_config("decoder")), tiny_tokenizer(), tmp_path / "out", ExportOptions(texts=TEXTS))
     assert list(tmp_path.iterdir()) == []
 

@@ -1,5 +1,6 @@
 """Variants: which are saved, from which text they are calibrated, and that their bytes repeat."""
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -11,7 +12,7 @@ from export.options import AUTOMATIC, ExportOptions, QuantizationOptions
 from export.passes.quantization_scheme import SCHEMES
 from export.select_scheme import Development
 from export.to_onnx import export_model
-from export.variants import calibration_ids, save_variant, trace_model
+from export.variants import calibration_ids, save_graph, save_variant, trace_model
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import make_report, verify_graphs
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
@@ -50,6 +51,14 @@ def test_exporting_twice_gives_the_same_bytes_and_leaves_the_model_alone(tmp_pat
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert not model.training
     assert make_report(verify_graphs(tmp_path / "two", variant, model, sample_inputs(model.config)).checks)["passed"]
+
+
+def test_weights_that_cannot_be_written_raise_the_error_of_the_system(tmp_path):
+    values = np.arange(1000, dtype=np.float32)
+    graph = onnx.helper.make_graph([], "weights", [], [], [onnx.numpy_helper.from_array(values, "weights")])
+    (tmp_path / "decode.onnx.data").mkdir()
+    with pytest.raises(IsADirectoryError, match=r"decode\.onnx\.data"):
+        save_graph(onnx.helper.make_model(graph), tmp_path / "decode.onnx", 0)
 
 
 def test_without_text_to_measure_on_there_is_no_quantized_variant(tmp_path, monkeypatch):
