@@ -65,6 +65,7 @@ TOPICS = {
         "soak",
         "leaks",
         "kill-resume",
+        "io-faults",
         "process-answers",
         "process-faults",
         "engine-faults",

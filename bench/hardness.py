@@ -82,6 +82,11 @@ def promises(bundle: Path) -> list[Promise]:
             f"leaks {given} --requests 1000 --cancels 50",
         ),
         Promise("memory does not grow with requests", f"soak {given}", f"soak {given} --requests 5000"),
+        Promise(
+            "a file operation that fails costs an export or a training run nothing that was there",
+            "io-faults",
+            "io-faults --sample 4",
+        ),
         Promise("a killed training run resumes bit-identically", "kill-resume --kills 20", "kill-resume --kills 2"),
     ]
     if load_manifest(bundle).task == "translation":
