@@ -3,20 +3,23 @@
 1. 10,000 requests, half of them cancelled at a random moment, half with a deadline that most do not meet: afterwards no
    row is live and no request waits, and the server and its engine processes have as many threads and open files as
    before.
-2. One request after the other is cancelled among others that fill the rows, by the event loop of an edge in this
-   process: how many steps the engine still computed for it, as its counter of wasted tokens shows.
+2. Requests are cancelled among others that fill the rows, eight at a time, by the event loop of an edge in this
+   process: how many steps the engine began for it after the edge had handled the cancellation, by the clock that both
+   processes share. A step that was being computed at that moment is not among them. The counter of wasted tokens shows
+   that no other was computed: those that the edge had not seen yet when it cancelled are a figure, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.case import Flag, case
 from bench.measure import Spread, Verdict, report
@@ -29,6 +32,7 @@ from cli.local_server import serving
 from service.config import load_settings
 from service.edge.metrics import Metrics
 from service.edge.open_model import ModelOpener
+from service.edge.process_pool import ProcessPool
 from service.edge.request_builder import RequestBuilder
 from service.edge.request_limits import TextLimits
 from service.edge.served_model import ServedModel
@@ -39,6 +43,7 @@ WARM_UP = 500  # requests: threads and files that the first ones need stay
 REST_S = 10.0  # for threads and files to go
 NEIGHBOURS = 32  # rows that are busy while one is cancelled
 CANCELLED_AT = 8  # tokens
+TOGETHER = 8  # requests that arrive, and are cancelled, at a time
 
 
 def threads_and_files(server: int) -> dict[str, int]:
@@ -80,18 +85,23 @@ async def left_behind(address: str, ops: str, options: argparse.Namespace) -> tu
 
 
 class Counted:
-    """A sink that cancels its request at a token, and counts those that came before."""
+    """A sink that cancels its request at a token, counts those that came before, and the steps that began later.
 
-    def __init__(self, at: int, done: asyncio.Future[None]) -> None:
-        self.tokens, self._at, self._done = 0, at, done
+    began_s: when the step began whose event is given to the sink.
+    """
+
+    def __init__(self, at: int, done: asyncio.Future[None], began_s: Callable[[], float]) -> None:
+        self.tokens, self.later_steps, self._at, self._done, self._began_s = 0, 0, at, done, began_s
         self.cancel: Callable[[], None] = lambda: None
         self.seen_at_cancel: int | None = None
+        self._cancelled_s = math.inf
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, TextDelta):
             self.tokens += len(event.tokens)
+            self.later_steps += self._began_s() > self._cancelled_s
             if self.tokens >= self._at and self.seen_at_cancel is None:
-                self.seen_at_cancel = self.tokens
+                self.seen_at_cancel, self._cancelled_s = self.tokens, time.monotonic()
                 self.cancel()
             return
         if isinstance(event, Finished):  # it was answered before the engine heard of it
@@ -100,17 +110,27 @@ class Counted:
             self._done.set_result(None)
 
 
-async def steps_after_cancel(model: ServedModel, metrics: Metrics, text: str, cancels: int) -> list[int]:
-    """Steps that were computed for each cancelled request after the edge had cancelled it."""
-    loop = asyncio.get_running_loop()
+class AfterCancel(NamedTuple):
+    """What was computed for requests after the edge had cancelled them. steps: begun since then, of each. unseen:
+    tokens of each beyond those that the edge had seen by then. uncounted: wasted tokens that no event showed."""
+
+    steps: list[int]
+    unseen: list[int]
+    uncounted: int
+
+
+async def after_cancel(model: ServedModel, metrics: Metrics, text: str, cancels: int) -> AfterCancel:
+    """Cancels so many requests among others."""
+    loop, pool = asyncio.get_running_loop(), model.pool
+    assert isinstance(pool, ProcessPool)
     most = model.max_tokens - 1
 
     def ask(name: str, at: int) -> tuple[Counted, asyncio.Future[None]]:
         done = loop.create_future()
-        sink = Counted(at, done)
+        sink = Counted(at, done, lambda: pool.states[0].heartbeat_s)
         builder = RequestBuilder(model, TextLimits(), name, time.monotonic() + 600)
         asked = builder.decoding(text, DecodingOptions(max_tokens=most, ignore_eos=True))
-        sink.cancel = model.pool.submit(asked, loop, sink)
+        sink.cancel = pool.submit(asked, loop, sink)
         return sink, done
 
     def wasted() -> float:
@@ -123,20 +143,20 @@ async def steps_after_cancel(model: ServedModel, metrics: Metrics, text: str, ca
             await ask("neighbour", 10**9)[1]
 
     neighbours = [asyncio.create_task(keep_busy()) for _ in range(NEIGHBOURS)]
-    found = []
+    sinks = list[Counted]()
     try:
-        for number in range(cancels):
-            before = wasted()
-            sink, done = ask(f"cancelled {number}", CANCELLED_AT)
-            await done
+        while len(sinks) < cancels:
+            asked = [ask(f"cancelled {len(sinks) + place}", CANCELLED_AT) for place in range(TOGETHER)]
+            await asyncio.gather(*[done for _, done in asked])
+            sinks += [sink for sink, _ in asked if sink.seen_at_cancel is not None]
             await asyncio.sleep(0.005)  # measurements come after the answers
-            if sink.seen_at_cancel is not None:
-                found.append(round(wasted() - before) - sink.seen_at_cancel)
+        uncounted = round(wasted()) - sum(sink.tokens for sink in sinks)
     finally:
         for neighbour in neighbours:
             neighbour.cancel()
         await asyncio.gather(*neighbours, return_exceptions=True)
-    return found
+    unseen = [sink.tokens - (sink.seen_at_cancel or 0) for sink in sinks]
+    return AfterCancel([sink.later_steps for sink in sinks], unseen, uncounted)
 
 
 async def wasted_steps(options: argparse.Namespace) -> tuple[dict[str, Any], list[Verdict]]:
@@ -145,13 +165,18 @@ async def wasted_steps(options: argparse.Namespace) -> tuple[dict[str, Any], lis
     model = await ModelOpener(load_settings(asked), metrics).open("model", options.bundle)
     text = sentence_pairs(options.data, 1)[0][0]
     try:
-        found = await steps_after_cancel(model, metrics, text, options.cancels)
+        found = await after_cancel(model, metrics, text, options.cancels)
     finally:
         await model.pool.aclose()
-    steps = sorted(map(float, found))
-    figures = {"steps after a cancellation": Spread.of(steps), "cancellations among busy rows": len(steps)}
+    steps = sorted(map(float, found.steps))
+    figures = {
+        "cancellations among busy rows": len(steps),
+        "steps begun after a cancellation": Spread.of(steps),
+        "tokens that the edge had not seen when it cancelled": Spread.of(list(map(float, found.unseen))),
+    }
     return figures, [
-        Verdict("steps after a cancellation, p99", percentile(steps, 99), 1, "", is_limit=True),
+        Verdict("steps begun after a cancellation, p99", percentile(steps, 99), 1, "", is_limit=True),
+        Verdict("tokens computed for cancelled requests that no event shows", found.uncounted, 0, "", is_limit=True),
     ]
 
 

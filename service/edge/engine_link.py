@@ -1,7 +1,8 @@
 """One engine process as the edge sees it: messages out, events to their sinks, and its end.
 
-Event-loop thread only. Requests and cancellations of one turn of the event loop leave as one message. A message never
-waits for another process: while the socket is full, messages wait here, and admission bounds their number.
+Event-loop thread only. Requests of one turn of the event loop leave as one message. A cancellation leaves at once, with
+the requests before it: the rest of the turn may take longer than some steps of the engine. A message never waits for
+another process: while the socket is full, messages wait here, and admission bounds their number.
 """
 
 from __future__ import annotations
@@ -84,7 +85,6 @@ class EngineLink:
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self._requests: list[tuple[int, Request]] = []
-        self._cancels: list[int] = []
         self._unsent: collections.deque[bytes] = collections.deque()
         self._is_full = False  # the socket, when it was last written to
         self._end, theirs = connect()
@@ -124,16 +124,14 @@ class EngineLink:
         self.receivers[ticket] = sink
         self._callers[ticket] = request.caller
         self.shares.enter(request.caller)
-        if not self._requests and not self._cancels:
+        if not self._requests:
             self._loop.call_soon(self._flush)
         self._requests.append((ticket, request))
 
     def cancel(self, ticket: int) -> None:
-        """Asks for the end of a request, unless it has ended."""
+        """Asks for the end of a request, unless it has ended. The engine looks before each of its steps."""
         if ticket in self.receivers:
-            if not self._requests and not self._cancels:
-                self._loop.call_soon(self._flush)
-            self._cancels.append(ticket)
+            self._post(self._work([ticket]))
 
     def close(self) -> None:
         """Asks the process to end unfinished requests with ShuttingDown, and then itself."""
@@ -166,9 +164,12 @@ class EngineLink:
             self.opened.exception()  # without this, asyncio logs an error that no caller awaits
 
     def _flush(self) -> None:
-        work = Work(self._requests, self._cancels)
-        self._requests, self._cancels = [], []
-        self._post(work)
+        if self._requests:  # else they have left with a cancellation
+            self._post(self._work([]))
+
+    def _work(self, cancels: list[int]) -> Work:
+        requests, self._requests = self._requests, []
+        return Work(requests, cancels)
 
     def _post(self, message: ToEngine) -> None:
         if self.end_reason is None:

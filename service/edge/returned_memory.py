@@ -12,8 +12,10 @@ KEPT_BYTES = 16 << 20
 
 async def give_back_what_calls_took() -> None:
     """Gives back, again and again, what is above the memory that this process has now. In a thread, as it can take
-    20 ms; ever less often while it gains little."""
+    20 ms; ever less often while it gains little. At first it also gives back what starting took, so that the thread is
+    there from the beginning and load does not add one."""
     settled, pause_s = resident_bytes(), PAUSE_S
+    await asyncio.to_thread(give_back_memory)
     while True:
         await asyncio.sleep(pause_s)
         before = resident_bytes()

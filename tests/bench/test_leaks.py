@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import os
+import time
 
 import pytest
 
@@ -21,12 +22,15 @@ def test_an_open_file_and_a_thread_are_counted():
 @pytest.mark.parametrize(("last", "seen"), [(Cancelled("no"), 3), (Finished(FinishReason.LENGTH), None)])
 async def test_a_request_is_cancelled_at_its_token_once(last, seen):
     done = asyncio.get_running_loop().create_future()
-    sink, cancels = Counted(3, done), []
+    now_s, cancels = time.monotonic(), []
+    began_s = iter([now_s - 60, now_s - 60, now_s - 60, now_s + 60])  # the third step is under way when it is cancelled
+    sink = Counted(3, done, lambda: next(began_s))
     sink.cancel = lambda: cancels.append(sink.tokens)
-    for event in (TextDelta("a", (1,)), TextDelta("b", (2, 3)), TextDelta("c", (4,)), last):
+    for event in (*(TextDelta("a", tokens) for tokens in ((1,), (2, 3), (4,), (5,))), last):
         sink(event)
     assert cancels == [3]
     assert sink.seen_at_cancel == seen, "an answer that came all the same was not cancelled"
+    assert sink.later_steps == 1
     assert done.done()
 
 
@@ -45,4 +49,5 @@ def test_a_server_leaves_nothing_behind(tiny_translation_bundle, tmp_path, capsy
     printed = capsys.readouterr().out
     for what in ("requests that run or wait afterwards: 0", "threads left: 0", "open files left: 0"):
         assert f"met  {what}" in printed
-    assert "steps after a cancellation" in printed
+    assert "met  steps begun after a cancellation" in printed
+    assert "met  tokens computed for cancelled requests that no event shows: 0" in printed

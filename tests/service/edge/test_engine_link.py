@@ -12,6 +12,7 @@ from service.edge.metrics import Metrics
 from service.engine_settings import EngineSettings
 from service.errors import InvalidRequest, StartupError
 from service.request import AttentionResult, Finished, FinishReason, TextDelta
+from service.wire.channel import receive
 from service.wire.messages import (
     VERSION,
     Close,
@@ -21,6 +22,7 @@ from service.wire.messages import (
     Start,
     Turn,
     Work,
+    decode_to_engine,
     encode,
     failure_of,
 )
@@ -93,18 +95,26 @@ async def test_the_program_inherits_its_socket_and_the_table(link, peer):
     assert arguments == [str(files[0]), str(files[1]), str(os.getpid())]
 
 
-async def test_requests_and_cancellations_of_one_turn_leave_as_one_message(link, peer):
+async def test_requests_of_one_turn_leave_as_one_message(link, peer):
     for ticket in range(5):
         link.submit(ticket, request(str(ticket)), Sink())
-    link.cancel(3)
-    link.cancel(1)
     work = await peer.received()
     assert [(ticket, asked.request_id) for ticket, asked in work.requests] == [(t, str(t)) for t in range(5)]
-    assert work.cancels == [3, 1]
-    link.cancel(0)
-    assert await peer.received() == Work([], [0])
     link.submit(5, request(), Sink())
-    assert (await peer.received()).requests == [(5, request())]
+    assert await peer.received() == Work([(5, request())], [])
+
+
+async def test_a_cancellation_leaves_before_the_turn_ends_and_after_its_request(link, peer):
+    link.submit(0, request("a"), Sink())
+    link.cancel(0)
+    link.submit(1, request("b"), Sink())
+    first = decode_to_engine(receive(peer.end))  # the event loop has not turned
+    assert first == Work([(0, request("a"))], [0])
+    link.cancel(1)
+    link.cancel(0)
+    assert [await peer.received() for _ in range(2)] == [Work([(1, request("b"))], [1]), Work([], [0])]
+    link.submit(2, request("c"), Sink())
+    assert await peer.received() == Work([(2, request("c"))], []), "nothing empty came before"
 
 
 async def test_a_cancellation_of_a_request_that_has_ended_is_not_sent(link, peer):
