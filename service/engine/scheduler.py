@@ -198,13 +198,16 @@ class Scheduler:
 
     def _park_guests(self, turn: _Changes) -> None:
         """Parks guests beyond the rows that are theirs in this turn."""
-        left = self.shares.rows_for_guests
+        left, leaving, stored = self.shares.rows_for_guests, list[Sequence](), 0
         for sequence in [sequence for sequence in self.live if sequence.lane in self.shares.guests]:
             rows = self.shares.rows_of(sequence)
-            if rows > left and self.parking.can_take(sequence):
-                self._park(sequence, turn, is_first=True)
+            if rows > left and self.parking.can_take(sequence, stored):
+                leaving.append(sequence)
+                stored += self.parking.bytes_of(sequence)
             else:
                 left -= rows
+        for sequence in reversed(leaving):  # each before all that wait, so that the oldest is the first to continue
+            self._park(sequence, turn, is_first=True)
 
     def _park(self, sequence: Sequence, turn: _Changes, *, is_first: bool) -> None:
         turn.stored.append(self.parking.park(sequence))

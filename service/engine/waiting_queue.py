@@ -35,7 +35,7 @@ class WaitingQueue:
         self._lanes: dict[Lane, _Waiting] = {}
         self._cancelled: list[Sequence] = []
         self._deadlines: list[tuple[float, int, Sequence]] = []  # a heap; ended sequences leave it late
-        self._numbers = itertools.count()
+        self._numbers = itertools.count(1)
         self._size = 0
         self._next_scan_s = -math.inf
         self._times = AnswerTimes[Lane](MAX_LANES)
@@ -62,7 +62,10 @@ class WaitingQueue:
         lane = self._lanes.get(sequence.lane)
         if lane is None:
             lane = self._lanes[sequence.lane] = _Waiting()
-        heapq.heappush(lane.heap, (lane.passed + (0 if is_first else sequence.width), next(self._numbers), sequence))
+        place, number = lane.passed + sequence.width, next(self._numbers)
+        if is_first:  # `passed` alone may have overtaken some that have waited long
+            place, number = min([lane.passed, *[entry[0] for entry in lane.heap[:1]]]), -number
+        heapq.heappush(lane.heap, (place, number, sequence))
         self._size += 1
 
     def first(self, lane: Lane) -> Sequence | None:
@@ -73,8 +76,10 @@ class WaitingQueue:
     def take(self, lane: Lane) -> Sequence:
         """Removes the next sequence of a lane, which is not empty."""
         waiting = self._lanes[lane]
-        waiting.passed += waiting.heap[0][2].width / len(waiting.heap)
-        sequence = heapq.heappop(waiting.heap)[2]
+        count = len(waiting.heap)
+        _, number, sequence = heapq.heappop(waiting.heap)
+        if number >= 0:  # else it only continues
+            waiting.passed += sequence.width / count
         self._size -= 1
         if not waiting.heap:
             del self._lanes[lane]
@@ -143,8 +148,8 @@ class WaitingQueue:
 
 
 class _Waiting:
-    """One lane: a heap of (rows that may leave before it, number, sequence). passed: rows that have left, divided by
-    how many waited each time."""
+    """One lane: a heap of (rows that may leave before it, number, sequence); the number is negative for one that only
+    continues. passed: rows that have left, divided by how many waited each time."""
 
     def __init__(self) -> None:
         self.heap: list[tuple[float, int, Sequence]] = []

@@ -53,6 +53,21 @@ def test_a_small_request_passes_large_ones_whatever_their_number():
     assert names(queue)[0] == "small"
 
 
+def test_what_gave_way_continues_before_all_that_wait_however_often():
+    queue = WaitingQueue()
+    for number in range(9):
+        queue.submit(sequence(str(number), width=32))
+    for _ in range(50):
+        guest = queue.take(LANE)
+        assert guest.request.request_id == "0"
+        queue.put(guest, is_first=True)
+    first, second = queue.take(LANE), queue.take(LANE)
+    for one in (second, first):
+        queue.put(one, is_first=True)
+    queue.submit(sequence("small"))
+    assert names(queue)[:4] == ["0", "1", "small", "2"]
+
+
 def test_every_tenant_has_a_lane_in_each_class():
     queue = WaitingQueue()
     for tenant, priority in [("a", Priority.LOW), ("b", Priority.LOW), ("a", Priority.HIGH), ("a", Priority.LOW)]:
