@@ -109,12 +109,27 @@ def test_a_few_requests_make_nobody_a_guest():
     assert guests(found, [A, B]) == frozenset()
 
 
+def test_one_that_begins_to_send_much_is_soon_a_guest():
+    found, victims = shares(), [live(str(number)) for number in range(20)]
+    lanes, turn_s = [(NORMAL, str(number)) for number in range(20)], 0.002
+    for turn in range(2000):  # each turn has rows of four of them
+        found.at(turn * turn_s)
+        found.record(turn_s, victims[turn % 5 * 4 :][:4], {})
+    began_s, turn = found.used_s("0"), 2000
+    assert began_s == pytest.approx(HALF_LIFE_S / math.log(2) / 20, rel=0.1)
+    while A not in guests(found, [A, *lanes]):
+        found.at(turn * turn_s)
+        found.record(turn_s, [*victims[turn % 5 * 4 :][:4], live("a", rows=12)], {})
+        turn += 1
+    assert (turn - 2000) * turn_s < 0.2
+
+
 def test_lower_classes_are_guests_of_higher_ones():
     assert guests(shares(), [(LOW, "a"), (NORMAL, "a"), (LOW, "b")]) == {(LOW, "a"), (LOW, "b")}
     assert guests(shares(), [(LOW, "a"), (LOW, "b")]) == frozenset()
 
 
-def test_many_rows_of_guests_run_a_fifth_of_the_time():
+def test_many_rows_of_guests_run_a_tenth_of_the_time():
     found, guest, host = shares(), live("a", rows=32), live("b", rows=2)
     found.record(10.0, [guest], {})
     together = alone = 0.0
@@ -128,7 +143,7 @@ def test_many_rows_of_guests_run_a_fifth_of_the_time():
             found.record(0.0015, [host], {})
             alone += 0.0015
         found._used["a"] = 1e6  # it stays a guest
-    assert 0.15 < together / (together + alone) < 0.25
+    assert 0.08 < together / (together + alone) < 0.1
 
 
 def test_guests_that_meet_hosts_first_let_them_go_ahead():
@@ -141,7 +156,7 @@ def test_guests_that_meet_hosts_first_let_them_go_ahead():
         found.meet([A, B])
         found.record(0.001, [host], {})
         saved += 1
-    assert saved == pytest.approx(SLICE_S / GUEST_SHARE / 0.001, abs=1)
+    assert saved == pytest.approx(SLICE_S / GUEST_SHARE / 0.001, abs=2)
     found.meet([A])
     found.meet([A, B])
     assert found.rows_for_guests == GUEST_ROWS, "credit is not kept for other hosts"
@@ -150,7 +165,7 @@ def test_guests_that_meet_hosts_first_let_them_go_ahead():
 def test_few_rows_of_guests_cost_no_credit():
     found = shares()
     found.guests = frozenset([A])
-    for _ in range(100):
+    for _ in range(round(1.1 * SLICE_S / GUEST_SHARE / 0.001)):
         found.record(0.001, [live("a", rows=GUEST_ROWS), live("b")], {})
     assert found.rows_for_guests == math.inf
 
