@@ -113,12 +113,19 @@ class PromptEncoder:
             raise InvalidRequest(field, _unknown_words(unknown, tokenizer))
         return tokens
 
+    def check_length(self, text: str) -> None:
+        """Refuses a text for the field `text` that certainly has too many tokens, without tokenizing it: in 0.1 ms for
+        16 KB."""
+        if (least := self._model.tokenizer.least_tokens(text)) > self._model.max_prompt_tokens:
+            raise InvalidRequest("text", self._room(0).problem(f"at least {least}"))
+
     def _text(self, text: str, *, beside: int, has_masks: bool = False) -> list[int]:
         """The tokens of the field `text`. beside: special tokens."""
-        limit = self._model.max_prompt_tokens
-        fix = "shorten or split it"
-        room = Room(limit - beside, beside, lambda count: f"must be at most {limit} tokens, got {count}; {fix}")
-        return self.encode(text, "text", room, has_masks=has_masks)
+        return self.encode(text, "text", self._room(beside), has_masks=has_masks)
+
+    def _room(self, beside: int) -> Room:
+        limit, fix = self._model.max_prompt_tokens, "shorten or split it"
+        return Room(limit - beside, beside, lambda count: f"must be at most {limit} tokens, got {count}; {fix}")
 
     def _language_id(self, field: str, code: str) -> int:
         known = self._model.manifest.template.languages

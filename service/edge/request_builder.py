@@ -51,6 +51,11 @@ class RequestBuilder:
             Request, request_id=request_id, deadline_s=deadline_s, trace_id=trace_id, **caller._asdict()
         )
 
+    def check_length(self, text: str) -> None:
+        """Refuses a text that is certainly too long. Quick, so that it need not be prepared in a thread."""
+        self._limits.check_text(text)
+        self._prompts.check_length(text)
+
     def decoding(
         self, text: str, options: DecodingOptions, languages: LanguagePair = NO_LANGUAGES, *, is_streamed: bool = True
     ) -> Request:

@@ -163,8 +163,10 @@ class Servicer:
         if is_streamed:
             _check_streamable(options)
         languages = _languages(message) if task == "translation" else NO_LANGUAGES
-        decoding = self._builder(model, call).decoding
-        build = partial(decoding, message.text, options, languages, is_streamed=is_streamed)
+        builder = self._builder(model, call)
+        if len(message.text) > INLINE_BYTES:
+            builder.check_length(message.text)
+        build = partial(builder.decoding, message.text, options, languages, is_streamed=is_streamed)
         return model, await self._built(build, message, call, is_slow=options.use_shortlist)
 
     async def _unary(self, task: Task, message: Any, call: Call) -> dict[str, Any]:

@@ -154,6 +154,17 @@ def test_a_text_that_cannot_fit_costs_no_more_than_finding_that_out(bound, calls
     assert tokenizer.calls == calls
 
 
+def test_the_check_of_a_length_refuses_only_what_cannot_fit():
+    limit = TRANSLATION.manifest.limits.max_source_len
+    encoder = PromptEncoder(dataclasses.replace(TRANSLATION, tokenizer=CountingTokenizer(True)))
+    encoder.check_length("dog " * limit)
+    with pytest.raises(InvalidRequest, match=f"must be at most {limit} tokens, got at least {limit + 1}; shorten"):
+        encoder.check_length("dog " * (limit + 1))
+    tokenizer = CountingTokenizer(False)
+    PromptEncoder(dataclasses.replace(TRANSLATION, tokenizer=tokenizer)).check_length("dog " * 4000)
+    assert tokenizer.calls == []
+
+
 def test_a_long_target_and_a_long_prefix_are_refused_with_their_limits():
     with pytest.raises(InvalidRequest, match=r"^target: must be 1\.\.16 tokens, got at least 401$"):
         scoring_request(TRANSLATION, "a black cat", "cat " * 400)

@@ -295,6 +295,15 @@ async def test_long_text_is_tokenized_in_a_thread(edge, channel):
     assert len(edge.pool.requests[0].source) == 5
 
 
+async def test_a_text_that_certainly_is_too_long_is_refused_on_the_event_loop(edge, channel, monkeypatch):
+    threads = []
+    monkeypatch.setattr(Preparation, "prepare", lambda self, caller, build: threads.append(build))
+    error, _ = await failure(method(channel, "Translate")(text=TEXT + " dog" * 400))
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert error.details() == "text: must be at most 8 tokens, got at least 404; shorten or split it"
+    assert threads == []
+
+
 async def test_models_are_described(channel):
     models = (await method(channel, "ListModels")()).models
     assert [model.name for model in models] == ["en", "en-de"]
