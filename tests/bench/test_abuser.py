@@ -11,7 +11,20 @@ from typing import Any
 
 import pytest
 
-from bench.abuser import LENDABLE, LOST, Outcome, Phase, Source, TenantConnection, Traffic, judged, kinds, serialized
+from bench.abuser import (
+    BUSY,
+    LENDABLE,
+    LOST,
+    Outcome,
+    Phase,
+    Quiet,
+    Source,
+    TenantConnection,
+    Traffic,
+    judged,
+    kinds,
+    serialized,
+)
 from bench.open_loop import LATE, End
 from glossa.v1 import glossa_pb2 as pb
 from tests.edge import running
@@ -68,28 +81,47 @@ async def test_a_connection_that_the_server_closes_is_opened_again():
     assert LOST in one.ends or "RESOURCE_EXHAUSTED" in one.ends
 
 
-def phase(victims, abuser=(), late_s=0.0):
-    """Of a second. victims, abuser: (status, seconds) of their calls."""
+def phase(victims, abuser=(), late_s=0.0, busy=0.0):
+    """Of a second, in which the abuser offered 10 calls. victims, abuser: (status, seconds) of their calls."""
     found = []
     for calls, deadline_s in ((victims, 1.0), (abuser, 10.0)):
         connection: Any = SimpleNamespace(deadline_s=deadline_s)
         outcomes = [Outcome(End(status, None, 0), seconds) for status, seconds in calls]
-        found.append(Source([connection], MESSAGES, 1.0, outcomes))
-    return Phase(found[0], found[1], seconds=1.0, late_s=late_s)
+        found.append(Source([connection], MESSAGES, 10.0, outcomes))
+    return Phase(found[0], found[1], seconds=1.0, late_s=late_s, busy=busy)
+
+
+def quiet(seconds, *busy):
+    return Quiet(tuple(phase([("OK", seconds)], busy=share) for share in busy))
 
 
 def test_verdicts_compare_with_quiet_and_with_what_the_abuser_gets_alone():
     calls = [("OK", 0.02)] * 999 + [("LATE", 1.0)]
-    verdicts = judged("beams", phase(calls, [("OK", 3.0)] * 3), 0.015, alone=10.0)
-    assert [(verdict.figure, verdict.met) for verdict in verdicts] == [(99.9, True), (1.33, True), (0.5, True)]
+    before = quiet(0.015, 0.35, 0.45)
+    verdicts = judged("beams", phase(calls, [("OK", 3.0)] * 3), before, alone=10.0, is_of_capacity=True)
+    assert [(verdict.figure, verdict.met) for verdict in verdicts] == [
+        (99.9, True),
+        (1.33, True),
+        (0.5, True),
+        (0.5, True),
+    ]
     calls += [("OK", 0.03)] * 20 + [("OK", 1.01)]
-    verdicts = judged("beams", phase(calls, [("OK", 11.0)] * 6), 0.015, alone=10.0)
-    assert [verdict.met for verdict in verdicts] == [False, False, False]
-    assert len(judged("long texts", phase(calls), 0.015, alone=0.0)) == 2
+    verdicts = judged("beams", phase(calls, [("OK", 11.0)] * 6), before, alone=10.0, is_of_capacity=True)
+    assert [verdict.met for verdict in verdicts] == [False, False, False, False]
+    assert len(judged("long texts", phase(calls), before, alone=0.0, is_of_capacity=True)) == 2
+
+
+@pytest.mark.parametrize(("alone", "busy", "expected"), [(10.0, 0.4, 0.5), (10.0, 0.9, 3.0), (100.0, 0.4, 0.3)])
+def test_what_is_lent_is_a_share_of_idle_processor_time_and_of_what_is_offered(alone, busy, expected):
+    found = phase([("OK", 0.01)], [("OK", 3.0)] * 3)
+    verdicts = judged("beams", found, quiet(0.01, busy), alone, is_of_capacity=False)
+    assert [verdict.figure for verdict in verdicts] == [100.0, 1.0, expected]
+    assert "processor time" in verdicts[-1].measure
 
 
 def test_a_late_generator_voids_a_phase():
-    (verdict,) = judged("beams", phase([("OK", 0.01)], late_s=0.02), 0.01, alone=1.0)
+    late = phase([("OK", 0.01)], late_s=0.02)
+    (verdict,) = judged("beams", late, quiet(0.01, 0.4), alone=1.0, is_of_capacity=True)
     assert not verdict.met
     assert "void" in verdict.measure
 
@@ -116,4 +148,5 @@ def test_the_case_runs_in_its_smallest_form(tiny_translation_bundle, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     verdicts = json.loads(done.stdout)["verdicts"]
-    assert {verdict["measure"].partition(":")[0] for verdict in verdicts} == set(kinds([("a", "b")], 16))
+    names = {verdict["measure"].partition(":")[0] for verdict in verdicts}
+    assert names == {kind + load for kind in kinds([("a", "b")], 16) for load in ("", f", {100 * BUSY:.0f} % busy")}
