@@ -119,9 +119,10 @@ def test_what_is_lent_is_a_share_of_idle_processor_time_and_of_what_is_offered(a
     assert "processor time" in verdicts[-1].measure
 
 
-def test_a_late_generator_voids_a_phase():
-    late = phase([("OK", 0.01)], late_s=0.02)
-    (verdict,) = judged("beams", late, quiet(0.01, 0.4), alone=1.0, is_of_capacity=True)
+@pytest.mark.parametrize(("late_s", "quiet_late_s"), [(0.02, 0.0), (0.0, 0.02)])
+def test_a_late_generator_voids_a_phase(late_s, quiet_late_s):
+    late, before = phase([("OK", 0.01)], late_s=late_s), Quiet((phase([("OK", 0.01)], late_s=quiet_late_s),))
+    (verdict,) = judged("beams", late, before, alone=1.0, is_of_capacity=True)
     assert not verdict.met
     assert "void" in verdict.measure
 
