@@ -7,6 +7,7 @@ RequestError                  one request failed; the message is safe to show to
 ├── Unsatisfiable             the request's constraints leave no possible token
 ├── Overloaded                the queue is full; try again later
 ├── TenantLimit               a tenant has as many requests as it may while others are present; try again later
+├── MessagesMissing           too many calls wait for their messages; try again later
 ├── Backlogged                calls wait too long before the server sees them; try again later
 ├── DeadlineTooSoon           the answer is expected after the deadline; allow more time, or try again later
 ├── ShuttingDown              the server is draining
@@ -118,6 +119,12 @@ class TenantLimit(Retryable, RequestError):
         self.limit = limit
 
 
+class MessagesMissing(Retryable, RequestError):
+    """Too many calls wait for their messages, of which this one, or its connection, is to blame."""
+
+    reason = "MESSAGES_MISSING"
+
+
 class Backlogged(Retryable, RequestError):
     """Calls wait too long before the server sees them."""
 
@@ -170,8 +177,8 @@ class InternalFailure(RequestError):
 
 # The errors that reject a request before any work, and those that end an accepted one.
 REJECTIONS = (
-    *(InvalidRequest, ModelNotFound, Unsupported, Overloaded, TenantLimit, Backlogged, DeadlineTooSoon),
-    *(ShuttingDown, EngineUnavailable),
+    *(InvalidRequest, ModelNotFound, Unsupported, Overloaded, TenantLimit, MessagesMissing, Backlogged),
+    *(DeadlineTooSoon, ShuttingDown, EngineUnavailable),
 )
 ENDS = (Cancelled, DeadlineExceeded, DeadlineTooSoon, Unsatisfiable, ShuttingDown, EngineUnavailable, InternalFailure)
 _KINDS: tuple[type[RequestError], ...] = (*REJECTIONS, *ENDS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import random
 import re
 import time
@@ -23,6 +24,7 @@ from service.config import ServerSettings
 from service.edge import logs
 from service.edge.backlog import Backlog
 from service.edge.connections import ResetLimit, shut_down
+from service.edge.message_waits import MessageWaits
 from service.edge.metrics import Metrics, Rpc
 from service.edge.refusals import Refusals
 from service.edge.retry_times import RetryTimes
@@ -36,6 +38,7 @@ from service.errors import (
     DeadlineExceeded,
     InternalFailure,
     InvalidRequest,
+    MessagesMissing,
     Overloaded,
     RequestError,
     Retryable,
@@ -51,7 +54,6 @@ TRACE = re.compile(
 )  # https://www.w3.org/TR/trace-context/
 SAFE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 MODELS = pb.DESCRIPTOR.services_by_name["ModelService"].full_name  # the only service without engines
-UNREAD_S = 0.25  # between the headers and the message of an honest client, at most, while the server is full
 WRITTEN_S = 5.0  # for statuses to be written to clients that read slowly, at the end of a drain
 RETRY_WHEN_FULL_S = 0.5  # when the whole server, not one queue, is full
 
@@ -64,9 +66,10 @@ class Call:
     """One RPC in progress: its id, its deadline, and the fields of its log line."""
 
     def __init__(
-        self, rpc: Rpc, request_id: str, trace_id: str, started_s: float, deadline_s: float, caller: Caller
+        self, rpc: Rpc, request_id: str, trace_id: str, started_s: float, deadline_s: float, caller: Caller, peer: str
     ) -> None:
         self.rpc, self.request_id, self.started_s, self.deadline_s = rpc, request_id, started_s, deadline_s
+        self.peer = peer  # its connection, as gRPC names it
         self.trace_id = trace_id  # of the client's distributed trace, or empty
         self.caller = caller
         self.model = ""
@@ -106,7 +109,7 @@ class Calls:
         self._resets = ResetLimit(settings.max_resets_per_s)
         self._open: dict[Call, None] = {}  # oldest first
         self._tenants, self._shares = Tenants(settings), TenantShares(settings.tenant_share)
-        self._unread: dict[Call, None] = {}  # of them, those whose message has not come, oldest first
+        self._waits = MessageWaits(settings.max_requests, settings.message_timeout_s)
         self._tasks: set[asyncio.Task[Any]] = set()  # each ends when the status of its call is written
         self._is_draining = False
         self._idle = asyncio.Event()
@@ -146,34 +149,30 @@ class Calls:
         began_s, remaining_s = self._clock(), context.time_remaining()
         limit_s = self._settings.default_deadline_s if remaining_s is None else remaining_s
         limit_s = min(limit_s, self._settings.max_deadline_s)
-        metadata, task = context.invocation_metadata() or (), asyncio.current_task()
+        metadata, peer, task = context.invocation_metadata() or (), context.peer(), asyncio.current_task()
         if task is not None:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         try:
-            admitted = self._admitted(rpc, metadata, began_s, limit_s)
+            admitted = self._admitted(rpc, metadata, peer, began_s, limit_s)
             if not isinstance(admitted, Caller):
                 self._refusals.add(rpc, admitted, self._clock() - began_s)
                 await self._abort(context, admitted, ((REQUEST_ID, _ids(metadata)[0]),))
                 return None
-            call = Call(rpc, *_ids(metadata), began_s, began_s + limit_s, admitted)
+            call = Call(rpc, *_ids(metadata), began_s, began_s + limit_s, admitted, peer)
             call.task = task
             self._begin(call)
             return await self._handle(call, behaviour, context)
         except asyncio.CancelledError:
             if self._clock() < began_s + limit_s:
-                self._count_reset(context.peer())
+                self._count_reset(peer)
             raise  # swallowing it leaks memory inside grpc
 
     async def _handle(self, call: Call, behaviour: Callable[..., Any], context: Any) -> Any:
         error: RequestError | None = None
         response = None
         try:
-            self._unread[call] = None
-            try:
-                message = await self._message(context, call.deadline_s)
-            finally:
-                self._unread.pop(call, None)
+            message = await self._message(context, call)
             if call.rpc.type == "unary":
                 response = await behaviour(message, call)
                 call.messages = 1
@@ -201,8 +200,8 @@ class Calls:
         return response
 
     async def _abort(self, context: Any, error: RequestError, trailers: tuple[tuple[str, str], ...]) -> None:
-        """Ends the RPC. Raises. What one tenant has to itself is left as it is: it tells nothing about the others."""
-        if isinstance(error, Retryable) and not isinstance(error, TenantLimit):
+        """Ends the RPC. Raises. The hint for one tenant or connection stays: others do not come with it."""
+        if isinstance(error, Retryable) and not isinstance(error, TenantLimit | MessagesMissing):
             error.retry_after_s = self._retry_times.after_s(error.retry_after_s, self._clock())
         await abort(context, error, trailers)
 
@@ -225,19 +224,23 @@ class Calls:
         self._idle.clear()
         self._metrics.rpc_started(call.rpc)
 
-    def _admitted(self, rpc: Rpc, metadata: Metadata, now_s: float, remaining_s: float) -> Caller | RequestError:
+    def _admitted(
+        self, rpc: Rpc, metadata: Metadata, peer: str, now_s: float, remaining_s: float
+    ) -> Caller | RequestError:
         """Whose call it is, or why it is refused before its message has been read."""
         if self._is_draining:
             return ShuttingDown()
         self.backlog.called()
-        if refusal := self.backlog.refusal(remaining_s):
+        if refusal := self._waits.refusal(peer):
             return refusal
+        if backlogged := self.backlog.refusal(remaining_s):
+            return backlogged
         try:
             caller = self._tenants.caller(metadata)
         except InvalidRequest as error:
             return error
-        if len(self._open) >= (limit := self._settings.max_requests):
-            self._end_unread(now_s)
+        if len(self._open) >= (limit := self._settings.max_requests) or self._waits.are_many:
+            self._waits.make_room()
         retry_after_s = RETRY_WHEN_FULL_S
         if full := self._shares.refusal(caller, limit, now_s, retry_after_s=retry_after_s, full=self._full):
             return full
@@ -248,19 +251,6 @@ class Calls:
         limit = self._settings.max_requests
         problem = f"the server already handles {limit} requests"
         return Overloaded(problem, retry_after_s=RETRY_WHEN_FULL_S, limit=limit)
-
-    def _end_unread(self, now_s: float) -> None:
-        """Ends the call that has waited longest for its message, if that is longer than an honest client lets it wait.
-        Otherwise streams of headers would take the places of all requests."""
-        oldest = next(iter(self._unread), None)
-        if oldest is None or oldest.task is None or now_s - oldest.started_s < UNREAD_S:
-            return
-        limit = self._settings.max_requests
-        problem = f"the server handles {limit} requests, and the message of this one had not come"
-        oldest.ended_by = Overloaded(problem, retry_after_s=RETRY_WHEN_FULL_S, limit=limit)
-        oldest.task.cancel()
-        del self._unread[oldest]
-        self._leave(oldest)
 
     def _leave(self, call: Call) -> None:
         """A call no longer counts as open."""
@@ -276,23 +266,14 @@ class Calls:
             logs.event("too_many_resets", fields, level=logs.WARNING)
             asyncio.get_running_loop().run_in_executor(None, shut_down, peer)
 
-    async def _message(self, context: Any, deadline_s: float) -> Message:
+    async def _message(self, context: Any, call: Call) -> Message:
         """The message of a call. It counts as a request while it waits for it."""
-        limit_s = self._settings.message_timeout_s
-        # Not cancelled with the call: grpc frees what a read has allocated, half a kilobyte, only when the read ends,
-        # which it does with the call.
-        reading = asyncio.ensure_future(context.read())
-        reading.add_done_callback(_retrieve)
-        try:
-            async with asyncio.timeout(limit_s):
-                message: Any = await asyncio.shield(reading)
-        except TimeoutError:
-            raise DeadlineExceeded(f"no message came within {limit_s:g} s") from None
+        message: Any = await self._waits.read(context, call.peer, functools.partial(self._leave, call))
         if message is grpc.aio.EOF:
             raise InvalidRequest("request", "is missing: the call ended without a message")
         if message is None:
             raise InvalidRequest("request", "is not a message of this method, or has text that is not UTF-8")
-        if self._clock() >= deadline_s:
+        if self._clock() >= call.deadline_s:
             raise DeadlineExceeded("the deadline passed before the message was read")
         return message  # type: ignore[no-any-return]
 
@@ -308,7 +289,7 @@ class Calls:
         self._metrics.rpc_handled(call.rpc, code=code.value[0], seconds=seconds, messages=call.messages)
         if isinstance(error, REJECTIONS) and not (call.is_accepted and isinstance(error, ENDS)):
             self._metrics.request_rejected(error)
-        if error is not None and error is call.ended_by and isinstance(error, Overloaded):
+        if isinstance(error, MessagesMissing):
             self._refusals.log(call.rpc, error)
             return
         if (answer := call.finished) and (error is not None or call.started_s + seconds >= call.deadline_s):
@@ -374,12 +355,6 @@ class _StallTimer:
             await self._timeout.__aexit__(kind, error, at)
         except TimeoutError:
             raise DeadlineExceeded(f"the client read nothing for {self._limit_s:g} s") from None
-
-
-def _retrieve(reading: asyncio.Future[Any]) -> None:
-    """Takes the error of a read that nobody waits for any more; asyncio would log it."""
-    if not reading.cancelled():
-        reading.exception()
 
 
 def _ids(metadata: Metadata) -> tuple[str, str]:

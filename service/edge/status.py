@@ -20,6 +20,7 @@ from service.errors import (
     EngineUnavailable,
     InternalFailure,
     InvalidRequest,
+    MessagesMissing,
     ModelNotFound,
     Overloaded,
     RequestError,
@@ -37,6 +38,7 @@ STATUS: dict[type[RequestError], grpc.StatusCode] = {
     Unsatisfiable: grpc.StatusCode.FAILED_PRECONDITION,
     Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     TenantLimit: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    MessagesMissing: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Backlogged: grpc.StatusCode.RESOURCE_EXHAUSTED,
     DeadlineTooSoon: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ShuttingDown: grpc.StatusCode.UNAVAILABLE,
@@ -81,7 +83,7 @@ def error_details(error: RequestError) -> Iterator[Message]:
             yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=error.retry_after_s))
             violation = {"subject": f"tenant:{error.tenant}", "description": f"a share of {error.limit} requests"}
             yield error_details_pb2.QuotaFailure(violations=[violation])
-        case EngineUnavailable() | DeadlineTooSoon() | Backlogged():
+        case EngineUnavailable() | DeadlineTooSoon() | Backlogged() | MessagesMissing():
             yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=error.retry_after_s))
         case ShuttingDown():
             yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=RETRY_ELSEWHERE_S))

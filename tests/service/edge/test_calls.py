@@ -141,7 +141,7 @@ async def test_a_call_that_ends_without_a_message_is_invalid(channel, path):
 
 
 async def test_calls_without_their_messages_make_room_when_the_server_is_full(monkeypatch):
-    monkeypatch.setattr("service.edge.calls.UNREAD_S", 0.0)
+    monkeypatch.setattr("service.edge.message_waits.UNREAD_S", 0.0)
     async with (
         running(max_requests=2, message_timeout_s=60.0) as edge,
         grpc.aio.insecure_channel(edge.address) as channel,
@@ -152,11 +152,44 @@ async def test_calls_without_their_messages_make_room_when_the_server_is_full(mo
             await asyncio.sleep(0)
         assert (await method(channel, "Translate")(text=TEXT)).text
         done, left = await asyncio.wait(waiting, timeout=30, return_when=asyncio.FIRST_COMPLETED)
-        with pytest.raises(grpc.aio.AioRpcError, match="the message of this one had not come"):
+        with pytest.raises(grpc.aio.AioRpcError, match="the message of this call had not come"):
             await done.pop()
         assert len(left) == 1
         assert "glossa_requests_in_flight 1.0" in edge.server.exposition()[0].decode()
         left.pop().cancel()
+
+
+async def test_a_connection_with_its_share_of_the_calls_without_messages_gets_no_more(monkeypatch):
+    monkeypatch.setattr("service.edge.message_waits.UNREAD_S", 0.0)
+    own = (("grpc.use_local_subchannel_pool", 1),)
+    async with (
+        running(max_requests=128, message_timeout_s=60.0) as edge,
+        grpc.aio.insecure_channel(edge.address, own) as hostile,
+        grpc.aio.insecure_channel(edge.address, own) as honest,
+    ):
+        many = 64
+        open_call: Any = hostile.stream_unary("/glossa.v1.TranslationService/Translate")
+        waiting = [asyncio.ensure_future(open_call(unending())) for _ in range(many - 1)]
+        while len(edge.server.calls._open) < many - 1:
+            await asyncio.sleep(0)
+        assert (await method(hostile, "Translate")(text=TEXT)).text, "there is room for one more"
+        waiting.append(asyncio.ensure_future(open_call(unending())))
+        while len(edge.server.calls._open) < many:
+            await asyncio.sleep(0)
+        assert (await method(honest, "Translate")(text=TEXT)).text
+        done, _ = await asyncio.wait(waiting, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        assert len(done) == 1, "it has made room"
+        waiting.append(asyncio.ensure_future(open_call(unending())))
+        while len(edge.server.calls._open) < many:
+            await asyncio.sleep(0)
+        error, details = await failure(method(hostile, "Translate")(text=TEXT))
+        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert details["ErrorInfo"].reason == "MESSAGES_MISSING"
+        assert "of which this connection has its share" in error.details()
+        assert details["RetryInfo"].retry_delay.ToMilliseconds() == 500
+        for call in waiting:
+            call.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
 
 
 async def test_calls_that_wait_for_an_answer_make_no_room():
@@ -171,11 +204,12 @@ async def test_calls_that_wait_for_an_answer_make_no_room():
 
 
 async def test_a_call_that_was_read_after_its_deadline_is_not_started(edge, channel):
-    call = Call(RPCS[0], "r", "", 0.0, 0.0, Caller())  # long ago on the server's clock
+    call = Call(RPCS[0], "r", "", 0.0, 0.0, Caller(), "")  # long ago on the server's clock
     context = ReadContext(pb.TranslateRequest(text=TEXT))
     with pytest.raises(DeadlineExceeded, match="before the message was read"):
-        await edge.server.calls._message(context, call.deadline_s)
-    assert await edge.server.calls._message(context, time.monotonic() + 60) is context.message
+        await edge.server.calls._message(context, call)
+    call.deadline_s = time.monotonic() + 60
+    assert await edge.server.calls._message(context, call) is context.message
 
 
 @pytest.mark.parametrize(
@@ -185,7 +219,7 @@ async def test_a_call_that_was_read_after_its_deadline_is_not_started(edge, chan
 )
 async def test_answers_that_nobody_gets_in_time_are_wasted(edge, deadline_s, error, wasted):
     now_s = time.monotonic()
-    call = Call(RPCS[0], "r", "", now_s, now_s + deadline_s, Caller())
+    call = Call(RPCS[0], "r", "", now_s, now_s + deadline_s, Caller(), "")
     call.model, call.finished = "en-de", ANSWER[-1]
     edge.server.calls._begin(call)
     edge.server.calls._end(call, error)

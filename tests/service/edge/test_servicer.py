@@ -331,7 +331,7 @@ async def test_reflection_lists_every_service(channel):
 async def test_an_answer_that_was_not_read_is_known_to_its_call(edge):
     edge.pool.hold = True
     model, now_s = served("en-de", edge.pool), asyncio.get_running_loop().time()
-    call = Call(RPCS[0], "r", "", now_s, now_s + 60.0, Caller())
+    call = Call(RPCS[0], "r", "", now_s, now_s + 60.0, Caller(), "")
     async with _submitted(model, decoding_request(model, "the small red house"), call):
         edge.pool.send(edge.pool.sinks[0], ANSWER)
     assert call.finished is ANSWER[-1]
