@@ -29,7 +29,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,6 +65,7 @@ STREAMS = 256  # on a connection
 MESSAGE_S, STALL_S, KEEPALIVE_S, PING_S = 3.0, 3.0, 2.0, 1.0  # limits of the server
 SLACK_S = 2.0  # until what a limit has ended is seen to have ended
 BEFORE_S = 1.0  # of the neighbour alone
+AFTER_S = 0.5  # that still belong to a kind: calls of the neighbour wait behind what it has left
 MOST_MB, LEFT_MB, MOST_MS = 64.0, 32.0, 100.0
 SETTLE_S = 2.0
 NOTHING = struct.pack(">HI", INITIAL_WINDOW_SIZE, 0)
@@ -84,11 +85,15 @@ class Outcome(NamedTuple):
 class Peers:
     """Connections to a server that write frames of their own. A thread reads what comes, unless they are silent."""
 
-    def __init__(self, address: str, count: int, settings: bytes = b"", *, silent: bool = False) -> None:
-        """settings: of each, in the HTTP/2 form. silent: nothing is read, and no ping answered."""
+    def __init__(
+        self, address: str, count: int, settings: bytes = b"", *, streams: Sequence[int] = (), silent: bool = False
+    ) -> None:
+        """settings: of each, in the HTTP/2 form. streams: on each, which end with their connection. silent: nothing is
+        read, and no ping answered."""
         host, _, port = address.rpartition(":")
         hello = PREFACE + frame(SETTINGS, 0, 0, settings) + frame(SETTINGS, ACK, 0)
-        self.ended = 0  # streams, with a status
+        self.ended = 0  # streams, with a status or with their connection
+        self._streams = streams
         self._over, self._reader = threading.Event(), threading.Thread(target=self._read, daemon=True)
         self.sockets = []
         for _ in range(count):
@@ -106,6 +111,7 @@ class Peers:
 
     def _read(self) -> None:
         parts = {connection.fileno(): (connection, bytearray()) for connection in self.sockets}
+        left = dict(zip(parts, self._streams, strict=False))
         poll = select.poll()
         for file in parts:
             poll.register(file, select.POLLIN)
@@ -117,10 +123,13 @@ class Peers:
                         received += chunk
                         ended, pings = read_frames(received)
                         self.ended += ended
+                        if file in left:
+                            left[file] -= ended
                         if pings:
                             connection.sendall(b"".join(frame(PING, ACK, 0, ping) for ping in pings))
                         continue
                 poll.unregister(file)  # the server has closed it
+                self.ended += left.pop(file, 0)
 
     def __enter__(self) -> Peers:
         return self
@@ -150,17 +159,23 @@ def read_frames(received: bytearray) -> tuple[int, list[bytes]]:
 
 
 def open_headers(address: str, count: int, seconds: float) -> Outcome:
-    """Streams of headers. All of them end with a status."""
-    headers = request_headers(UNARY, "localhost")
-    connections = -(-count // STREAMS)
-    with Peers(address, connections) as peers:
-        for number, connection in enumerate(peers.sockets):
-            streams = range(1, 2 * min(STREAMS, count - number * STREAMS), 2)
-            connection.sendall(b"".join(frame(HEADERS, END_HEADERS, stream, headers) for stream in streams))
-            time.sleep(seconds / connections)
+    """Streams of headers. All of them end, with a status or with their connection."""
+    numbers = [min(STREAMS, count - first) for first in range(0, count, STREAMS)]
+    with Peers(address, len(numbers), streams=numbers) as peers:
+        send_headers(peers, numbers, seconds)
         opened_s = time.monotonic()
         found = peers.wait_for(count, opened_s + MESSAGE_S + SLACK_S)
         return Outcome(time.monotonic() - opened_s, MESSAGE_S + SLACK_S, count - found)
+
+
+def send_headers(peers: Peers, numbers: Sequence[int], seconds: float) -> None:
+    """Opens so many streams on each connection, one connection after the other."""
+    headers = request_headers(UNARY, "localhost")
+    for number, connection in zip(numbers, peers.sockets, strict=True):
+        streams = range(1, 2 * number, 2)
+        with contextlib.suppress(OSError):  # the server has closed it
+            connection.sendall(b"".join(frame(HEADERS, END_HEADERS, stream, headers) for stream in streams))
+        time.sleep(seconds / len(numbers))
 
 
 def reset(address: str, count: int) -> Outcome:
@@ -240,9 +255,14 @@ def connected(port: int) -> set[int]:
 
 
 def ask_for_ever(address: str, message: bytes, pipe: Any) -> None:
-    """The neighbour, in a process of its own: (when, seconds) of each answer. A failed call counts as MOST_MS late."""
+    """The neighbour, in a process of its own. A failed call counts as one of ten times MOST_MS.
+
+    pipe: gets None after the first answer, and after a message from its other end the others: (when, seconds) of each.
+    """
     found: list[tuple[float, float]] = []
     connection = LeanConnection(address)
+    connection.call(UNARY, [message])
+    pipe.send(None)
     while not pipe.poll(0.005):
         began_s = time.monotonic()
         try:
@@ -252,6 +272,11 @@ def ask_for_ever(address: str, message: bytes, pipe: Any) -> None:
             found.append((began_s, 10 * MOST_MS / 1000))
             connection = LeanConnection(address)
     pipe.send(found)
+
+
+def delays_between(answers: Sequence[tuple[float, float]], began_s: float, over_s: float) -> list[float]:
+    """Those of the neighbour's calls that were open at any time between two moments."""
+    return [seconds for at_s, seconds in answers if began_s - seconds <= at_s < over_s]
 
 
 class Memory(threading.Thread):
@@ -299,6 +324,7 @@ def measure(
     pipe, other = context.Pipe()
     neighbour = context.Process(target=ask_for_ever, args=(address, message, other), daemon=True)
     neighbour.start()
+    pipe.recv()
     time.sleep(BEFORE_S)
     memory = Memory(pid)
     before_mb = memory.now_mb()
@@ -307,6 +333,7 @@ def measure(
     for name, attack in attacks(address, http, message, options):
         began_s = time.monotonic()
         outcome = attack()
+        time.sleep(AFTER_S)
         found[name] = began_s, time.monotonic(), outcome
     time.sleep(SETTLE_S)
     memory.stop()
@@ -316,7 +343,7 @@ def measure(
     figures: dict[str, Any] = {"memory before": f"{before_mb:.0f} MB", "answers of the neighbour": len(answers)}
     verdicts = []
     for name, (began_s, over_s, outcome) in found.items():
-        delays = [seconds for at_s, seconds in answers if began_s <= at_s < over_s]
+        delays = delays_between(answers, began_s, over_s)
         most_mb = max((mb for at_s, mb in memory.found if began_s <= at_s < over_s), default=before_mb) - before_mb
         ended_s, bound_s = round(outcome.ended_s, 2), outcome.bound_s
         figures[f"{name}: longest of {len(delays)} answers of the neighbour"] = f"{1e3 * max(delays, default=0):.1f} ms"

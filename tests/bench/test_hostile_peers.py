@@ -5,6 +5,7 @@ import pytest
 
 from bench.hostile_peers import (
     connected,
+    delays_between,
     drop_all,
     fall_silent,
     open_headers,
@@ -79,3 +80,8 @@ def test_only_whole_frames_with_an_end_count_and_pings_are_found():
     received += b"c"
     assert read_frames(received) == (1, [])
     assert not received
+
+
+def test_a_call_that_was_open_when_an_attack_began_counts():
+    answers = [(1.0, 0.25), (1.5, 0.75), (2.5, 0.5), (3.0, 0.125)]
+    assert delays_between(answers, 2.0, 3.0) == [0.75, 0.5]
