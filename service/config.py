@@ -174,7 +174,8 @@ class ServerSettings(BaseSettings):
     max_resets_per_s: int = Field(
         200,
         ge=0,
-        description="calls that a client may reset per second; above it its connection is closed; 0: no limit",
+        description="calls that a client may reset, or leave without a message, per second; with more, and more than "
+        "it got answers, its connection is closed; 0: no limit",
     )
     handshake_timeout_s: PositiveSeconds = Field(
         10.0, description="seconds until a new connection without a handshake is closed"

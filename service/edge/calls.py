@@ -56,6 +56,7 @@ SAFE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 MODELS = pb.DESCRIPTOR.services_by_name["ModelService"].full_name  # the only service without engines
 WRITTEN_S = 5.0  # for statuses to be written to clients that read slowly, at the end of a drain
 RETRY_WHEN_FULL_S = 0.5  # when the whole server, not one queue, is full
+SUSPECT_S = 0.005  # until gRPC has told that a call was reset, even one that was before its handler started
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
@@ -154,6 +155,8 @@ class Calls:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         try:
+            if self._resets.is_suspect(peer, began_s):
+                await asyncio.sleep(SUSPECT_S)  # a call that was reset ends here, for half the processor time
             admitted = self._admitted(rpc, metadata, peer, began_s, limit_s)
             if not isinstance(admitted, Caller):
                 self._refusals.add(rpc, admitted, self._clock() - began_s)
@@ -165,7 +168,7 @@ class Calls:
             return await self._handle(call, behaviour, context)
         except asyncio.CancelledError:
             if self._clock() < began_s + limit_s:
-                self._count_reset(peer)
+                self._count_wasted(peer)
             raise  # swallowing it leaks memory inside grpc
 
     async def _handle(self, call: Call, behaviour: Callable[..., Any], context: Any) -> Any:
@@ -232,6 +235,7 @@ class Calls:
             return ShuttingDown()
         self.backlog.called()
         if refusal := self._waits.refusal(peer):
+            self._count_wasted(peer)
             return refusal
         if backlogged := self.backlog.refusal(remaining_s):
             return backlogged
@@ -258,9 +262,9 @@ class Calls:
             del self._open[call]
             self._shares.leave(call.caller)
 
-    def _count_reset(self, peer: str) -> None:
-        """A client has reset a call. The connection of one that resets too many is closed."""
-        if self._resets.reset(peer, self._clock()):
+    def _count_wasted(self, peer: str) -> None:
+        """A client has reset a call, or not sent its message. The connection of one with too many of them is closed."""
+        if self._resets.wasted(peer, self._clock()):
             self._metrics.connection_closed()
             fields = {"peer": peer, "max_resets_per_s": self._settings.max_resets_per_s}
             logs.event("too_many_resets", fields, level=logs.WARNING)
@@ -268,7 +272,11 @@ class Calls:
 
     async def _message(self, context: Any, call: Call) -> Message:
         """The message of a call. It counts as a request while it waits for it."""
-        message: Any = await self._waits.read(context, call.peer, functools.partial(self._leave, call))
+        try:
+            message: Any = await self._waits.read(context, call.peer, functools.partial(self._leave, call))
+        except RequestError:
+            self._count_wasted(call.peer)
+            raise
         if message is grpc.aio.EOF:
             raise InvalidRequest("request", "is missing: the call ended without a message")
         if message is None:
@@ -286,6 +294,7 @@ class Calls:
         seconds = now_s - call.started_s
         if error is None:
             self._retry_times.answered(now_s)
+            self._resets.answered(call.peer, now_s)
         self._metrics.rpc_handled(call.rpc, code=code.value[0], seconds=seconds, messages=call.messages)
         if isinstance(error, REJECTIONS) and not (call.is_accepted and isinstance(error, ENDS)):
             self._metrics.request_rejected(error)

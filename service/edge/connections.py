@@ -1,4 +1,4 @@
-"""Connections of this process, found by their addresses to be closed, and which peers reset too many calls.
+"""Connections of this process, found by their addresses to be closed, and whose calls mostly come to nothing.
 
 gRPC for Python cannot close the connection of one client, nor stop listening without ending calls as CANCELLED. But its
 sockets are descriptors of this process: shut down, they look to gRPC as if the other end had closed them. Nothing here
@@ -16,25 +16,55 @@ from urllib.parse import unquote
 
 DESCRIPTORS = "/dev/fd"
 WINDOW_S = 1.0
+SUSPECTED = 8  # of so many calls that the limit allows, one makes a peer suspect
 MAPPED = "::ffff:"  # an IPv4 address, as a socket for both families shows it
 
 
 class ResetLimit:
-    """Counts the calls that each peer has reset within a second. Used on the event-loop thread only."""
+    """Counts the calls of each peer that came to nothing within a second: those that it has reset, and those whose
+    messages did not come. A peer exceeds the limit with more of them than `limit` and more than it got answers: on one
+    connection a proxy carries many clients, of which some reset calls at any time. Event-loop thread only."""
 
     def __init__(self, limit: int) -> None:
         """limit: calls per second and peer; 0: none."""
         self._limit = limit
-        self._counts: collections.Counter[str] = collections.Counter()  # of the second that began at _since_s
+        self._wasted = collections.Counter[str]()  # of the second that began at _since_s, as all that follow
+        self._answered = collections.Counter[str]()
+        self._answered_before = collections.Counter[str]()  # in the second before
+        self._exceeded: set[str] = set()
         self._since_s = 0.0
 
-    def reset(self, peer: str, now_s: float) -> bool:
-        """Counts one. Returns whether it is the one that exceeds the limit: true once a second for each peer."""
-        if now_s - self._since_s >= WINDOW_S:
-            self._counts.clear()
+    def answered(self, peer: str, now_s: float) -> None:
+        """A call has got its answer."""
+        self._turn(now_s)
+        self._answered[peer] += 1
+
+    def wasted(self, peer: str, now_s: float) -> bool:
+        """Counts a call that came to nothing. Returns whether it is the one that exceeds the limit: true once a second
+        for each peer."""
+        self._turn(now_s)
+        self._wasted[peer] += 1
+        if not 0 < self._limit < self._wasted[peer] or peer in self._exceeded or self._is_useful(peer):
+            return False
+        self._exceeded.add(peer)
+        return True
+
+    def is_suspect(self, peer: str, now_s: float) -> bool:
+        """Whether a peer is on its way to the limit: a quarter of it has come to nothing, and less was answered."""
+        self._turn(now_s)
+        return 0 < self._limit < SUSPECTED * self._wasted[peer] and not self._is_useful(peer)
+
+    def _is_useful(self, peer: str) -> bool:
+        return self._wasted[peer] <= self._answered[peer] + self._answered_before[peer]
+
+    def _turn(self, now_s: float) -> None:
+        past_s = now_s - self._since_s
+        if past_s >= WINDOW_S:
+            self._answered_before = self._answered if past_s < 2 * WINDOW_S else collections.Counter()
+            self._answered = collections.Counter()
+            self._wasted.clear()
+            self._exceeded.clear()
             self._since_s = now_s
-        self._counts[peer] += 1
-        return 0 < self._limit == self._counts[peer] - 1
 
 
 def shut_down(peer: str) -> bool:

@@ -113,7 +113,9 @@ class _ServerSeries:
         Counter, "glossa_requests_rejected", "Requests rejected before any work, by reason.", "reason"
     )
     connections_closed: Counter = _metric(
-        Counter, "glossa_connections_closed", "Connections closed because their client reset too many calls."
+        Counter,
+        "glossa_connections_closed",
+        "Connections closed because most of their calls were reset or had no message.",
     )
     log_lines: Counter = _metric(
         Counter, "glossa_log_lines_dropped", "Lines of the log that nobody read in time, or could not be written."
@@ -254,7 +256,7 @@ class Metrics:
         self._server.rejected(error.reason.lower()).inc()
 
     def connection_closed(self) -> None:
-        """A connection was closed because its client reset too many calls."""
+        """A connection was closed because most of its calls came to nothing."""
         self._server.connections_closed.inc()
 
     def model(self, name: str) -> ModelMetrics:

@@ -22,9 +22,11 @@ from tests.edge import running
 MESSAGE = pb.TranslateRequest(text="the small red house").SerializeToString()
 
 
-async def test_streams_of_headers_end_with_a_status():
-    async with running(message_timeout_s=0.1) as edge:
+@pytest.mark.parametrize(("limit", "closed"), [(0, 0), (20, 2)])
+async def test_streams_of_headers_end_with_a_status_or_their_connection(limit, closed):
+    async with running(message_timeout_s=0.1, max_resets_per_s=limit) as edge:
         outcome = await asyncio.to_thread(open_headers, edge.address, 300, 0.1)
+        assert f"glossa_connections_closed_total {closed}.0" in edge.server.exposition()[0].decode()
     assert outcome.refused_to_end == 0
 
 

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import struct
 import time
 from typing import Any
@@ -190,6 +191,42 @@ async def test_a_connection_with_its_share_of_the_calls_without_messages_gets_no
         for call in waiting:
             call.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_a_client_with_as_many_answers_as_resets_keeps_its_connection(caplog):
+    calls = Calls(Metrics(RPCS), settings(max_resets_per_s=1), clock=lambda: 0.0)
+
+    async def answer(message, call):
+        return message
+
+    async def reset():
+        context = SilentContext()
+        call = asyncio.create_task(calls.run(RPCS[0], pytest.fail, context))
+        await context.reads.wait()
+        call.cancel()
+        await asyncio.wait([call])
+        context.message.set_result(grpc.aio.EOF)
+        return [record for record in caplog.records if record.getMessage() == "too_many_resets"]
+
+    for _ in range(3):
+        context = SilentContext()
+        context.message.set_result(pb.TranslateRequest(text=TEXT))
+        assert await calls.run(RPCS[0], answer, context) is context.message.result()
+    assert [len(await reset()) for _ in range(5)] == [0, 0, 0, 1, 1]
+
+
+async def test_a_connection_whose_messages_do_not_come_is_closed():
+    async with running(message_timeout_s=0.1, max_resets_per_s=20) as edge:
+        host, _, port = edge.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        headers = request_headers("/glossa.v1.TranslationService/Translate", "localhost")
+        writer.write(PREFACE + frame(SETTINGS, 0, 0))
+        writer.write(b"".join(frame(HEADERS, END_HEADERS, stream, headers) for stream in range(1, 100, 2)))
+        async with asyncio.timeout(30):
+            with contextlib.suppress(ConnectionError):
+                await reader.read()  # until the connection ends
+        writer.close()
+        assert "glossa_connections_closed_total 1.0" in edge.server.exposition()[0].decode()
 
 
 async def test_calls_that_wait_for_an_answer_make_no_room():
@@ -461,6 +498,9 @@ class SilentContext:
 
     def peer(self):
         return "ipv4:127.0.0.1:1"
+
+    def set_trailing_metadata(self, trailers):
+        pass
 
     async def read(self):
         self.reads.set()

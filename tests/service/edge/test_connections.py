@@ -62,11 +62,41 @@ def test_a_port_that_stops_listening_refuses_connections():
 
 def test_a_peer_exceeds_the_limit_once_a_second():
     limit = ResetLimit(3)
-    assert [limit.reset("a", 0.1) for _ in range(6)] == [False, False, False, True, False, False]
-    assert [limit.reset("b", 0.2) for _ in range(3)] == [False] * 3
-    assert [limit.reset("a", 1.2) for _ in range(4)] == [False, False, False, True]
+    assert [limit.wasted("a", 0.1) for _ in range(6)] == [False, False, False, True, False, False]
+    assert [limit.wasted("b", 0.2) for _ in range(3)] == [False] * 3
+    assert [limit.wasted("a", 1.2) for _ in range(4)] == [False, False, False, True]
+
+
+def test_a_peer_may_waste_as_many_calls_as_it_lets_be_answered():
+    limit = ResetLimit(3)
+    for _ in range(5):
+        limit.answered("a", 0.9)
+    limit.answered("a", 1.2)
+    assert [limit.wasted("a", 1.9) for _ in range(7)] == [False] * 6 + [True], "of this second and the one before"
+    assert [limit.wasted("a", 2.3) for _ in range(4)] == [False] * 3 + [True], "the last answers but one are too old"
+
+
+def test_answers_before_a_pause_do_not_count():
+    limit = ResetLimit(1)
+    limit.answered("a", 0.5)
+    limit.answered("a", 0.5)
+    assert [limit.wasted("a", 2.5) for _ in range(2)] == [False, True]
+
+
+def test_a_peer_is_suspect_from_an_eighth_of_the_limit_on():
+    limit = ResetLimit(16)
+    assert not limit.is_suspect("a", 0.0)
+    for _ in range(3):
+        limit.wasted("a", 0.0)
+    assert limit.is_suspect("a", 0.5)
+    assert not limit.is_suspect("b", 0.5)
+    for _ in range(3):
+        limit.answered("a", 0.5)
+    assert not limit.is_suspect("a", 0.5)
+    assert not limit.is_suspect("a", 1.5)
 
 
 def test_without_a_limit_nothing_exceeds_it():
     limit = ResetLimit(0)
-    assert not any(limit.reset("a", 0.0) for _ in range(1000))
+    assert not any(limit.wasted("a", 0.0) for _ in range(1000))
+    assert not limit.is_suspect("a", 0.0)
