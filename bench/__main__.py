@@ -45,6 +45,7 @@ TOPICS = {
         "engine-overhead",
         "grpc-overhead",
         "grpc-alone",
+        "grpc-peers",
         "wire",
         "footprint",
     ),
