@@ -309,6 +309,7 @@ def io_faults(options: argparse.Namespace) -> None:
         stack.enter_context(mock.patch.object(training, "curves_png", once_for_history(curves_png)))
         stack.enter_context(mock.patch("cli.export.measure_serving", return_value={}))
         stack.enter_context(mock.patch.dict(variants.save_variant.__kwdefaults__, inline_limit=1000))  # large models'
+        stack.enter_context(mock.patch("model.training.report._git_commit", return_value=None))  # it may move meanwhile
         stack.enter_context(mock.patch.object(training, "time", mock.Mock(monotonic=lambda: 0.0)))
         stack.enter_context(mock.patch.dict(os.environ, TMPDIR=str(folder)))
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 import random
 import re
 import time
@@ -28,7 +29,7 @@ from service.edge.message_waits import MessageWaits
 from service.edge.metrics import Metrics, Rpc
 from service.edge.refusals import Refusals
 from service.edge.retry_times import RetryTimes
-from service.edge.status import abort, status_code
+from service.edge.status import abort, check_time, status_code
 from service.edge.tenant_shares import TenantShares
 from service.edge.tenants import Tenants
 from service.errors import (
@@ -70,6 +71,7 @@ class Call:
         self, rpc: Rpc, request_id: str, trace_id: str, started_s: float, deadline_s: float, caller: Caller, peer: str
     ) -> None:
         self.rpc, self.request_id, self.started_s, self.deadline_s = rpc, request_id, started_s, deadline_s
+        self.client_deadline_s = math.inf  # `deadline_s` is that of the server if that comes first
         self.peer = peer  # its connection, as gRPC names it
         self.trace_id = trace_id  # of the client's distributed trace, or empty
         self.caller = caller
@@ -150,6 +152,7 @@ class Calls:
         began_s, remaining_s = self._clock(), context.time_remaining()
         limit_s = self._settings.default_deadline_s if remaining_s is None else remaining_s
         limit_s = min(limit_s, self._settings.max_deadline_s)
+        client_deadline_s = math.inf if remaining_s is None else began_s + remaining_s
         metadata, peer, task = context.invocation_metadata() or (), context.peer(), asyncio.current_task()
         if task is not None:
             self._tasks.add(task)
@@ -160,10 +163,11 @@ class Calls:
             admitted = self._admitted(rpc, metadata, peer, began_s, limit_s)
             if not isinstance(admitted, Caller):
                 self._refusals.add(rpc, admitted, self._clock() - began_s)
+                check_time(client_deadline_s, self._clock())
                 await self._abort(context, admitted, ((REQUEST_ID, _ids(metadata)[0]),))
                 return None
             call = Call(rpc, *_ids(metadata), began_s, began_s + limit_s, admitted, peer)
-            call.task = task
+            call.task, call.client_deadline_s = task, client_deadline_s
             self._begin(call)
             return await self._handle(call, behaviour, context)
         except asyncio.CancelledError:
@@ -197,6 +201,7 @@ class Calls:
         finally:
             self._end(call, error)
         # The call no longer counts: what follows may wait for a slow client, and holds none of the server's resources.
+        check_time(call.client_deadline_s, self._clock())
         if error is not None:
             await self._abort(context, error, call.trailers)
         context.set_trailing_metadata(call.trailers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Iterator
 from datetime import timedelta
@@ -104,6 +105,14 @@ def _rich_status(kind: type[RequestError], message: str, fields: tuple[tuple[str
         [("grpc-retry-pushback-ms", str(round(error.retry_after_s * 1000)))] if isinstance(error, Retryable) else []
     )
     return rich.code, rich.details, (*rich.trailing_metadata, *pushback)
+
+
+def check_time(client_deadline_s: float, now_s: float) -> None:
+    """Call it before the end of an RPC is sent. Raises CancelledError after the client's deadline: then it has its
+    status, gRPC has ended the call or is about to, and what is sent is lost. It would cost a kilobyte for ever, because
+    grpc.aio frees what an operation holds only if it succeeds."""
+    if now_s >= client_deadline_s:
+        raise asyncio.CancelledError
 
 
 async def abort(context: Any, error: RequestError, trailers: tuple[tuple[str, str], ...]) -> None:

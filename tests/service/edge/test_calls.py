@@ -507,6 +507,38 @@ class SilentContext:
         return await self.message
 
 
+class AnsweredContext(SilentContext):
+    """Of a call that must get nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.message.set_result("message")
+
+    def set_trailing_metadata(self, trailers):
+        pytest.fail("an answer is sent")
+
+    async def abort(self, *_):
+        pytest.fail("a status is sent")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_nothing_is_sent_after_the_deadline_and_that_is_no_reset(fails, monkeypatch):
+    now_s = 100.0
+    calls = Calls(Metrics(RPCS), settings(), clock=lambda: now_s)
+    monkeypatch.setattr(calls, "_count_wasted", pytest.fail)
+
+    async def answer(message, call):
+        nonlocal now_s
+        now_s += 60.0  # of which the context has so many
+        if fails:
+            raise DeadlineExceeded("the deadline passed")
+        return message
+
+    with pytest.raises(asyncio.CancelledError):
+        await calls.run(RPCS[0], answer, AnsweredContext())
+    assert calls.is_idle
+
+
 async def test_a_read_is_left_to_end_by_itself_when_its_call_is_cancelled():
     calls = Calls(Metrics(RPCS), settings())
     context = SilentContext()
