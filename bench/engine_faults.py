@@ -1,7 +1,7 @@
 """Engines that hang, die, compute NaN or run out of memory under load: who notices, and what it costs.
 
 One server with two processes of one engine each answers unary requests, streams and beams in a closed loop, while one
-of its engine processes after the other suffers a fault from inside (`bench.fault_hook`):
+of its engine processes after the other suffers a fault from inside (`bench.process_hook`):
 
 hang     a turn that never returns             spin    one that computes for ever
 freeze   one that holds Python's lock          die     the engine's thread ends
@@ -45,7 +45,7 @@ from bench.process_tree import children
 from bench.sentences import sentence_pairs
 from service.edge.process_pool import FAILING_DEATHS
 
-HOOK = Path(__file__).with_name("fault_hook")
+HOOK = Path(__file__).with_name("process_hook")
 PROCESSES = 2
 FAULTS = ("hang", "spin", "freeze", "die", "fail", "nan", "abort", "exhaust")
 DETECTED_S = 1.0  # bar, from the fault to the end of the process
