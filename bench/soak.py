@@ -3,22 +3,26 @@
 1. Each sentence singly, then all of them from many concurrent clients, as beams, samples, penalties, bans and grammars
    in turn: every answer must be identical, token for token.
 2. 100,000 mixed requests, some cancelled, late or invalid (`bench.mixed_load`): afterwards no row is live and no
-   request waits. The resident memory of the server and of its engine processes is read throughout, and how much it
-   grows for each request over the last half is estimated by least squares, with its 95 % interval; errors that follow
-   each other count as fewer.
+   request waits. The memory of the server and of its engine processes is read throughout, and how much it grows for
+   each request over the last half is estimated by least squares, with its 95 % interval; errors that follow each other
+   count as fewer. Resident memory also grows by what is free between allocations, until it has room for the worst
+   moment. So what is allocated is read as well, from inside (`bench.process_hook`), in moments without requests.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import math
 import os
 import random
 import resource
+import signal
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,8 +41,18 @@ MIXED: list[dict[str, Any]] = [
     {"phrases": ["und"], "beam_size": 4},
     {"stop": ["e", "."]},
 ]
+HOOK = Path(__file__).with_name("process_hook")
 SAMPLES = 200  # of memory, over all requests
+RESTS = 20  # in which what is allocated is read
+ANSWER_S = 5.0  # of a process that is asked
 GROWTH_BAR = 5.0  # bytes per request
+
+
+class Allocated(NamedTuple):
+    """What `bench.process_hook` writes."""
+
+    heap_bytes: int
+    python_blocks: int
 
 
 class Growth(NamedTuple):
@@ -67,6 +81,57 @@ def growth(requests: Sequence[float], resident: Sequence[float]) -> Growth:
     related = min(0.99, max(0.0, related))
     independent = max(3.0, count * (1 - related) / (1 + related))
     return Growth(slope, 1.96 * math.sqrt(squares / (independent - 2) / spread))
+
+
+class Watch:
+    """Memory of processes over the requests of a run. folder: where they write what they have allocated."""
+
+    def __init__(self, processes: Mapping[str, int], folder: Path) -> None:
+        self._processes, self._folder = processes, folder
+        self.seen: list[int] = []  # requests that had ended
+        self.resident: dict[str, list[int]] = {name: [] for name in processes}
+        self._rested: list[int] = []  # requests that had ended when none was open
+        self._allocated: dict[str, list[Allocated]] = {name: [] for name in processes}
+
+    def look(self, ended: int) -> None:
+        """Reads resident memory."""
+        self.seen.append(ended)
+        for name, pid in self._processes.items():
+            self.resident[name].append(resident_bytes(pid))
+
+    async def look_inside(self, ended: int) -> None:
+        """Asks each process what it has allocated. Call it while no request is open."""
+        self._rested.append(ended)
+        for name, pid in self._processes.items():
+            written = self._folder / str(pid)
+            os.kill(pid, signal.SIGUSR1)
+            async with asyncio.timeout(ANSWER_S):
+                while not written.exists():
+                    await asyncio.sleep(0.01)
+            self._allocated[name].append(Allocated(*map(int, written.read_text().split())))
+            written.unlink()
+
+    def growths(self, name: str) -> tuple[Growth, Growth, Growth]:
+        """Over the last half: of resident bytes, bytes in the heap of C, and blocks of Python's."""
+        half, rested = len(self.seen) // 2, len(self._rested) // 2
+        allocated = self._allocated[name][rested:]
+        return (
+            growth(self.seen[half:], self.resident[name][half:]),
+            growth(self._rested[rested:], [one.heap_bytes for one in allocated]),
+            growth(self._rested[rested:], [one.python_blocks for one in allocated]),
+        )
+
+
+@contextlib.contextmanager
+def watched(folder: str) -> Iterator[None]:
+    """Servers started in this context write what they have allocated."""
+    sys.path.insert(0, str(HOOK))
+    os.environ["BENCH_MEMORY"] = folder
+    try:
+        yield
+    finally:
+        sys.path.remove(str(HOOK))
+        del os.environ["BENCH_MEMORY"]
 
 
 def left_rows(ops: str) -> float:
@@ -103,23 +168,22 @@ async def differing_answers(address: str, texts: list[str], clients: int) -> int
     return sum(answer.tokens != tokens for answer, tokens in zip(alone, together, strict=True))
 
 
-async def measure(address: str, ops: str, options: argparse.Namespace) -> tuple[dict[str, Any], list[Verdict]]:
+async def measure(
+    address: str, ops: str, folder: Path, options: argparse.Namespace
+) -> tuple[dict[str, Any], list[Verdict]]:
     texts = [text for text, _ in sentence_pairs(options.data, 500)]
     random.Random(1).shuffle(texts)
     differing = await differing_answers(address, texts[: options.clients], options.clients)
     server = children(os.getpid())[-1]
     processes = {"server": server, **{f"engine process {place}": pid for place, pid in enumerate(children(server))}}
-    seen: list[int] = []
-    resident: dict[str, list[int]] = {name: [] for name in processes}
-
-    def look(ended: int) -> None:
-        seen.append(ended)
-        for name, pid in processes.items():
-            resident[name].append(resident_bytes(pid))
-
+    watch = Watch(processes, folder)
     load = MixedLoad(address, options.bundle, texts, Shares(), max_tokens=options.max_tokens, seed=options.seed)
     began_s = asyncio.get_running_loop().time()
-    await load.run(options.requests, options.clients, max(1, options.requests // SAMPLES), look)
+    for rest in range(1, RESTS + 1):
+        part = options.requests * rest // RESTS - load.ends.total()
+        await load.run(part, options.clients, max(1, options.requests // SAMPLES), watch.look)
+        await rows_after_rest(ops)
+        await watch.look_inside(load.ends.total())
     seconds = asyncio.get_running_loop().time() - began_s
     await load.close()
     figures: dict[str, Any] = {
@@ -130,14 +194,17 @@ async def measure(address: str, ops: str, options: argparse.Namespace) -> tuple[
         Verdict("answers of concurrent requests that differ", differing, 0, "", is_limit=True),
         Verdict("requests that run or wait afterwards", await rows_after_rest(ops), 0, "", is_limit=True),
     ]
-    half = len(seen) // 2
-    for name, bytes_ in resident.items():
-        found = growth(seen[half:], bytes_[half:])
-        figures[f"{name}: MB after 1/8, 1/2, all"] = [round(bytes_[at] / 1e6, 1) for at in (len(seen) // 8, half, -1)]
-        figures[f"{name}: bytes per request, last half"] = str(found)
+    count = len(watch.seen)
+    for name, bytes_ in watch.resident.items():
+        resident, heap, blocks = watch.growths(name)
+        figures[f"{name}: MB after 1/8, 1/2, all"] = [round(bytes_[at] / 1e6, 1) for at in (count // 8, count // 2, -1)]
+        figures[f"{name}: bytes per request, last half"] = str(resident)
+        figures[f"{name}: allocated bytes per request, last half"] = str(heap)
+        figures[f"{name}: Python's blocks per request, last half"] = str(blocks)
         if options.requests >= 50_000:  # of fewer, allocators' last steps would decide
-            measure = f"{name}: growth of memory for each request, last half"
-            verdicts.append(Verdict(measure, found.slope, GROWTH_BAR, "B", is_limit=True, note=f"± {found.margin:.2g}"))
+            for kind, found in (("memory", resident), ("allocated memory", heap)):
+                measure, note = f"{name}: growth of {kind} for each request, last half", f"± {found.margin:.2g}"
+                verdicts.append(Verdict(measure, found.slope, GROWTH_BAR, "B", is_limit=True, note=note))
     return figures, verdicts
 
 
@@ -150,7 +217,7 @@ async def measure(address: str, ops: str, options: argparse.Namespace) -> tuple[
     seed=1,
 )
 def soak(options: argparse.Namespace) -> None:
-    with serving(options.bundle) as (address, ops):
-        figures, verdicts = asyncio.run(measure(address, ops, options))
+    with tempfile.TemporaryDirectory() as folder, watched(folder), serving(options.bundle) as (address, ops):
+        figures, verdicts = asyncio.run(measure(address, ops, Path(folder), options))
     report(figures, verdicts, as_json=options.json)
     sys.exit(not all(verdict.met for verdict in verdicts))

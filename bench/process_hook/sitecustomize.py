@@ -1,6 +1,10 @@
-"""Faults inside an engine process, on request: Python imports this module first if its folder is on the search path.
+"""Faults inside an engine process, and what a process has allocated, on request: Python imports this module first if
+its folder is on the search path.
 
-The product knows nothing of it. In an engine process, SIGUSR1 reads the name of a fault from FAULTS/PID, FAULTS being
+The product knows nothing of it. With BENCH_MEMORY, the name of a folder, SIGUSR1 makes the server and its engine
+processes write to BENCH_MEMORY/PID how many bytes are allocated in the heap of C and how many blocks in Python's own.
+
+With BENCH_FAULTS, in an engine process, SIGUSR1 reads the name of a fault from FAULTS/PID, FAULTS being
 the folder that BENCH_FAULTS names, and the next turns suffer it. While there is a file FAULTS/always, an engine process
 ends as soon as it starts.
 """
@@ -11,6 +15,7 @@ import sys
 from pathlib import Path
 
 FOLDER = os.environ.get("BENCH_FAULTS", "")
+MEMORY = os.environ.get("BENCH_MEMORY", "")
 
 
 def arm(fault):
@@ -60,7 +65,28 @@ def arm(fault):
         OnnxRunner.run = {**faults, "exhaust": exhaust}[fault]  # type: ignore[method-assign]
 
 
-if FOLDER and "service.engine_process" in sys.orig_argv:
+def write_allocated():
+    """Of glibc alone: mallinfo2(3). Without what is free in its heaps, however much of that is in RAM, and without
+    garbage: what waits for the next full collection is half a megabyte at one time, and nothing at another."""
+    import ctypes
+    import gc
+
+    gc.collect()
+
+    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    kind = type("mallinfo2", (ctypes.Structure,), {"_fields_": [(name, ctypes.c_size_t) for name in names.split()]})
+    read = ctypes.CDLL(None).mallinfo2
+    read.restype = kind
+    found = read()
+    line = f"{found.uordblks + found.hblkhd} {sys.getallocatedblocks()}"
+    written = Path(MEMORY, str(os.getpid()))
+    written.with_suffix(".partial").write_text(line, encoding="ascii")
+    written.with_suffix(".partial").rename(written)
+
+
+if MEMORY:
+    signal.signal(signal.SIGUSR1, lambda *_: write_allocated())
+elif FOLDER and "service.engine_process" in sys.orig_argv:
     if Path(FOLDER, "always").exists():
         sys.stderr.write("the disk of this machine is damaged\n")
         os._exit(7)

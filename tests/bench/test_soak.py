@@ -1,11 +1,15 @@
 """How growth of memory is estimated, and the soak test in its smallest form."""
 
 import argparse
+import asyncio
+import os
 import random
+import subprocess
+import sys
 
 import pytest
 
-from bench.soak import growth, soak
+from bench.soak import Watch, growth, soak, watched
 from tests.tiny import pairs_file
 
 
@@ -38,6 +42,36 @@ def test_errors_that_follow_each_other_widen_the_margin():
     assert growth(range(100), steps).margin > 1.5 * growth(range(100), shuffled).margin
 
 
+PROGRAM = """
+kept = []
+for line in open(0):
+    kept.append(bytes(int(line)))
+    print(flush=True)
+"""
+
+
+async def test_what_a_process_allocates_is_read_from_inside(tmp_path):
+    with watched(str(tmp_path)):
+        environment = {**os.environ, "PYTHONPATH": sys.path[0]}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", PROGRAM, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    watch = Watch({"process": process.pid}, tmp_path)
+    for ended in range(10):
+        process.stdin.write(b"100000\n")
+        await process.stdout.readline()
+        watch.look(ended)
+        await watch.look_inside(ended)
+    resident, heap, blocks = watch.growths("process")
+    process.stdin.close()
+    assert await process.wait() == 0
+    assert heap.slope == pytest.approx(100_000, rel=0.05)
+    assert blocks.slope < 20, "larger than what Python's own heap takes"
+    assert resident.slope > 50_000
+
+
 def test_a_server_answers_and_releases_all_rows(tiny_translation_bundle, tmp_path, capsys):
     asked = argparse.Namespace(
         bundle=tiny_translation_bundle,
@@ -54,3 +88,4 @@ def test_a_server_answers_and_releases_all_rows(tiny_translation_bundle, tmp_pat
     assert end.value.code == 0, printed
     assert "met  requests that run or wait afterwards: 0" in printed
     assert "server: bytes per request, last half" in printed
+    assert "server: allocated bytes per request, last half" in printed
