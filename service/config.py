@@ -125,6 +125,12 @@ class ServerSettings(BaseSettings):
     )
     max_queue: Positive = Field(256, description="waiting requests per model; above it RESOURCE_EXHAUSTED")
     max_requests: Positive = Field(1024, description="concurrent requests of all models; above it RESOURCE_EXHAUSTED")
+    request_memory_bytes: int = Field(
+        1 << 28,
+        ge=1 << 24,
+        description="limit in bytes of what all requests and their answers may take beside caches; above it "
+        "RESOURCE_EXHAUSTED",
+    )
 
     tenant_weights: Annotated[dict[str, Weight], NoDecode] = Field(
         {},

@@ -125,6 +125,17 @@ class MessagesMissing(Retryable, RequestError):
     reason = "MESSAGES_MISSING"
 
 
+class MemoryLimit(Retryable, RequestError):
+    """The requests that are open may hold as many bytes as they may, of all tenants or of one. limit: bytes of all."""
+
+    reason = "MEMORY_LIMIT"
+    limit: int
+
+    def __init__(self, message: str, *, retry_after_s: float, limit: int) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.limit = limit
+
+
 class Backlogged(Retryable, RequestError):
     """Calls wait too long before the server sees them."""
 
@@ -177,7 +188,7 @@ class InternalFailure(RequestError):
 
 # The errors that reject a request before any work, and those that end an accepted one.
 REJECTIONS = (
-    *(InvalidRequest, ModelNotFound, Unsupported, Overloaded, TenantLimit, MessagesMissing, Backlogged),
+    *(InvalidRequest, ModelNotFound, Unsupported, Overloaded, TenantLimit, MessagesMissing, MemoryLimit, Backlogged),
     *(DeadlineTooSoon, ShuttingDown, EngineUnavailable),
 )
 ENDS = (Cancelled, DeadlineExceeded, DeadlineTooSoon, Unsatisfiable, ShuttingDown, EngineUnavailable, InternalFailure)

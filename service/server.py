@@ -240,6 +240,7 @@ class Server:
             dropped, before = self._log_lines_dropped(), dropped
             self.metrics.event_loop_worked(cpu_s - used_s)
             self.metrics.log_lines_dropped(dropped - before)
+            self.calls.end_unwritten()
             self._show_health()
             await asyncio.sleep(BEAT_S)
 

@@ -18,10 +18,13 @@ from google.rpc import error_details_pb2, status_pb2
 
 from bench.simulation.ledger import Ledger
 from bench.simulation.loop import SimulatedLoop
+from glossa.v1 import glossa_pb2 as pb
 from service.edge.calls import REQUEST_ID, Calls
 from service.edge.metrics import Rpc
+from service.edge.servicer import parser_of
 
 STATUS_DETAILS = "grpc-status-details-bin"
+NO_MESSAGE = b"\xff\xff\xff"
 
 
 class CallPlan(NamedTuple):
@@ -55,7 +58,8 @@ class Context:
 
     def _deliver(self) -> None:
         if not self._message.done():
-            self._message.set_result(self.plan.message)
+            sent = self.plan.message
+            self._message.set_result(sent.SerializeToString() if isinstance(sent, Message) else sent or NO_MESSAGE)
 
     def time_remaining(self) -> float | None:
         timeout_s = self.plan.timeout_s
@@ -163,7 +167,8 @@ class Transport:
     async def _handle(self, context: Context) -> None:
         rpc = context.plan.rpc
         try:
-            response = await self.calls.run(rpc, self._behaviours(rpc.method), context)
+            parse = parser_of(getattr(pb, f"{rpc.method}Request"))
+            response = await self.calls.run(rpc, self._behaviours(rpc.method), context, parse)
         except grpc.aio.AbortError:
             return
         except asyncio.CancelledError:

@@ -28,6 +28,7 @@ from service.edge.connections import ResetLimit, shut_down
 from service.edge.message_waits import MessageWaits
 from service.edge.metrics import Metrics, Rpc
 from service.edge.refusals import Refusals
+from service.edge.request_memory import RequestMemory, Reservation, message_bytes
 from service.edge.retry_times import RetryTimes
 from service.edge.stall_timer import StallTimer
 from service.edge.status import abort, check_time, status_code
@@ -61,6 +62,7 @@ RETRY_WHEN_FULL_S = 0.5  # when the whole server, not one queue, is full
 SUSPECT_S = 0.005  # until gRPC has told that a call was reset, even one that was before its handler started
 
 Metadata = Iterable[tuple[str, str | bytes]]
+Parse = Callable[[bytes], Message | None]
 
 _IDS = random.Random()  # names, not secrets: random bits of the operating system take 0.1 ms
 
@@ -69,13 +71,21 @@ class Call:
     """One RPC in progress: its id, its deadline, and the fields of its log line."""
 
     def __init__(
-        self, rpc: Rpc, request_id: str, trace_id: str, started_s: float, deadline_s: float, caller: Caller, peer: str
+        self,
+        rpc: Rpc,
+        request_id: str,
+        trace_id: str,
+        started_s: float,
+        deadline_s: float,
+        caller: Caller,
+        peer: str,
+        memory: Reservation,
     ) -> None:
         self.rpc, self.request_id, self.started_s, self.deadline_s = rpc, request_id, started_s, deadline_s
         self.client_deadline_s = math.inf  # `deadline_s` is that of the server if that comes first
         self.peer = peer  # its connection, as gRPC names it
         self.trace_id = trace_id  # of the client's distributed trace, or empty
-        self.caller = caller
+        self.caller, self.memory = caller, memory
         self.model = ""
         self.is_accepted = False  # by the pool: errors of ENDS are counted with its engines
         self.messages = 0  # sent
@@ -114,7 +124,9 @@ class Calls:
         self._open: dict[Call, None] = {}  # oldest first
         self._tenants, self._shares = Tenants(settings), TenantShares(settings.tenant_share)
         self._waits = MessageWaits(settings.max_requests, settings.message_timeout_s)
+        self.memory = RequestMemory(settings.request_memory_bytes, settings.tenant_share, clock)
         self._tasks: set[asyncio.Task[Any]] = set()  # each ends when the status of its call is written
+        self._unwritten: dict[asyncio.Task[Any], float] = {}  # of them, since when their unary responses are complete
         self._is_draining = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -148,8 +160,15 @@ class Calls:
         """Logs and counts what has not been yet."""
         self._refusals.report()
 
-    async def run(self, rpc: Rpc, behaviour: Callable[..., Any], context: Any) -> Any:
-        """Handles one RPC from start to end: admitted first, and only then is its message read."""
+    def end_unwritten(self) -> None:
+        """Ends the calls whose clients have not read their unary responses for `stall_timeout_s`."""
+        since_s = self._clock() - self._settings.stall_timeout_s
+        for task in [task for task, at_s in self._unwritten.items() if at_s < since_s]:
+            task.cancel()
+
+    async def run(self, rpc: Rpc, behaviour: Callable[..., Any], context: Any, parse: Parse) -> Any:
+        """Handles one RPC from start to end: admitted first, and only then is its message read, and parsed if there is
+        memory for what it may become."""
         began_s, remaining_s = self._clock(), context.time_remaining()
         limit_s = self._settings.default_deadline_s if remaining_s is None else remaining_s
         limit_s = min(limit_s, self._settings.max_deadline_s)
@@ -167,20 +186,27 @@ class Calls:
                 check_time(client_deadline_s, self._clock())
                 await self._abort(context, admitted, ((REQUEST_ID, _ids(metadata)[0]),))
                 return None
-            call = Call(rpc, *_ids(metadata), began_s, began_s + limit_s, admitted, peer)
+            memory = Reservation(self.memory, admitted)
+            call = Call(rpc, *_ids(metadata), began_s, began_s + limit_s, admitted, peer, memory)
             call.task, call.client_deadline_s = task, client_deadline_s
+            if task is not None:
+                task.add_done_callback(functools.partial(self._written, memory))
             self._begin(call)
-            return await self._handle(call, behaviour, context)
+            return await self._handle(call, behaviour, context, parse)
         except asyncio.CancelledError:
             if self._clock() < began_s + limit_s:
                 self._count_wasted(peer)
             raise  # swallowing it leaks memory inside grpc
 
-    async def _handle(self, call: Call, behaviour: Callable[..., Any], context: Any) -> Any:
+    async def _handle(self, call: Call, behaviour: Callable[..., Any], context: Any, parse: Parse) -> Any:
         error: RequestError | None = None
         response = None
         try:
-            message = await self._message(context, call)
+            data = await self._message(context, call)
+            call.memory.grow(message_bytes(len(data)))
+            message = parse(data)
+            if message is None:
+                raise InvalidRequest("request", "is not a message of this method, or has text that is not UTF-8")
             if call.rpc.type == "unary":
                 response = await behaviour(message, call)
                 call.messages = 1
@@ -206,7 +232,13 @@ class Calls:
         if error is not None:
             await self._abort(context, error, call.trailers)
         context.set_trailing_metadata(call.trailers)
+        if call.task is not None:
+            self._unwritten[call.task] = self._clock()
         return response
+
+    def _written(self, memory: Reservation, task: asyncio.Task[Any]) -> None:
+        self._unwritten.pop(task, None)
+        memory.release()
 
     async def _abort(self, context: Any, error: RequestError, trailers: tuple[tuple[str, str], ...]) -> None:
         """Ends the RPC. Raises. The hint for one tenant or connection stays: others do not come with it."""
@@ -276,8 +308,8 @@ class Calls:
             logs.event("too_many_resets", fields, level=logs.WARNING)
             asyncio.get_running_loop().run_in_executor(None, shut_down, peer)
 
-    async def _message(self, context: Any, call: Call) -> Message:
-        """The message of a call. It counts as a request while it waits for it."""
+    async def _message(self, context: Any, call: Call) -> bytes:
+        """The bytes of a call's message. It counts as a request while it waits for it."""
         try:
             message: Any = await self._waits.read(context, call.peer, functools.partial(self._leave, call))
         except RequestError:
@@ -285,8 +317,6 @@ class Calls:
             raise
         if message is grpc.aio.EOF:
             raise InvalidRequest("request", "is missing: the call ended without a message")
-        if message is None:
-            raise InvalidRequest("request", "is not a message of this method, or has text that is not UTF-8")
         if self._clock() >= call.deadline_s:
             raise DeadlineExceeded("the deadline passed before the message was read")
         return message  # type: ignore[no-any-return]

@@ -15,6 +15,7 @@ from service.attention_request import AttentionChoice, Lengths, check_numbers, c
 from service.edge.served_model import ServedModel
 from service.errors import InvalidRequest, Unsupported
 from service.options import DecodingOptions
+from service.request import Request
 
 MAX_RESPONSE_BYTES = 3 << 20  # gRPC clients accept messages of 4 MiB by default
 MAX_ATTENTION_BYTES = 1 << 28  # attention weights of all layers and heads, before an alignment is computed from them
@@ -117,6 +118,16 @@ def response_size(manifest: Manifest, options: DecodingOptions, max_tokens: int,
     weights = 4 * tokens * source_len
     is_soft = options.alignment in ("soft", "both")
     return ResponseSize(message + (weights if is_soft else 0), weights * attention.layers * attention.heads)
+
+
+def answer_size(manifest: Manifest, request: Request) -> ResponseSize:
+    """The size of the answer to a request, the attention of a pass of its own included."""
+    size = response_size(manifest, request.options, request.max_tokens, len(request.source))
+    if not request.attention_kinds:
+        return size
+    decoded = len(request.forced_target) or len(request.prompt) + request.max_tokens - 1
+    maps = [one for one in manifest.attention_maps if one.kind in request.attention_kinds]
+    return size._replace(attention=size.attention + computed_bytes(maps, Lengths(len(request.source), decoded)))
 
 
 def check_response_size(model: ServedModel, options: DecodingOptions, max_tokens: int, source_len: int) -> None:

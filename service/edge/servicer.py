@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, Message
 
 from export.manifest import Task
 from glossa.v1 import glossa_pb2 as pb
-from service.edge.calls import Call, Calls
+from service.edge.calls import Call, Calls, Parse
 from service.edge.catalog import DECODER_TASKS, ENCODER_TASKS, Catalog
 from service.edge.event_stream import EventStream
 from service.edge.metrics import Rpc
@@ -38,7 +38,8 @@ from service.edge.proto_conversion import (
     score_response,
 )
 from service.edge.request_builder import RequestBuilder
-from service.edge.request_limits import response_size
+from service.edge.request_limits import answer_size
+from service.edge.request_memory import answer_bytes
 from service.edge.served_model import ServedModel
 from service.errors import InvalidRequest
 from service.options import DecodingOptions
@@ -244,27 +245,34 @@ def generic_handlers(
 
 
 def _method_handler(calls: Calls, rpc: Rpc, behaviour: Callable[..., Any], method: Any) -> Any:
-    request_type, response_type = method.input_type._concrete_class, method.output_type._concrete_class
+    parse, response_type = parser_of(method.input_type._concrete_class), method.output_type._concrete_class
 
     async def handle(_messages: Any, context: Any) -> Any:
-        return await calls.run(rpc, behaviour, context)
+        return await calls.run(rpc, behaviour, context, parse)
 
-    def parse(data: bytes) -> Message | None:
-        """Bytes to message, or None: an exception here would reach the client as UNKNOWN with our text in it."""
-        message: Message | None = None
-        with contextlib.suppress(DecodeError):
-            message = request_type.FromString(data)
-        return message
-
+    # Not by gRPC: parsing makes a message forty times as large, and `calls` asks first whether there is room for that.
     # On the wire a single message is a stream of one. To grpc, `handle` takes a stream: it is called before the message
     # has come, and admits or refuses the call without it.
     make = grpc.stream_stream_rpc_method_handler if method.server_streaming else grpc.stream_unary_rpc_method_handler
-    return make(handle, parse, response_type.SerializeToString)
+    return make(handle, None, response_type.SerializeToString)
+
+
+def parser_of(message_type: Any) -> Parse:
+    """What makes a message of bytes, or None of those that are none."""
+
+    def parse(data: bytes) -> Message | None:
+        message: Message | None = None
+        with contextlib.suppress(DecodeError):
+            message = message_type.FromString(data)
+        return message
+
+    return parse
 
 
 @contextlib.asynccontextmanager
 async def _submitted(model: ServedModel, request: Request, call: Call) -> AsyncIterator[EventStream]:
     """The events of a request in an engine. Leaving before the end cancels it: its rows are free one step later."""
+    call.memory.grow(answer_bytes(*answer_size(model.manifest, request)))
     events = EventStream()
     cancel = model.pool.submit(request, asyncio.get_running_loop(), events)
     call.is_accepted = True
@@ -280,7 +288,7 @@ async def convert_off_loop(
     preparation: Preparation, model: ServedModel, request: Request, convert: Callable[[], T]
 ) -> T:
     """`convert()`, in a thread when the response may be too large to convert on the event loop."""
-    size = response_size(model.manifest, request.options, request.max_tokens, len(request.source))
+    size = answer_size(model.manifest, request)
     return convert() if sum(size) <= INLINE_SIZE else await preparation.convert(request.caller, convert)
 
 

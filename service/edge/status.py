@@ -21,6 +21,7 @@ from service.errors import (
     EngineUnavailable,
     InternalFailure,
     InvalidRequest,
+    MemoryLimit,
     MessagesMissing,
     ModelNotFound,
     Overloaded,
@@ -40,6 +41,7 @@ STATUS: dict[type[RequestError], grpc.StatusCode] = {
     Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     TenantLimit: grpc.StatusCode.RESOURCE_EXHAUSTED,
     MessagesMissing: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    MemoryLimit: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Backlogged: grpc.StatusCode.RESOURCE_EXHAUSTED,
     DeadlineTooSoon: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ShuttingDown: grpc.StatusCode.UNAVAILABLE,
@@ -83,6 +85,10 @@ def error_details(error: RequestError) -> Iterator[Message]:
         case TenantLimit():
             yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=error.retry_after_s))
             violation = {"subject": f"tenant:{error.tenant}", "description": f"a share of {error.limit} requests"}
+            yield error_details_pb2.QuotaFailure(violations=[violation])
+        case MemoryLimit():
+            yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=error.retry_after_s))
+            violation = {"subject": "memory", "description": f"at most {error.limit} bytes of concurrent requests"}
             yield error_details_pb2.QuotaFailure(violations=[violation])
         case EngineUnavailable() | DeadlineTooSoon() | Backlogged() | MessagesMissing():
             yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=error.retry_after_s))

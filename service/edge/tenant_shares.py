@@ -34,38 +34,43 @@ class TenantShares:
         self._presence = Presence()
         self.total = 0
 
-    def enter(self, caller: Caller) -> None:
-        """A request is there."""
-        self._classes[caller.priority].change(caller, 1)
-        self.total += 1
+    def enter(self, caller: Caller, count: int = 1) -> None:
+        """A request is there, or that many."""
+        self._classes[caller.priority].change(caller, count)
+        self.total += count
 
-    def leave(self, caller: Caller) -> None:
-        """A request that was there has ended."""
-        self._classes[caller.priority].change(caller, -1)
-        self.total -= 1
+    def leave(self, caller: Caller, count: int = 1) -> None:
+        """A request that was there has ended, or that many."""
+        self._classes[caller.priority].change(caller, -count)
+        self.total -= count
 
     def unfinished(self, tenant: str) -> int:
         """The number of a tenant's requests."""
         return sum(one.open[tenant] for one in self._classes.values())
 
+    def has_room(self, caller: Caller, capacity: int, now_s: float, count: int = 1) -> bool:
+        """Whether a tenant may have `count` more requests in a place that has room for `capacity` of them, of all
+        tenants. One that is alone for PRESENT_S may fill it; one without a request is refused only if it is full."""
+        self._presence.see(caller.tenant, now_s)
+        free = capacity - self.total
+        if free < count or now_s - self._presence.others_s(caller.tenant) > PRESENT_S:
+            return free >= count
+        return self.unfinished(caller.tenant) + count - 1 < max(count, self._multiple * caller.weight * free)
+
     def refusal(
         self, caller: Caller, capacity: int, now_s: float, *, retry_after_s: float, full: Callable[[], Overloaded]
     ) -> TenantLimit | Overloaded | None:
-        """Why a tenant may not have one more request in a place that has room for `capacity` of them, of all tenants;
-        None if it may. One that is alone for PRESENT_S may fill it; one without a request is refused only if it is
-        full.
+        """Why a tenant may not have one more request in such a place; None if it may.
 
         retry_after_s: for a tenant that has its share. full: makes the refusal of a place that is full.
         """
-        self._presence.see(caller.tenant, now_s)
-        free = capacity - self.total
-        if free <= 0:
-            return full()
-        if now_s - self._presence.others_s(caller.tenant) > PRESENT_S:
+        if self.has_room(caller, capacity, now_s):
             return None
-        if self.unfinished(caller.tenant) < max(1.0, self._multiple * caller.weight * free):
-            return None
-        return TenantLimit(caller.tenant, retry_after_s=retry_after_s, limit=capacity)
+        return (
+            full()
+            if self.total >= capacity
+            else TenantLimit(caller.tenant, retry_after_s=retry_after_s, limit=capacity)
+        )
 
     def before(self, caller: Caller) -> int:
         """How many unfinished requests go before the next one of this caller, where tenants have turns by weight: all

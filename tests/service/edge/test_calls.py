@@ -24,12 +24,14 @@ from glossa.v1 import glossa_pb2 as pb
 from service.answer_pace import MARGIN
 from service.edge.calls import Call, Calls
 from service.edge.metrics import Metrics
+from service.edge.request_memory import Reservation, message_bytes
 from service.edge.servicer import RPCS
 from service.errors import Cancelled, DeadlineExceeded, InternalFailure, Overloaded, ShuttingDown
 from service.request import Caller, Priority, TextDelta
 from tests.edge import ANSWER, failure, method, running, settings
 
 TEXT = "the small red house"
+PARSE = pb.TranslateRequest.FromString
 
 
 async def test_trailing_metadata_has_the_request_id_and_the_timings(edge, channel):
@@ -201,7 +203,7 @@ async def test_a_client_with_as_many_answers_as_resets_keeps_its_connection(capl
 
     async def reset():
         context = SilentContext()
-        call = asyncio.create_task(calls.run(RPCS[0], pytest.fail, context))
+        call = asyncio.create_task(calls.run(RPCS[0], pytest.fail, context, PARSE))
         await context.reads.wait()
         call.cancel()
         await asyncio.wait([call])
@@ -210,8 +212,8 @@ async def test_a_client_with_as_many_answers_as_resets_keeps_its_connection(capl
 
     for _ in range(3):
         context = SilentContext()
-        context.message.set_result(pb.TranslateRequest(text=TEXT))
-        assert await calls.run(RPCS[0], answer, context) is context.message.result()
+        context.message.set_result(b"")
+        assert await calls.run(RPCS[0], answer, context, PARSE) == pb.TranslateRequest()
     assert [len(await reset()) for _ in range(5)] == [0, 0, 0, 1, 1]
 
 
@@ -241,8 +243,9 @@ async def test_calls_that_wait_for_an_answer_make_no_room():
 
 
 async def test_a_call_that_was_read_after_its_deadline_is_not_started(edge, channel):
-    call = Call(RPCS[0], "r", "", 0.0, 0.0, Caller(), "")  # long ago on the server's clock
-    context = ReadContext(pb.TranslateRequest(text=TEXT))
+    memory = Reservation(edge.server.calls.memory, Caller())
+    call = Call(RPCS[0], "r", "", 0.0, 0.0, Caller(), "", memory)  # long ago on the server's clock
+    context = ReadContext(pb.TranslateRequest(text=TEXT).SerializeToString())
     with pytest.raises(DeadlineExceeded, match="before the message was read"):
         await edge.server.calls._message(context, call)
     call.deadline_s = time.monotonic() + 60
@@ -256,7 +259,8 @@ async def test_a_call_that_was_read_after_its_deadline_is_not_started(edge, chan
 )
 async def test_answers_that_nobody_gets_in_time_are_wasted(edge, deadline_s, error, wasted):
     now_s = time.monotonic()
-    call = Call(RPCS[0], "r", "", now_s, now_s + deadline_s, Caller(), "")
+    memory = Reservation(edge.server.calls.memory, Caller())
+    call = Call(RPCS[0], "r", "", now_s, now_s + deadline_s, Caller(), "", memory)
     call.model, call.finished = "en-de", ANSWER[-1]
     edge.server.calls._begin(call)
     edge.server.calls._end(call, error)
@@ -414,6 +418,53 @@ async def test_a_client_that_reads_again_learns_why_its_stream_has_ended():
         writer.close()
 
 
+async def test_an_answer_that_its_client_does_not_read_keeps_its_memory_until_the_call_is_ended():
+    async with running(stall_timeout_s=0.05) as edge:
+        host, _, port = edge.address.rpartition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        message = pb.TranslateRequest(text=TEXT).SerializeToString()
+        headers = request_headers("/glossa.v1.TranslationService/Translate", "localhost")
+        no_window = struct.pack(">HI", INITIAL_WINDOW_SIZE, 0)
+        writer.write(PREFACE + frame(SETTINGS, 0, 0, no_window) + frame(HEADERS, END_HEADERS, 1, headers))
+        writer.write(frame(DATA, END_STREAM, 1, MESSAGE_HEADER.pack(False, len(message)) + message))
+        await edge.pool.until(lambda: edge.pool.sinks)
+        calls = edge.server.calls
+        await calls.idle()
+        assert calls.memory.reserved_bytes >= message_bytes(len(message))
+        async with asyncio.timeout(30):
+            while calls.memory.reserved_bytes:  # the server looks twice a second
+                await asyncio.sleep(0.01)
+        writer.close()
+
+
+@pytest.mark.parametrize("name", ["Translate", "StreamTranslate"])
+async def test_a_message_for_which_there_is_no_memory_is_refused_unparsed(edge, channel, name):
+    calls = edge.server.calls
+    others = Reservation(calls.memory, Caller())
+    others.grow(calls.memory.limit_bytes)
+    error, details = await failure(method(channel, name)(b"\xff\xff\xff"))
+    assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert details["ErrorInfo"].reason == "MEMORY_LIMIT"
+    assert details["RetryInfo"].retry_delay.ToMilliseconds() == 500
+    others.release()
+    answer = method(channel, name)(text=TEXT)
+    assert await answer if name == "Translate" else [part async for part in answer]
+    await calls.idle()
+
+
+async def test_a_request_for_whose_answer_there_is_no_memory_reaches_no_engine(edge, channel):
+    calls = edge.server.calls
+    others = Reservation(calls.memory, Caller())
+    others.grow(calls.memory.limit_bytes - message_bytes(1000))
+    error, details = await failure(
+        method(channel, "Translate")(text=TEXT, options=pb.DecodingOptions(num_sequences=32, top_logprobs=20))
+    )
+    assert (error.code(), details["ErrorInfo"].reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "MEMORY_LIMIT")
+    assert not edge.pool.requests
+    others.release()
+    await method(channel, "Translate")(text=TEXT)
+
+
 async def test_every_request_logs_one_line_without_its_text(edge, channel, caplog):
     caplog.set_level("INFO")
     await method(channel, "Translate")(text=TEXT, metadata=(("x-request-id", "r-3"),))
@@ -512,7 +563,7 @@ class AnsweredContext(SilentContext):
 
     def __init__(self):
         super().__init__()
-        self.message.set_result("message")
+        self.message.set_result(b"")
 
     def set_trailing_metadata(self, trailers):
         pytest.fail("an answer is sent")
@@ -535,14 +586,14 @@ async def test_nothing_is_sent_after_the_deadline_and_that_is_no_reset(fails, mo
         return message
 
     with pytest.raises(asyncio.CancelledError):
-        await calls.run(RPCS[0], answer, AnsweredContext())
+        await calls.run(RPCS[0], answer, AnsweredContext(), PARSE)
     assert calls.is_idle
 
 
 async def test_a_read_is_left_to_end_by_itself_when_its_call_is_cancelled():
     calls = Calls(Metrics(RPCS), settings())
     context = SilentContext()
-    call = asyncio.create_task(calls.run(RPCS[0], pytest.fail, context))
+    call = asyncio.create_task(calls.run(RPCS[0], pytest.fail, context, PARSE))
     await context.reads.wait()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):

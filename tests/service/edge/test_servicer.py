@@ -13,6 +13,7 @@ from export.manifest import FORMAT_VERSION, AlignmentSpec
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.calls import Call
 from service.edge.preparation import Preparation
+from service.edge.request_memory import Reservation
 from service.edge.servicer import RPCS, _submitted, convert_off_loop
 from service.errors import Unsatisfiable
 from service.options import DecodingOptions
@@ -331,7 +332,8 @@ async def test_reflection_lists_every_service(channel):
 async def test_an_answer_that_was_not_read_is_known_to_its_call(edge):
     edge.pool.hold = True
     model, now_s = served("en-de", edge.pool), asyncio.get_running_loop().time()
-    call = Call(RPCS[0], "r", "", now_s, now_s + 60.0, Caller(), "")
+    memory = Reservation(edge.server.calls.memory, Caller())
+    call = Call(RPCS[0], "r", "", now_s, now_s + 60.0, Caller(), "", memory)
     async with _submitted(model, decoding_request(model, "the small red house"), call):
         edge.pool.send(edge.pool.sinks[0], ANSWER)
     assert call.finished is ANSWER[-1]

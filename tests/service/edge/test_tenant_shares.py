@@ -53,6 +53,20 @@ def test_a_refusal_names_the_tenant_or_the_full_place():
     assert refusal(shares, A, 10, 0.0) is refusal(shares, Caller("d"), 10, 0.0) is FULL
 
 
+def test_amounts_count_as_that_many_requests():
+    shares = TenantShares(0.8)
+    assert shares.has_room(B, 100, 0.0)
+    shares.enter(A, 40)
+    assert shares.has_room(A, 100, 0.0, 60)
+    assert not shares.has_room(A, 100, 0.0, 61)
+    shares.enter(A, 50)
+    assert not shares.has_room(A, 100, 0.0, 1), "10 are free, it may have 40"
+    assert shares.has_room(B, 100, 0.0, 10), "it has none"
+    assert not shares.has_room(B, 100, 0.0, 11), "so many are not free"
+    shares.leave(A, 90)
+    assert shares.total == 0
+
+
 def test_an_idle_share_is_lent_again_when_the_others_have_been_away():
     shares = TenantShares(0.8)
     assert has_room(shares, B, 100, 0.0)

@@ -42,6 +42,7 @@ ERRORS = [
     errors.ShuttingDown(),
     errors.TenantLimit("acme", retry_after_s=0.5, limit=64),
     errors.MessagesMissing("calls wait for messages", retry_after_s=0.5),
+    errors.MemoryLimit("full", retry_after_s=0.5, limit=1 << 24),
     errors.Backlogged("calls wait", retry_after_s=0.5),
     errors.DeadlineTooSoon("too late", retry_after_s=0.5),
     errors.EngineUnavailable("restarted", retry_after_s=0.1),
