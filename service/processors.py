@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from service.cgroups import cgroups
+
 MAX_SINGLE_ENGINE_THREADS = 8
 """Intra-op threads by default: in a short step more threads wait for each other longer than they compute."""
 
@@ -55,16 +57,8 @@ def _read_siblings(root: Path, number: int) -> str:
 
 def _cpu_quotas(root: Path) -> Iterator[float]:
     """CPU limits of this process's cgroup and of every cgroup above it."""
-    lines: list[str] = []
-    with contextlib.suppress(OSError):
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        mounts = ("", "unified") if not controllers else (controllers, "cpu") if "cpu" in controllers.split(",") else ()
-        group = Path(path.lstrip("/"))
-        # Inside a container the path may be the host's: the mount's own root then carries the limit.
-        for mount, part in itertools.product(mounts, (group, *group.parents)):
-            yield from _quotas_of(root / "sys/fs/cgroup" / mount / part)
+    for group in cgroups(root, "cpu"):
+        yield from _quotas_of(group)
 
 
 def _quotas_of(group: Path) -> Iterator[float]:
