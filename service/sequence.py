@@ -73,7 +73,7 @@ class Search(Protocol):
         """
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Sequence:
     """A request on its way through waiting, live (it has rows) and ended.
 

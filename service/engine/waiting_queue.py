@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import weakref
 from collections.abc import Collection, Iterator
 
 from service.answer_pace import bounded
@@ -34,7 +35,9 @@ class WaitingQueue:
     def __init__(self) -> None:
         self._lanes: dict[Lane, _Waiting] = {}
         self._cancelled: list[Sequence] = []
-        self._deadlines: list[tuple[float, int, Sequence]] = []  # a heap; ended sequences leave it late
+        # A heap; what is left of ended sequences leaves it late. They must not stay in memory until their deadlines:
+        # some of them take megabytes.
+        self._deadlines: list[tuple[float, int, weakref.ref[Sequence]]] = []
         self._numbers = itertools.count(1)
         self._size = 0
         self._next_scan_s = -math.inf
@@ -55,7 +58,7 @@ class WaitingQueue:
         """Adds a new sequence."""
         self.put(sequence)
         if sequence.request.deadline_s is not None:
-            heapq.heappush(self._deadlines, (sequence.request.deadline_s, next(self._numbers), sequence))
+            heapq.heappush(self._deadlines, (sequence.request.deadline_s, next(self._numbers), weakref.ref(sequence)))
 
     def put(self, sequence: Sequence, *, is_first: bool = False) -> None:
         """Adds a sequence, a new one or one that had rows before. is_first: before all that are in its lane now."""
@@ -107,17 +110,17 @@ class WaitingQueue:
                 ended.append(sequence)
         self._cancelled.clear()
         while self._deadlines and self._deadlines[0][0] <= now_s:
-            sequence = heapq.heappop(self._deadlines)[2]
-            if sequence.outcome is None:
-                count = sequence.steps
-                sequence.finish(DeadlineExceeded(f"the deadline passed after {count} tokens; allow more time or fewer"))
-                ended.append(sequence)
+            late = heapq.heappop(self._deadlines)[2]()
+            if late is not None and late.outcome is None:
+                count = late.steps
+                late.finish(DeadlineExceeded(f"the deadline passed after {count} tokens; allow more time or fewer"))
+                ended.append(late)
         if live and now_s >= self._next_scan_s:
             self._next_scan_s = now_s + SCAN_S
             ended += self._refuse_hopeless(now_s)
         self.remove([sequence for sequence in ended if not sequence.rows])
         if len(self._deadlines) > 2 * (live + len(self)) + STALE_DEADLINES:
-            self._deadlines = [entry for entry in self._deadlines if entry[2].outcome is None]
+            self._deadlines = [entry for entry in self._deadlines if (at := entry[2]()) and at.outcome is None]
             heapq.heapify(self._deadlines)
         return ended
 

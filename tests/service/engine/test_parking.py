@@ -1,3 +1,5 @@
+import weakref
+
 import pytest
 
 from service.cache_layout import CacheLayout
@@ -147,7 +149,7 @@ def test_a_parked_sequence_can_end(way):
         made.scheduler.waiting.cancel(heavy)
         plan = made.turn()
     else:
-        made.scheduler.waiting._deadlines.append((5.0, 99, heavy))
+        made.scheduler.waiting._deadlines.append((5.0, 99, weakref.ref(heavy)))
         plan = made.turn(now_s=6.0)
     assert plan.ended == (heavy,)
     assert heavy.slot is None

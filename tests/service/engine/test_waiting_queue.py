@@ -1,4 +1,5 @@
 import random
+import weakref
 
 import pytest
 
@@ -32,6 +33,14 @@ def test_requests_of_one_size_leave_in_the_order_they_came():
     assert len(queue) == 20
     assert names(queue) == [str(number) for number in range(20)]
     assert (len(queue), list(queue.lanes)) == (0, [])
+
+
+def test_an_ended_sequence_is_not_kept_until_its_deadline():
+    queue = WaitingQueue()
+    queue.submit(sequence("r", deadline_s=600.0))
+    gone = weakref.ref(queue.take(LANE))
+    assert gone() is None
+    assert queue.expire(1000.0, 0) == []
 
 
 def test_small_requests_pass_a_large_one_but_not_for_ever():
