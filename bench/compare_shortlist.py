@@ -26,9 +26,9 @@ from export.manifest import SHORTLIST, TOKENIZER, Shortlist
 from export.passes.quantization_scheme import SCHEMES
 from model.tokenizer import Tokenizer
 from service.engine_settings import Precision
+from service.execution_choice import SINGLE_ENGINE_MIN_BYTES
 from service.options import DecodingOptions
 from service.request import Request
-from service.runtime.model_sessions import SINGLE_ENGINE_MIN_BYTES
 from service.runtime.runner import OnnxModel
 
 ROWS, BATCH = 64, 64

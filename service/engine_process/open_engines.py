@@ -22,9 +22,9 @@ from service.engine.golden_check import check_golden_decode, is_batch_invariant
 from service.engine.scheduler import SchedulerConfig
 from service.engine_settings import EngineSettings
 from service.errors import StartupError
-from service.execution_choice import ExecutionChoice
+from service.execution_choice import SINGLE_ENGINE_MIN_BYTES, ExecutionChoice
 from service.processors import MAX_SINGLE_ENGINE_THREADS, processors
-from service.runtime.model_sessions import SINGLE_ENGINE_MIN_BYTES, BusyEngines
+from service.runtime.model_sessions import BusyEngines
 from service.runtime.runner import OnnxModel, OnnxRunner
 from service.runtime.sessions import CPU
 

@@ -22,7 +22,7 @@ from export.manifest import Manifest, Variant
 from service.cache_layout import CacheLayout
 from service.engine_settings import Device, Precision
 from service.errors import StartupError
-from service.execution_choice import ExecutionChoice
+from service.execution_choice import ExecutionChoice, single_engine_role
 from service.runtime.sessions import (
     CPU,
     Open,
@@ -31,13 +31,7 @@ from service.runtime.sessions import (
     open_sessions,
     open_single_engine_sessions,
     providers_of,
-    single_engine_role,
 )
-
-SINGLE_ENGINE_MIN_BYTES = 1 << 24
-"""Smallest decoder weights for which several threads pay, unless threads are configured. A smaller decoder's step waits
-longer for its threads than it computes: one sentence at a time, static int8 on two Zen 4 cores, two threads instead of
-one make 131 sentences/s of 159 with 7 MB (3+3 layers, d256), but a step of 2.5 ms of 3.9 with 56 MB (6+6, d512)."""
 
 SINGLE_ENGINE_STEPS = 128
 """Steps of a single busy engine after which a model is worth a second copy of its decoder's weights."""

@@ -23,7 +23,7 @@ from export.manifest import (
 )
 from service.engine_settings import Device, Precision
 from service.errors import StartupError
-from service.execution_choice import LAZY_ROLES, ExecutionChoice, cpu_precision
+from service.execution_choice import LAZY_ROLES, ExecutionChoice, cpu_precision, single_engine_role
 from service.process_memory import give_back_memory
 
 log = logging.getLogger(__name__)
@@ -31,11 +31,6 @@ log = logging.getLogger(__name__)
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 CUDA_PRECISION = "fp16"  # GroupQueryAttention has no fp32 kernel there
-
-SINGLE_ENGINE_ROLES = ("decode", "encode")
-"""The first of these graphs that a model has gets a second session. The encoder of an encoder-decoder gets none: it
-runs once, and a second copy costs 35 MB to save 1.4 of a request's 80 ms (20 tokens, 6+6 layers, d512, static int8, two
-Zen 4 cores)."""
 
 SPIN_US = 1000
 """How long an intra-op thread spins before it sleeps. Without spinning, every matrix product starts with a wake-up: a
@@ -102,11 +97,6 @@ def open_single_engine_sessions(path: Path, manifest: Manifest, choice: Executio
         ) from error
     give_back_memory()
     return sessions
-
-
-def single_engine_role(graphs: Container[str]) -> str:
-    """The role of the graph that gets a second session."""
-    return next(role for role in SINGLE_ENGINE_ROLES if role in graphs)
 
 
 def available_providers() -> list[str]:
