@@ -12,16 +12,20 @@ import platform
 import re
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cli.local_server import process_at
 from export.bundle import BundleError, load_bundle
-from export.manifest import TOKENIZER, Manifest
+from export.manifest import Manifest
 from service.huge_pages import SINCE, SWITCH, TUNABLE, VARIABLE, has_huge_pages, obstacle_to_huge_pages
 from service.processors import MAX_SINGLE_ENGINE_THREADS, processors
+
+if TYPE_CHECKING:  # they import pydantic, which may be missing
+    from service.config import ServerSettings
+    from service.edge.process_plan import ProcessPlan
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -30,14 +34,6 @@ TRAINING = ("torch", "onnx", "onnxscript", "safetensors", "sacrebleu")
 INSTALL = "pip install glossa, or make setup"
 TRAIN = "to train or export: pip install 'glossa[train]', or make setup"
 ONE_OF = {"onnxruntime": ("onnxruntime", "onnxruntime-gpu")}  # two distributions of one library
-
-# Upper bounds of a starting server's resident memory. Without a bundle the edge has 81 MB, an engine process 84. Both
-# read the tokenizer, up to 30 bytes per byte of its file. An engine process has packed weights, a second copy for the
-# single busy engine, and the file that is being read: with 12, 39 and 137 MB of weights 28, 81 and 211 MB.
-EDGE_BYTES = 90_000_000
-PROCESS_BYTES = 100_000_000
-BYTES_PER_WEIGHT_BYTE = 2.5
-BYTES_PER_TOKENIZER_BYTE = 30
 
 FAST_INT8 = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})  # features with one instruction for an int8 dot product
 CPU_FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "asimd", "i8mm")
@@ -52,18 +48,13 @@ class Finding(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """The engine processes of one bundle. weights: bytes of the graphs of a process. tokenizer: bytes of its file."""
+    """The engine processes of one bundle. settings: of a server that serves it. weights: bytes of the graphs of a
+    process."""
 
-    processes: int
-    engines: int
+    settings: ServerSettings
+    manifest: Manifest
+    processes: ProcessPlan
     weights: int
-    tokenizer: int
-
-    @property
-    def need_bytes(self) -> int:
-        """Memory of the processes, and of what the edge reads."""
-        tokenizer = BYTES_PER_TOKENIZER_BYTE * self.tokenizer
-        return tokenizer + self.processes * (PROCESS_BYTES + tokenizer + int(BYTES_PER_WEIGHT_BYTE * self.weights))
 
 
 def examine(
@@ -160,15 +151,23 @@ def _huge_pages(root: Path) -> Finding:
     return Finding("warn", f"none: {obstacle}; steps are 5-10 % slower", fix)
 
 
-def _memory(root: Path, plans: Iterable[_Plan]) -> Finding:
+def _memory(root: Path, plans: Sequence[_Plan]) -> Finding:
     available = min(_available_bytes(root), default=None)
-    need = EDGE_BYTES + sum(plan.need_bytes for plan in plans)
+    value = "unknown" if available is None else f"{_mb(available)} available"
+    more = "stop other processes, raise the container's memory limit"
+    if not plans:
+        return Finding("warn", value, "mount /proc") if available is None else Finding("ok", value)
+    from service.edge.memory_plan import advice, predict_memory
+
+    served = [(plan.manifest, plan.processes) for plan in plans]
+    prediction = predict_memory(plans[0].settings, served, processors(root))
+    value += f", {_mb(prediction.start)} needed to start, at most {_mb(prediction.total)} under load"
     if available is None:
-        return Finding("warn", "unknown", f"make sure that {_mb(need)} are free")
-    value = f"{_mb(available)} available, {_mb(need)} needed"
-    if available < need:
-        fix = "stop other processes, raise the container's memory limit, or serve fewer bundles or engines"
-        return Finding("fail", value, fix)
+        return Finding("warn", value, f"make sure that {_mb(prediction.total)} are free")
+    if available < prediction.start:
+        return Finding("fail", value, f"{more}, or serve fewer bundles or engines")
+    if available < prediction.total:
+        return Finding("warn", value, f"{more}, or lower {advice(prediction)}")
     return Finding("ok", value)
 
 
@@ -227,9 +226,7 @@ def _plan(path: Path, manifest: Manifest, root: Path) -> _Plan | Finding:
     except StartupError as error:
         return Finding("fail", str(error), "correct the variable or the file")
     plan = plan_processes(settings, manifest, processors(root))
-    tokenizer = manifest.files.get(TOKENIZER)
-    weights = weight_bytes(manifest, settings.precision)
-    return _Plan(plan.processes, plan.engines, weights, tokenizer.bytes if tokenizer else 0)
+    return _Plan(settings, manifest, plan, weight_bytes(manifest, settings.precision))
 
 
 def _engines(plan: _Plan | Finding) -> Finding:
@@ -240,9 +237,9 @@ def _engines(plan: _Plan | Finding) -> Finding:
     kind = "at most" if plan.weights <= MAX_SMALL_BYTES else "more than"
     return Finding(
         "ok",
-        f"{_count(plan.engines, 'engine')} in {_count(plan.processes, 'process')}, which need up to "
-        f"{_mb(plan.need_bytes)} of memory; the weights are {_mb(plan.weights)}, {kind} the {_mb(MAX_SMALL_BYTES)} up "
-        "to which engines have a process each; --engines-per-process changes it",
+        f"{_count(plan.processes.engines, 'engine')} in {_count(plan.processes.processes, 'process')}; the weights are "
+        f"{_mb(plan.weights)}, {kind} the {_mb(MAX_SMALL_BYTES)} up to which engines have a process each; "
+        "--engines-per-process changes it",
     )
 
 

@@ -173,7 +173,7 @@ class ServerSettings(BaseSettings):
     max_stop_bytes: int = Field(64, ge=1, le=4096, description="limit of a stop string in bytes")
 
     max_message_bytes: int = Field(
-        1 << 20, ge=1024, le=1 << 26, description="limit of a received gRPC message in bytes"
+        1 << 18, ge=1024, le=1 << 26, description="limit of a received gRPC message in bytes"
     )
     max_metadata_bytes: int = Field(8192, ge=1024, le=1 << 16, description="limit of a call's metadata in bytes")
     max_concurrent_streams: Positive = Field(256, description="concurrent calls per connection")

@@ -25,6 +25,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from glossa.version import VERSION
+from service.cgroups import memory_limit
 from service.config import ServerSettings
 from service.edge import logs
 from service.edge.backlog import Collapse
@@ -34,16 +35,19 @@ from service.edge.catalog import Catalog
 from service.edge.checked_services import CheckedServices
 from service.edge.connections import finish_sending, stop_listening
 from service.edge.health import Health
+from service.edge.memory_plan import advice, predict_memory
 from service.edge.metrics import CONTENT_TYPE, Metrics
 from service.edge.open_model import ModelOpener
 from service.edge.ops import OpsServer, explain_bind
 from service.edge.preparation import Preparation
+from service.edge.process_plan import ProcessPlan
 from service.edge.request_limits import TextLimits
 from service.edge.returned_memory import give_back_what_calls_took
 from service.edge.served_model import ServedModel
 from service.edge.servicer import RPCS, SERVICES, generic_handlers
 from service.errors import StartupError
 from service.process_memory import no_core_dumps, settle
+from service.processors import processors
 from service.request import Caller
 
 BEAT_S = 0.5  # how often the event loop shows that it runs
@@ -152,6 +156,7 @@ class Server:
         self._measuring = asyncio.create_task(backlog.measure(own_address(settings.host, self.port)))
         self.state = "ready"
         self._show_health()
+        self._predict_memory()
         self._announce(self._clock() - began_s)
 
     async def _open_models(self) -> None:
@@ -240,7 +245,7 @@ class Server:
             dropped, before = self._log_lines_dropped(), dropped
             self.metrics.event_loop_worked(cpu_s - used_s)
             self.metrics.log_lines_dropped(dropped - before)
-            self.calls.end_unwritten()
+            self.calls.unwritten.end_stalled()
             self._show_health()
             await asyncio.sleep(BEAT_S)
 
@@ -267,6 +272,18 @@ class Server:
             models = models_of.get(service.rpartition(".")[2], self._models)
             self.health.set(service, alive and bool(models) and all(model.pool.is_ready for model in models))
         self.health.set("", alive and not self.not_ready())
+
+    def _predict_memory(self) -> None:
+        """Tells how much memory the server may come to need, and warns if its cgroups allow less."""
+        plans = [(one.manifest, ProcessPlan(one.processes, one.engines // one.processes)) for one in self._models]
+        prediction, limit = predict_memory(self.settings, plans, processors()), memory_limit()
+        self.metrics.memory_predicted(prediction.total)
+        fields: dict[str, Any] = {"peak_bytes": prediction.total, "limit_bytes": limit}
+        each = {model.name: prediction.process_peak(place) for place, model in enumerate(self._models)}
+        logs.event("memory_predicted", {**fields, "engine_process_bytes": each})
+        if limit is not None and limit < prediction.total:
+            fix = f"raise the limit, or lower {advice(prediction)}"
+            logs.event("memory_limit_below_prediction", {**fields, "fix": fix}, level=logs.WARNING)
 
     def _announce(self, seconds: float) -> None:
         settings = self.settings

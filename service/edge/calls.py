@@ -30,7 +30,7 @@ from service.edge.metrics import Metrics, Rpc
 from service.edge.refusals import Refusals
 from service.edge.request_memory import RequestMemory, Reservation, message_bytes
 from service.edge.retry_times import RetryTimes
-from service.edge.stall_timer import StallTimer
+from service.edge.stall_timer import StallTimer, UnwrittenResponses
 from service.edge.status import abort, check_time, status_code
 from service.edge.tenant_shares import TenantShares
 from service.edge.tenants import Tenants
@@ -126,7 +126,7 @@ class Calls:
         self._waits = MessageWaits(settings.max_requests, settings.message_timeout_s)
         self.memory = RequestMemory(settings.request_memory_bytes, settings.tenant_share, clock)
         self._tasks: set[asyncio.Task[Any]] = set()  # each ends when the status of its call is written
-        self._unwritten: dict[asyncio.Task[Any], float] = {}  # of them, since when their unary responses are complete
+        self.unwritten = UnwrittenResponses(settings.stall_timeout_s, clock)
         self._is_draining = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -159,12 +159,6 @@ class Calls:
     def close(self) -> None:
         """Logs and counts what has not been yet."""
         self._refusals.report()
-
-    def end_unwritten(self) -> None:
-        """Ends the calls whose clients have not read their unary responses for `stall_timeout_s`."""
-        since_s = self._clock() - self._settings.stall_timeout_s
-        for task in [task for task, at_s in self._unwritten.items() if at_s < since_s]:
-            task.cancel()
 
     async def run(self, rpc: Rpc, behaviour: Callable[..., Any], context: Any, parse: Parse) -> Any:
         """Handles one RPC from start to end: admitted first, and only then is its message read, and parsed if there is
@@ -233,11 +227,11 @@ class Calls:
             await self._abort(context, error, call.trailers)
         context.set_trailing_metadata(call.trailers)
         if call.task is not None:
-            self._unwritten[call.task] = self._clock()
+            self.unwritten.add(call.task)
         return response
 
     def _written(self, memory: Reservation, task: asyncio.Task[Any]) -> None:
-        self._unwritten.pop(task, None)
+        self.unwritten.discard(task)
         memory.release()
 
     async def _abort(self, context: Any, error: RequestError, trailers: tuple[tuple[str, str], ...]) -> None:

@@ -120,6 +120,9 @@ class _ServerSeries:
     log_lines: Counter = _metric(
         Counter, "glossa_log_lines_dropped", "Lines of the log that nobody read in time, or could not be written."
     )
+    predicted_memory: Gauge = _metric(
+        Gauge, "glossa_memory_predicted_peak_bytes", "Resident memory of all processes at most, as predicted."
+    )
     backlog_age: Gauge = _metric(
         Gauge, "glossa_backlog_age_seconds", "How long calls wait until the server sees them; 0 without calls."
     )
@@ -246,6 +249,10 @@ class Metrics:
     def tokens_wasted(self, model: str, tokens: int) -> None:
         """Tokens of an answer that an engine completed, and that no client got in time."""
         self._models["wasted"].labels(model).inc(tokens)
+
+    def memory_predicted(self, peak_bytes: int) -> None:
+        """How much memory all processes have at most."""
+        self._server.predicted_memory.set(peak_bytes)
 
     def measure_backlog(self, age_s: Callable[[], float]) -> None:
         """age_s: called at every scrape, on its thread."""

@@ -13,15 +13,15 @@ from collections.abc import Callable
 
 from service.edge.tenant_shares import TenantShares
 from service.errors import MemoryLimit
+from service.memory_prediction import ATTENTION_FACTOR
 from service.request import Caller
 
 RETRY_S = 0.5
 
-# Bytes of memory in all processes together; measured by resident memory, glibc 2.36, Python 3.11, with 400 requests:
-CALL_BYTES = 16 << 10  # of a call with a short text. 12 KB of headers alone; with its request and log line 15 KB
-MESSAGE_FACTOR = 48  # for each byte of a message: 44 for `allowed_tokens`, of two bytes each; 40 for empty `bad_words`
-ANSWER_FACTOR = 16  # for each byte of a response's estimate (`request_limits.response_size`): 11 with top_logprobs
-ATTENTION_FACTOR = 4  # for each byte of attention: of the graph, of the message, of the memory file, of the response
+# Growth of resident memory in all processes together while 100 to 1,500 such requests are there (demo model):
+CALL_BYTES = 32 << 10  # a call with a short text; 32 KB
+MESSAGE_FACTOR = 32  # for each byte of a message; 16 with `allowed_tokens` of two bytes each, ids of one byte take more
+ANSWER_FACTOR = 10  # for each byte of `request_limits.response_size`; 6 in an engine and 3 in the edge, top_logprobs
 
 
 def message_bytes(size: int) -> int:

@@ -1,11 +1,34 @@
-"""The end of a stream whose client reads nothing (`StallTimer`)."""
+"""The end of calls whose clients read nothing: streams (`StallTimer`), and unary responses (`UnwrittenResponses`)."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from service.errors import DeadlineExceeded
+
+
+class UnwrittenResponses:
+    """Unary calls whose responses are complete but not written yet, by their tasks."""
+
+    def __init__(self, limit_s: float, clock: Callable[[], float]) -> None:
+        self._limit_s, self._clock = limit_s, clock
+        self._since_s: dict[asyncio.Task[Any], float] = {}
+
+    def add(self, task: asyncio.Task[Any]) -> None:
+        """A response is complete."""
+        self._since_s[task] = self._clock()
+
+    def discard(self, task: asyncio.Task[Any]) -> None:
+        """It is written, or there never was one."""
+        self._since_s.pop(task, None)
+
+    def end_stalled(self) -> None:
+        """Ends the calls whose clients have read nothing for `limit_s`."""
+        since_s = self._clock() - self._limit_s
+        for task in [task for task, at_s in self._since_s.items() if at_s < since_s]:
+            task.cancel()
 
 
 class StallTimer:

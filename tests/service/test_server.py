@@ -23,6 +23,7 @@ from bench.lean_client import (
     frame,
     request_headers,
 )
+from cli.local_server import samples
 from glossa.client import AsyncClient, ClientError
 from glossa.v1 import glossa_pb2, glossa_pb2_grpc
 from glossa.version import VERSION
@@ -227,6 +228,26 @@ async def test_no_call_ends_as_cancelled_when_the_server_stops():
     assert codes.keys() == {grpc.StatusCode.UNAVAILABLE}
 
 
+@pytest.mark.parametrize("limit", [None, 1 << 40, 1 << 28])
+async def test_the_predicted_memory_is_told_and_a_limit_below_it_is_a_warning(caplog, monkeypatch, limit):
+    monkeypatch.setattr("service.server.memory_limit", lambda: limit)
+    caplog.set_level("INFO", "glossa")
+    async with running(max_requests=100) as edge:
+        (told,) = [record.fields for record in caplog.records if record.getMessage() == "memory_predicted"]
+        assert told["limit_bytes"] == limit
+        assert set(told["engine_process_bytes"]) == {"en-de", "en"}
+        exposition = edge.server.exposition()[0].decode()
+        assert samples(exposition, "glossa_memory_predicted_peak_bytes") == [told["peak_bytes"]]
+    warnings = [record for record in caplog.records if record.getMessage() == "memory_limit_below_prediction"]
+    if limit != 1 << 28:
+        assert not warnings
+        return
+    (warning,) = warnings
+    assert warning.levelname == "WARNING"
+    assert warning.fields["limit_bytes"] == limit < warning.fields["peak_bytes"]
+    assert "--request-memory-bytes (requests, 268 MB)" in warning.fields["fix"]
+
+
 async def test_fallback_is_logged_with_its_reason(caplog):
     async with running():
         record = next(record for record in caplog.records if record.getMessage() == "provider_fallback")
@@ -363,6 +384,6 @@ def test_server_options_bound_untrusted_clients():
     options = dict(server_options(settings(keepalive_time_s=12.5)))
     assert options["grpc.so_reuseport"] == 0
     assert options["grpc.max_concurrent_streams"] == 256
-    assert options["grpc.max_receive_message_length"] == 1 << 20
+    assert options["grpc.max_receive_message_length"] == 1 << 18
     assert options["grpc.keepalive_time_ms"] == 12_500
     assert options["grpc.http2.min_ping_interval_without_data_ms"] < 20_000  # what the client sends

@@ -2,7 +2,6 @@ import pytest
 
 from service.edge.request_memory import (
     ANSWER_FACTOR,
-    ATTENTION_FACTOR,
     CALL_BYTES,
     MESSAGE_FACTOR,
     RequestMemory,
@@ -11,6 +10,7 @@ from service.edge.request_memory import (
     message_bytes,
 )
 from service.errors import MemoryLimit
+from service.memory_prediction import ATTENTION_FACTOR
 from service.request import Caller
 
 A, B = Caller("a"), Caller("b")

@@ -1,0 +1,135 @@
+"""A server's settings and manifests → the numbers of `service.memory_prediction`, and what to do about the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from export.manifest import LEAST_WORDS, MOST_WORDS, TOKENIZER, Manifest, Variant
+from service.attention_request import Lengths, computed_bytes
+from service.cache_layout import CacheLayout
+from service.config import ServerSettings
+from service.edge.process_plan import ProcessPlan, weight_bytes
+from service.edge.request_limits import MAX_ATTENTION_BYTES
+from service.execution_choice import LAZY_ROLES, SINGLE_ENGINE_MIN_BYTES, cpu_precision, single_engine_role
+from service.memory_prediction import EdgeLimits, EngineLimits, ModelPlan, ModelShape, Prediction, predict
+from service.options import MAX_WIDTH
+from service.processors import MAX_SINGLE_ENGINE_THREADS, Processors
+
+CHUNK_TOKENS = 128  # of a prompt in one pass: `SchedulerConfig.chunk_tokens`
+NO_VARIANT = Variant(precision="none", graphs={}, states=())
+SETTINGS = {  # those that lower a part
+    "messages": "--max-requests or --max-message-bytes",
+    "requests": "--request-memory-bytes",
+    "parked": "--parking-bytes",
+    "prefix_cache": "--prefix-cache-bytes",
+    "kv_cache": "--kv-cache-bytes or --max-rows",
+    "outputs": "--max-rows",
+    "program": "--engines",
+    "weights": "--engines or a larger --engines-per-process",
+}
+
+
+def predict_memory(
+    settings: ServerSettings, models: Iterable[tuple[Manifest, ProcessPlan]], found: Processors
+) -> Prediction:
+    """The peak of a server with these models on these processors."""
+    edge = EdgeLimits(
+        calls=settings.max_requests,
+        message_bytes=settings.max_message_bytes,
+        metadata_bytes=settings.max_metadata_bytes,
+        request_bytes=settings.request_memory_bytes,
+    )
+    return predict([model_plan(settings, manifest, plan, found) for manifest, plan in models], edge)
+
+
+def model_plan(settings: ServerSettings, manifest: Manifest, plan: ProcessPlan, found: Processors) -> ModelPlan:
+    """One model. One that has no graphs for the CPU is counted by its first variant."""
+    engines = plan.engines
+    limits = EngineLimits(
+        rows=settings.max_rows,
+        kv_cache_bytes=max(1, settings.kv_cache_bytes // engines),
+        prefix_cache_bytes=settings.prefix_cache_bytes // engines,
+        parking_bytes=settings.parking_bytes // engines,
+        draft_tokens=settings.draft_tokens,
+    )
+    return ModelPlan(
+        shape=model_shape(settings, manifest, found),
+        engine=limits,
+        processes=plan.processes,
+        engines_per_process=plan.engines_per_process,
+    )
+
+
+def model_shape(settings: ServerSettings, manifest: Manifest, found: Processors) -> ModelShape:
+    """The sizes of a model as these settings serve it."""
+    precision = cpu_precision(manifest, settings.precision)
+    variant = next(iter(manifest.variants), NO_VARIANT) if precision is None else manifest.variant(precision)
+    limits, graphs = manifest.limits, variant.graphs
+    width, inner, heads = widths(manifest, variant)
+    opened, later = weight_bytes(manifest, settings.precision), 0
+    role = single_engine_role(graphs) if graphs else ""
+    second = manifest.graph_bytes(graphs[role]) if role else 0
+    threads = settings.single_engine_threads
+    if threads > 1:
+        opened += second
+    elif not threads and min(found.usable, MAX_SINGLE_ENGINE_THREADS) > 1 and second >= SINGLE_ENGINE_MIN_BYTES:
+        later += second
+    later += sum(manifest.graph_bytes(graph) for name, graph in graphs.items() if name in LAZY_ROLES)
+    tokenizer = manifest.files.get(TOKENIZER)
+    shortlist = MOST_WORDS + (LEAST_WORDS + 1) * limits.max_source_len + limits.max_target_len
+    return ModelShape(
+        layout=CacheLayout.of(variant.states),
+        vocab_size=limits.vocab_size,
+        width=width,
+        inner=inner,
+        heads=heads,
+        max_source_len=limits.max_source_len,
+        max_target_len=limits.max_target_len,
+        chunk_tokens=0 if limits.max_block == 1 or not limits.max_target_len else CHUNK_TOKENS,
+        shortlist_len=min(limits.vocab_size, shortlist) if manifest.shortlist else 0,
+        opened=opened,
+        opened_later=later,
+        tokenizer=tokenizer.bytes if tokenizer else 0,
+        attention=_attention_bytes(manifest),
+    )
+
+
+def widths(manifest: Manifest, variant: Variant) -> tuple[int, int, int]:
+    """The width of a position, that of its inner layer, and heads: those of the model that was exported, and where the
+    manifest lacks it, of its states."""
+    states = [[size for size in state.shape[1:] if isinstance(size, int)] for state in variant.states]
+    heads = max([sizes[0] for sizes in states if len(sizes) > 1], default=1)
+    width = max([heads * sizes[-1] for sizes in states if sizes], default=64)
+    if manifest.encoding is not None:
+        width = max(width, manifest.encoding.width)
+    model = manifest.lineage.get("model")
+    config: Mapping[str, object] = model if isinstance(model, Mapping) else {}
+
+    def largest(default: int, *names: str) -> int:
+        values = [value for name in names if isinstance(value := config.get(name), int)]
+        return max([default, *values])
+
+    width = largest(width, "d_model", "encoder_dim")
+    experts = largest(1, "experts_per_token") if config.get("num_experts") else 1
+    inner = largest(0, "d_ff", "encoder_d_ff") or 4 * width
+    return width, experts * inner, largest(heads, "num_heads", "encoder_num_heads")
+
+
+def _attention_bytes(manifest: Manifest) -> int:
+    """Of all weights that one request may ask for: cross-attention of its answer, or the attention of a pass."""
+    limits = manifest.limits
+    lengths = Lengths(limits.max_source_len, limits.max_target_len)
+    sizes = [computed_bytes(manifest.attention_maps, lengths)]
+    if spec := manifest.alignment:
+        sizes.append(4 * MAX_WIDTH * spec.layers * spec.heads * lengths.source * lengths.target)
+    return min(MAX_ATTENTION_BYTES, max(sizes))
+
+
+def advice(prediction: Prediction) -> str:
+    """The settings that lower the three largest parts, with their bytes."""
+    sizes = {"requests": prediction.requests, **prediction.edge}
+    for count, parts in zip(prediction.counts, prediction.processes, strict=True):
+        for name, size in parts.items():
+            sizes[name] = sizes.get(name, 0) + count * size
+    largest = sorted((name for name in sizes if name in SETTINGS), key=lambda name: -sizes[name])[:3]
+    return "; ".join(f"{SETTINGS[name]} ({name.replace('_', ' ')}, {sizes[name] / 1e6:,.0f} MB)" for name in largest)
