@@ -54,3 +54,39 @@ def _pss_kb(pid: int) -> int:
     with contextlib.suppress(ProcessLookupError, FileNotFoundError):
         return int(Path(f"/proc/{pid}/smaps_rollup").read_text().partition("\nPss:")[2].split()[0])
     return 0
+
+
+class Peak(NamedTuple):
+    """Bytes. processes: the largest resident memory that each had so far, by process id. total: of all, where files
+    that several have mapped count once: no less than they had at any time together."""
+
+    processes: dict[int, int]
+    total: int
+
+
+def peak_bytes(pid: int) -> Peak:
+    """The peak of a process and all below it."""
+    processes, files, mapped = {}, dict[str, int](), 0
+    for each in process_tree(pid):
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+            status = Path(f"/proc/{each}/status").read_text()
+            own = _file_bytes(each)
+            processes[each] = int(status.partition("VmHWM:")[2].split()[0]) << 10
+            mapped += sum(own.values())
+            files = {name: max(files.get(name, 0), own.get(name, 0)) for name in files | own}
+    return Peak(processes, sum(processes.values()) - mapped + sum(files.values()))
+
+
+def _file_bytes(pid: int) -> dict[str, int]:
+    """Resident bytes of each file that a process has mapped, without pages that it has changed."""
+    found: dict[str, int] = {}
+    inode = "0"
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        words = line.split()
+        if not words[0].endswith(":"):
+            inode = f"{words[3]} {words[4]}"
+        elif words[0] == "Rss:":
+            size = int(words[1]) << 10
+        elif words[0] == "Anonymous:" and not inode.endswith(" 0"):
+            found[inode] = found.get(inode, 0) + size - (int(words[1]) << 10)
+    return found

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from bench.process_tree import children, cpu_seconds, memory_mb, process_state, process_tree
+from bench.process_tree import children, cpu_seconds, memory_mb, peak_bytes, process_state, process_tree
 
 PARENT = """
 import subprocess, sys
@@ -39,6 +39,19 @@ def test_memory_is_that_of_the_whole_tree(family):
     parent, child = family
     assert memory_mb(child) > 50
     assert memory_mb(parent) > memory_mb(child)
+
+
+def test_the_peak_counts_what_was_given_back_and_shared_files_once(family):
+    parent, child = family
+    peak = peak_bytes(parent)
+    assert list(peak.processes) == [parent, child]
+    assert peak.processes[child] > 50_000_000
+    assert max(peak.processes.values()) < peak.total < sum(peak.processes.values()), "both run the same program"
+    before = peak_bytes(os.getpid()).processes[os.getpid()]
+    held = bytearray(before + 50_000_000)
+    held[:] = b"\1" * len(held)
+    del held
+    assert peak_bytes(os.getpid()).processes[os.getpid()] > before + 50_000_000
 
 
 def test_processor_time_is_that_of_the_whole_tree(family):
