@@ -76,6 +76,7 @@ TOPICS = {
         "hostile-peers",
         "hostile-messages",
         "hostile-bundles",
+        "memory-promise",
         "hardness",
     ),
 }

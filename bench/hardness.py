@@ -81,6 +81,11 @@ def promises(bundle: Path) -> list[Promise]:
             f"leaks {given}",
             f"leaks {given} --requests 1000 --cancels 50",
         ),
+        Promise(
+            "the worst that admission lets in stays within the predicted memory",
+            f"memory-promise {given}",
+            f"memory-promise {given} --calls 4 --headers 1000",
+        ),
         Promise("memory does not grow with requests", f"soak {given}", f"soak {given} --requests 5000"),
         Promise(
             "a file operation that fails costs an export or a training run nothing that was there",

@@ -52,6 +52,7 @@ class LeanConnection:
     """Unary and server-streaming calls, any number of them concurrently. Of an answer, the last message is kept."""
 
     settings = struct.pack(">HI", INITIAL_WINDOW_SIZE, MOST)
+    kinds = frozenset((DATA, HEADERS, RST_STREAM, GOAWAY))  # of frames that are returned
 
     def __init__(self, address: str) -> None:
         """address: HOST:PORT."""
@@ -127,7 +128,7 @@ class LeanConnection:
         return found
 
     def frames(self) -> list[tuple[int, int, int, bytes]]:
-        """Frames that have come by now, of data, headers and ends, if any; others of the connection are answered."""
+        """Frames that have come by now of `kinds`, if any; settings and pings of the connection are answered."""
         chunk = self._socket.recv(1 << 18)
         if not chunk:
             raise CallFailed("the server closed the connection")
@@ -140,9 +141,9 @@ class LeanConnection:
             if end > len(received):
                 break
             payload, at = bytes(received[at + FRAME_HEADER : end]), end
-            if kind in (DATA, HEADERS, RST_STREAM, GOAWAY):
+            if kind in self.kinds:
                 found.append((kind, flags, stream, payload))
-            elif kind in (SETTINGS, PING) and not flags & ACK:
+            if kind in (SETTINGS, PING) and not flags & ACK:
                 replies += frame(kind, ACK, 0, payload if kind == PING else b"")
                 if kind == SETTINGS:
                     self._learn(payload)
