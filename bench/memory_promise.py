@@ -47,7 +47,7 @@ from service.processors import processors
 
 MOST, LEAST = 1.1, 0.5  # times the prediction
 WIDTH, ALTERNATIVES, TENANTS = 32, 20, 20
-STREAMS = 240  # on a connection
+STREAMS, SENDER_STREAMS = 240, 31  # on a connection; of more than 31 without a message the server refuses some
 OPEN_S = 60.0  # for a call whose message is on its way
 FILL_S = 40.0
 HEADERS_S = 1.0
@@ -182,8 +182,8 @@ async def on_their_way(load: Load, worst: Worst, settings: ServerSettings, optio
     message, left = worst.on_their_way(settings.max_message_bytes), settings.max_requests - options.calls
     with contextlib.ExitStack() as stack:
         senders = []
-        for first in range(0, left, STREAMS):
-            count = min(STREAMS, left - first)
+        for first in range(0, left, SENDER_STREAMS):
+            count = min(SENDER_STREAMS, left - first)
             tenant = f"sender-{first}"
             senders.append(stack.enter_context(UnfinishedMessages(load.address, load.path, message, count, tenant)))
         for sender in senders:
