@@ -58,8 +58,8 @@ class RequestMemory:
             return
         whose = "a tenant's share" if shares.total + size <= limit else "what is free"
         raise MemoryLimit(
-            f"this request may take {size} bytes of memory, more than {whose} of the {limit} for all requests; "
-            f"try again in {RETRY_S:g} s, send less, or ask for fewer hypotheses or details",
+            f"this request may take {size} bytes of memory, more than {whose} of the {limit} for all requests: "
+            "send less, or ask for fewer hypotheses or details",
             retry_after_s=RETRY_S,
             limit=limit,
         )
