@@ -20,7 +20,6 @@ import collections
 import contextlib
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -144,9 +143,9 @@ async def longest_text(load: Load, worst: Worst, words: list[str], tokens: int) 
     return " ".join(words[:least])
 
 
-async def send_worst(
+def kinds_of(
     load: Load, worst: Worst, words: list[str], settings: ServerSettings, options: argparse.Namespace
-) -> Iterator[tuple[str, Any]]:
+) -> dict[str, Any]:
     """Kinds of calls by name, to be run in this order."""
     some, model = options.calls, worst.model
     kinds: dict[str, Any] = {
@@ -165,7 +164,7 @@ async def send_worst(
         kinds["prompts"] = lambda: load.calls([worst.message(text, 1) for text in texts])
     kinds["headers"] = lambda: headers_alone(load, options.headers)
     kinds["messages on their way"] = lambda: on_their_way(load, worst, settings, options)
-    return iter(kinds.items())
+    return kinds
 
 
 async def headers_alone(load: Load, count: int) -> None:
@@ -213,7 +212,7 @@ async def measure(
     worst.prompt = await longest_text(load, worst, words, 1)
     worst.text = worst.prompt if task == "translation" else await longest_text(load, worst, words, worst.most_tokens)
     figures["at the start"] = f"{peak_bytes(pid).total / 1e6:.0f} MB"
-    for name, run in await send_worst(load, worst, words, settings, options):
+    for name, run in kinds_of(load, worst, words, settings, options).items():
         await run()
         ends = ", ".join(f"{count} {end}" for end, count in load.ends.items())
         figures[name] = f"{peak_bytes(pid).total / 1e6:.0f} MB; {ends}"
