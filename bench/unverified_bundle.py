@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from export.bundle import write_bundle
+from export.bundle import file_digests, write_bundle
 from export.manifest import SHORTLIST, TOKENIZER, Golden, Manifest, Shortlist
 from export.manifest_entries import entries_of
 from export.passes.calibrate import calibrate
@@ -64,7 +64,8 @@ def save_unverified(
             created="2000-01-01T00:00:00+00:00",
         )
         question = Request(request_id="golden", source=source, prompt=(config.bos_id,), max_tokens=4)
-        answer = decode_single(OnnxModel.open(directory, unchecked, device="cpu").runner(max_rows=1), question)
+        written = dataclasses.replace(unchecked, files=file_digests(directory))
+        answer = decode_single(OnnxModel.open(directory, written, device="cpu").runner(max_rows=1), question)
         return dataclasses.replace(unchecked, golden=dataclasses.replace(unchecked.golden, output=tuple(answer)))
 
     write_bundle(path, fill)

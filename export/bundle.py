@@ -264,6 +264,14 @@ def _check_parity(manifest: Manifest, file: Path) -> None:
         raise NotVerifiedError(file, f"verification failed: {names}", fix=fix)
 
 
+def file_digests(path: Path) -> dict[str, FileDigest]:
+    """The files of a directory as a manifest lists them, by their names in it."""
+    files = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if not file.is_dir()}
+    return {
+        name: FileDigest(sha256=digest_of_file(files[name]), bytes=files[name].stat().st_size) for name in sorted(files)
+    }
+
+
 def write_bundle(
     path: Path, build: Callable[[Path], Manifest], *, replace: bool = False, disk: Disk | None = None
 ) -> Manifest:
@@ -283,13 +291,9 @@ def write_bundle(
         )
     with new_directory(path, disk, replace=taken) as partial:
         manifest = build(partial)
-        names = sorted(str(file.relative_to(partial).as_posix()) for file in partial.rglob("*") if not file.is_dir())
-        for name in names:  # external weights are written for their owner only, but a server has a user of its own
+        digests = file_digests(partial)
+        for name in digests:  # external weights are written for their owner only, but a server has a user of its own
             (partial / name).chmod(partial.stat().st_mode & 0o664)
-        digests = {
-            name: FileDigest(sha256=digest_of_file(partial / name), bytes=(partial / name).stat().st_size)
-            for name in names
-        }
         data = dataclasses.replace(manifest, files=digests).to_json().encode()
         disk.write(partial / MANIFEST, data)
         disk.write(partial / MANIFEST_DIGEST, digest_line(hashlib.sha256(data).hexdigest()))

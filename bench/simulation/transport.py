@@ -59,7 +59,8 @@ class Context:
     def _deliver(self) -> None:
         if not self._message.done():
             sent = self.plan.message
-            self._message.set_result(sent.SerializeToString() if isinstance(sent, Message) else sent or NO_MESSAGE)
+            data = sent.SerializeToString() if isinstance(sent, Message) else sent
+            self._message.set_result(NO_MESSAGE if data is None else data)
 
     def time_remaining(self) -> float | None:
         timeout_s = self.plan.timeout_s

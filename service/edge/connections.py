@@ -50,7 +50,7 @@ class ResetLimit:
         return True
 
     def is_suspect(self, peer: str, now_s: float) -> bool:
-        """Whether a peer is on its way to the limit: a quarter of it has come to nothing, and less was answered."""
+        """Whether a peer is on its way to the limit: an eighth of it has come to nothing, and less was answered."""
         self._turn(now_s)
         return 0 < self._limit < SUSPECTED * self._wasted[peer] and not self._is_useful(peer)
 
