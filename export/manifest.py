@@ -8,6 +8,7 @@ checks the JSON. This module uses the standard library only.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import re
@@ -71,6 +72,24 @@ SESSION_CONFIG: Mapping[str, str] = types.MappingProxyType(
 PAD_MULTIPLE = 16
 SOURCE_MULTIPLE = 4
 WORD_MULTIPLE = 64  # shortlist capacities are a multiple of this; other sizes change the last bits of the softmax
+
+
+@functools.cache  # read several times a step
+def capacity_for(length: int) -> int:
+    """Return the capacity that holds `length` positions: 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, …
+
+    Attention over a roomy cache costs up to four times as much in every step, growing copies once: hence small steps.
+    """
+    eights = max(8, -(-length // 8) * 8)
+    power = 1 << (eights - 1).bit_length()
+    return power * 3 // 4 if eights <= power * 3 // 4 else power
+
+
+def largest_capacity(max_target_len: int) -> int:
+    """Return the largest capacity of a self-attention cache, and so the largest `total_length` that `decode` gets: the
+    last block of a row may be padded."""
+    return capacity_for(-(-max_target_len // PAD_MULTIPLE) * PAD_MULTIPLE)
+
 
 StateKind = Literal["self_kv", "cross_kv", "recurrent", "shortlist"]
 Role = Literal["encode", "decode", "logprobs", "align", "attend", "project_shortlist", "shortlist_logprobs"]

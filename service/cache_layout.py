@@ -6,7 +6,6 @@ the source, `shortlist` with the row's shortlist; what has no growing axis has a
 
 from __future__ import annotations
 
-import functools
 import math
 from collections import Counter
 from collections.abc import Iterable
@@ -15,18 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from export.manifest import WORD_MULTIPLE, StateSpec
-
-
-@functools.cache  # read several times a step
-def capacity_for(length: int) -> int:
-    """The capacity that holds `length` positions: 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, …
-
-    Attention over a roomy cache costs up to four times as much in every step, growing copies once: hence small steps.
-    """
-    eights = max(8, -(-length // 8) * 8)
-    power = 1 << (eights - 1).bit_length()
-    return power * 3 // 4 if eights <= power * 3 // 4 else power
+from export.manifest import WORD_MULTIPLE, StateSpec, capacity_for
 
 
 def shortlist_capacity_for(length: int) -> int:

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from service.cache_layout import CacheLayout, capacity_for, row_capacity_for, shortlist_capacity_for
+from export.manifest import capacity_for
+from service.cache_layout import CacheLayout, row_capacity_for, shortlist_capacity_for
 
 MB = 1_000_000
 

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from export.manifest import StateKind, StateSpec
-from service.cache_layout import CacheAxes, CacheShape, capacity_for, row_capacity_for, shortlist_capacity_for
+from export.manifest import StateKind, StateSpec, capacity_for
+from service.cache_layout import CacheAxes, CacheShape, row_capacity_for, shortlist_capacity_for
 from service.runtime.bindings import Arena, Place
 from service.runtime.memory import Block, Region
 from service.step import Copy, Parked, PrefixBlock, Resumed

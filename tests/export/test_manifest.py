@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from export.manifest import Manifest, Shortlist, StateSpec, Tokens
+from export.manifest import PAD_MULTIPLE, Manifest, Shortlist, StateSpec, Tokens, capacity_for, largest_capacity
 from tests.export.manifests import a_manifest
 
 
@@ -40,6 +40,18 @@ def test_json_has_every_field_and_no_nan():
 def test_a_cache_with_a_stride_has_a_place_for_each_part_of_it(stride, positions, places):
     state = StateSpec(name="self_key.0", kind="self_kv", dtype="float32", shape=("batch", 1), stride=stride)
     assert state.places(positions) == places
+
+
+def test_capacities_grow_in_small_steps():
+    steps = sorted({capacity_for(length) for length in range(1, 300)})
+    assert steps == [8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384]
+    assert all(length <= capacity_for(length) < max(2 * length, 9) for length in range(1, 5000))
+
+
+def test_no_capacity_of_a_row_with_a_padded_block_is_above_the_largest():
+    for max_target_len in range(1, 600):
+        padded = -(-max_target_len // PAD_MULTIPLE) * PAD_MULTIPLE
+        assert max(capacity_for(length) for length in range(1, padded + 1)) == largest_capacity(max_target_len)
 
 
 def test_any_of_several_tokens_ends_a_response():

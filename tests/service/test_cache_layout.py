@@ -1,12 +1,6 @@
 from export.manifest import StateSpec
-from service.cache_layout import CacheLayout, capacity_for, row_capacity_for, shortlist_capacity_for
+from service.cache_layout import CacheLayout, row_capacity_for, shortlist_capacity_for
 from tests.cache_states import CROSS, RECURRENT, SELF, STRIDED, WORDS
-
-
-def test_capacities_grow_in_small_steps():
-    steps = sorted({capacity_for(length) for length in range(1, 300)})
-    assert steps == [8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384]
-    assert all(length <= capacity_for(length) < max(2 * length, 9) for length in range(1, 5000))
 
 
 def test_row_capacities_grow_in_small_steps_up_to_the_most():

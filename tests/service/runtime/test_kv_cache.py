@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.manifest import StateKind
-from service.cache_layout import CacheShape, capacity_for
+from export.manifest import StateKind, capacity_for
+from service.cache_layout import CacheShape
 from service.runtime.bindings import Arena
 from service.runtime.kv_cache import CacheBuffer, CacheBuffers, Scratch
 from service.runtime.memory import CudaMemory, HostMemory
