@@ -35,7 +35,7 @@ _AXIS = {"axis": INT}
 _NORM = {"axis": INT, "epsilon": FLOAT, "stash_type": INT}
 _PLAIN = """
 Abs Add And CastLike Clip CumSum DequantizeLinear Div Equal Expand GatherND GreaterOrEqual Identity Less
-MatMul MatMulInteger Min Mul Neg NonZero Not QuantizeLinear Range Relu Sigmoid Slice Squeeze Sub Tanh
+MatMul MatMulInteger Mul Neg NonZero Not QuantizeLinear Range Relu Sigmoid Slice Squeeze Sub Tanh
 Unsqueeze Where
 """  # operators of ONNX without attributes
 OPERATORS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
@@ -92,6 +92,7 @@ OPERATORS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
         "MatMulNBits": {"K": INT, "N": INT, "accuracy_level": INT, "bits": INT, "block_size": INT},
     },
 }
+EARLIER_OPERATORS: Mapping[str, Mapping[str, int]] = {"Min": _NONE}  # of ONNX, in exports of release 0.2.0 and before
 
 
 def check_graph(data: bytes, manifest: Manifest, variant: Variant, spec: GraphSpec) -> None:
@@ -164,7 +165,10 @@ class _Rules:
                 yield f"the node {shown(node.get('name', ''))} ({_operator(node):.80}) {problem}"
 
     def _node(self, node: Message, values: Values) -> Iterator[str]:
-        allowed = OPERATORS.get(node.get("domain", ""), {}).get(node.get("op_type", ""))
+        domain, operator = node.get("domain", ""), node.get("op_type", "")
+        allowed = OPERATORS.get(domain, {}).get(operator)
+        if allowed is None and not domain:
+            allowed = EARLIER_OPERATORS.get(operator)
         if allowed is None:
             yield "is of no operator that exports use"
             return

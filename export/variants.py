@@ -22,7 +22,7 @@ from export.graph_checks import check_graph
 from export.graphs import encoder_decoder, recurrent
 from export.graphs.group_query_attention import attends_in_one_node
 from export.graphs.tracing import Signature, trace
-from export.manifest import PAD_MULTIPLE, GraphSpec, Role, Variant
+from export.manifest import PAD_MULTIPLE, GraphSpec, Role, Variant, largest_capacity
 from export.options import ExportOptions, scheme_names
 from export.passes.calibrate import MAX_SENTENCES as MAX_CALIBRATION
 from export.passes.calibrate import Ranges, calibrate
@@ -158,9 +158,10 @@ def trace_model(model: Model, *, attention: bool = False, shortlist: bool = Fals
         signatures = recurrent.signatures(model, attention=attention)
     else:
         signatures = encoder_decoder.signatures(model, attention=attention)
+    capacity = largest_capacity(limits_of(model.config).max_target_len)
     for role, signature in signatures.items():
         named_graph = name_weights(optimize(trace(signature)), weights)
-        made[role] = fuse_rotary(round_up_tables(named_graph, PAD_MULTIPLE))
+        made[role] = fuse_rotary(round_up_tables(named_graph, PAD_MULTIPLE), capacity)
         check_graph(made[role], role, model.config, has_plain_encoder=not attends_in_one_node(model))
     if shortlist:
         select_rows(made["decode"], last_product(model)[0])

@@ -21,8 +21,6 @@ from export.passes.optimize import constants_of, makers_of, pack_query_key_value
 ROTARY_MULTIPLE = 16  # of head_dim and of the rotated dimensions, required by the operator's rotation
 PLAIN_INPUTS = 7  # of the operator without rotation: query, key, value, past, lengths
 HALF = ".half"  # suffix of a table's name
-# The operator requires a table that covers the total length, which may be the capacity of a larger cache.
-TOTAL_LENGTH = "{total}.within.{table}"
 
 
 class _Rotation(NamedTuple):
@@ -38,8 +36,12 @@ class _Rotation(NamedTuple):
     turning: int | None = None
 
 
-def fuse_rotary(model: ModelProto) -> ModelProto:
+def fuse_rotary(model: ModelProto, capacity: int) -> ModelProto:
     """Rotated query and key → GroupQueryAttention(do_rotary), packed query, key and value if they were one.
+
+    capacity: the largest `total_length` that the graph gets. The operator requires tables of at least so many rows, and
+    on CUDA it reads `total_length` in main memory, so no node may compute it. The rows beyond the last position repeat
+    that one's and are never read.
 
     Runs after `round_up_tables`, which does not recognize the halved tables that the operator reads.
     """
@@ -54,14 +56,14 @@ def fuse_rotary(model: ModelProto) -> ModelProto:
             continue
         if _head_dim(graph, node.input[3]) % ROTARY_MULTIPLE:
             continue
-        tables = {name: _half(graph, name, query.turning) for name in (query.cos, query.sin) if name not in halves}
+        tables = {
+            name: _half(graph, name, query.turning, capacity) for name in (query.cos, query.sin) if name not in halves
+        }
         found = {name: half for name, half in tables.items() if half is not None}
         if len(found) < len(tables):
             continue
         halves |= found
-        total = TOTAL_LENGTH.format(table=query.cos, total=node.input[6])
-        _bound_total(graph, node.input[6], total, len(halves[query.cos]))
-        node.input[0], node.input[1], node.input[6] = query.source, key.source, total
+        node.input[0], node.input[1] = query.source, key.source
         node.input.extend([query.cos + HALF, query.sin + HALF, query.positions])
         node.attribute.append(helper.make_attribute("do_rotary", 1))
     if not halves:
@@ -121,22 +123,17 @@ def _head_dim(graph: GraphProto, past: str) -> int:
     return int(shape.dim[3].dim_value)
 
 
-def _half(graph: GraphProto, name: str, turning: int | None) -> np.ndarray | None:
-    """Return the first half of a table whose halves are equal, or None if the operator cannot use the table. turning:
-    the table's width, if known."""
+def _half(graph: GraphProto, name: str, turning: int | None, rows: int) -> np.ndarray | None:
+    """Return the first half of a table whose halves are equal, or None if the operator cannot use the table.
+
+    turning: the table's width, if known. rows: the least number of rows of the result, by repetition of the last one.
+    """
     tensor = next((tensor for tensor in graph.initializer if tensor.name == name), None)
     if tensor is None or len(tensor.dims) != 2 or tensor.dims[1] % ROTARY_MULTIPLE:
         return None
     if turning is not None and tensor.dims[1] != turning:
         return None
     first, second = np.split(numpy_helper.to_array(tensor), 2, axis=1)
-    return np.ascontiguousarray(first) if np.array_equal(first, second) else None
-
-
-def _bound_total(graph: GraphProto, total: str, bounded: str, positions: int) -> None:
-    """Add `bounded`, the minimum of an int32 scalar and the number of positions, unless the graph has it already."""
-    if any(bounded in node.output for node in graph.node):
-        return
-    most = f"{bounded}.most"
-    graph.initializer.append(numpy_helper.from_array(np.array(positions, np.int32), most))
-    graph.node.insert(0, helper.make_node("Min", [total, most], [bounded]))
+    return (
+        np.pad(first, ((0, max(0, rows - len(first))), (0, 0)), mode="edge") if np.array_equal(first, second) else None
+    )

@@ -17,7 +17,7 @@ import onnx
 import onnx.parser
 import onnxruntime
 
-from export.manifest import PAD_MULTIPLE, SOURCE_MULTIPLE, Limits, Role, StateKind, Variant
+from export.manifest import PAD_MULTIPLE, SOURCE_MULTIPLE, Limits, Role, StateKind, Variant, largest_capacity
 from export.passes.quantization_scheme import INVARIANT_BLOCKS, QuantizationScheme
 from export.passes.quantize import quantize
 from export.sessions import open_session
@@ -144,13 +144,14 @@ class OrtGraphs:
         is_prefill = not any(starts) and self.limits.max_block != 1
         tokens = padded(blocks, PAD_MULTIPLE if is_prefill else 1)
         capacity = next((array.shape[2] for array in buffers.values() if array.ndim == CACHE_AXES), 0)
+        total = tokens.shape[1] if is_prefill else min(capacity, largest_capacity(self.limits.max_target_len))
         if requested is None:
             requested = [(row, len(block) - 1) for row, block in enumerate(blocks)]
         return {
             "tokens": tokens,
             "starts": np.array(starts, np.int64),
             "lengths": np.array(starts, np.int32) + lengths(blocks),
-            "total_length": np.array(tokens.shape[1] if is_prefill else capacity, np.int32),
+            "total_length": np.array(total, np.int32),
             # A graph has one of these two inputs, or neither if it reads one token per row and predicts for all rows.
             "positions": np.array(requested, np.int64).reshape(-1, 2),
             "asked": np.array([row for row, _ in requested], np.int64),

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from export.bundle import load_bundle
-from export.graph_rules import ITEM_BITS, MAX_INLINE_INTS, OPERATORS, check_graph
+from export.graph_rules import EARLIER_OPERATORS, ITEM_BITS, MAX_INLINE_INTS, OPERATORS, check_graph
 from export.manifest import FileDigest
 from export.manifest_fields import MAX_SIZE, SchemaError
 from tests.export.manifests import a_manifest, a_model
@@ -80,6 +80,11 @@ def test_a_graph_of_known_operators_passes():
 @pytest.mark.parametrize("path", KEPT, ids=[path.parent.name for path in KEPT])
 def test_graphs_of_every_kept_format_pass(path):
     assert len(load_bundle(path).variants) == 2
+
+
+def test_operators_of_earlier_exports_pass():
+    for operator in EARLIER_OPERATORS:
+        check(changed(add(helper.make_node(operator, ["source", "one"], ["x"]), one=np.array([1]))))
 
 
 NODES = {
