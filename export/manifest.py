@@ -173,6 +173,10 @@ class Variant:
     quantization: Quantization | None = None
     comparison: Annotated[tuple[SchemeMeasurement, ...], Items(32)] = ()
 
+    def slots(self, positions: int) -> int:
+        """Return the length of the caches with one entry for several positions; 0 if the variant has none."""
+        return next((state.places(positions) for state in self.states if state.stride > 1), 0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from export.manifest import largest_capacity
 from service.runtime.batching import pad
 from service.runtime.bindings import Binding, BindingCache
 from service.runtime.kv_cache import CacheBuffers
@@ -49,7 +50,8 @@ class Decoder:
         }
         self._eos_ids = model.manifest.tokens.ends
         self._steps = BindingCache(self._arena)
-        self._total_length = np.zeros((), np.int32)
+        longest = largest_capacity(model.manifest.limits.max_target_len) if "key_positions" in self._names else 0
+        self._key_positions = np.arange(longest)
         self._uncaptured = run_options(None) if model.choice.captures else None
         self._graphs = 0  # number of captured steps
 
@@ -63,8 +65,7 @@ class Decoder:
         self._feed(binding, "tokens", pad([chunk.tokens for chunk in chunks], width))
         self._feed(binding, "starts", np.array([chunk.start for chunk in chunks], np.int64))
         self._feed(binding, "lengths", np.array(ends, np.int32))
-        total = self._caches.capacities["self_kv"] if first.start else width
-        self._feed(binding, "total_length", np.array(total, np.int32))
+        self._feed_total(binding, self._caches.capacities["self_kv"] if first.start else width)
         source_lengths = self._inputs["source_lengths"]
         self._feed(binding, "source_lengths", source_lengths[first.row : first.row + len(chunks)])
         self._feed(binding, "positions", np.zeros((0, 2), np.int64))  # no logits
@@ -80,7 +81,7 @@ class Decoder:
             self._feed(binding, "tokens", np.array([draft.tokens], np.int64))
             self._feed(binding, "starts", np.array([draft.start], np.int64))
             self._feed(binding, "lengths", np.array([draft.start + count], np.int32))
-            self._feed(binding, "total_length", np.array(self._caches.capacities["self_kv"], np.int32))
+            self._feed_total(binding, self._caches.capacities["self_kv"])
             self._feed(binding, "positions", np.stack([np.zeros(count, np.int64), np.arange(count)], 1))
             binding.run()
             line += count
@@ -94,7 +95,6 @@ class Decoder:
         self._tokens[:rows] = plan.tokens
         self._starts[:rows] = plan.starts
         self._lengths[:rows] = [start + 1 for start in plan.starts]
-        self._total_length[...] = self._caches.capacities["self_kv"]
         self._arena.memory.settle()
         until_s = time.perf_counter() + plan.extra_greedy_s
         num_logits, shortlist = logits_rows(plan), self._shortlist if plan.shortlist_rows else None
@@ -130,7 +130,7 @@ class Decoder:
             binding = self._bind(0, rows, lines=(line, num_logits))
             self._steps.add(key, binding)
             self._inputs.bind(binding, rows, self._names, num_logits=num_logits)
-            self._feed(binding, "total_length", self._total_length)
+            self._feed_total(binding, capacities.get("self_kv", 0))
         return binding
 
     def _run(self, binding: Binding) -> None:
@@ -162,6 +162,12 @@ class Decoder:
         if self._shortlist is not None:
             self._shortlist.bind_states(binding, rows)
         return binding
+
+    def _feed_total(self, binding: Binding, total: int) -> None:
+        """Binds the total length and what follows from it; graphs compute none of that."""
+        self._feed(binding, "total_length", np.array(total, np.int32))
+        self._feed(binding, "key_positions", self._key_positions[:total])
+        self._feed(binding, "total_slots", np.array(self._model.variant.slots(total), np.int32))
 
     def _feed(self, binding: Binding, name: str, array: np.ndarray) -> None:
         """Binds an array in main memory, if `decode` has this input; other devices copy it now."""

@@ -42,6 +42,13 @@ def test_a_cache_with_a_stride_has_a_place_for_each_part_of_it(stride, positions
     assert state.places(positions) == places
 
 
+def test_the_slots_of_a_variant_are_those_of_its_caches_with_a_stride():
+    (variant,) = a_manifest().variants
+    assert variant.slots(7) == 0
+    strided = dataclasses.replace(variant.states[0], stride=3)
+    assert dataclasses.replace(variant, states=(*variant.states, strided)).slots(7) == 3
+
+
 def test_capacities_grow_in_small_steps():
     steps = sorted({capacity_for(length) for length in range(1, 300)})
     assert steps == [8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384]
