@@ -20,6 +20,8 @@ from model.architecture_config import RecurrentConfig
 from model.config import ModelConfig
 from model.recurrent import state_names
 
+TOTALS, TOTAL_INPUT = ("total_length", "total_slots"), 6  # inputs of `decode`, and their place in GroupQueryAttention
+
 
 def _check_counts(graph: ModelProto, role: Role, nodes: Mapping[str, int], *, packed: int) -> None:
     """Check the number of nodes of each type, the number of attention nodes with packed query, key and value, and that
@@ -79,6 +81,7 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, has_plain
     }
     _check_counts(graph, role, counts, packed=packable)
     if role == "decode":
+        _check_totals(graph)
         _check_logits(graph)
 
 
@@ -115,6 +118,15 @@ def _is_read_first(graph: ModelProto, name: str) -> bool:
             todo.extend(makers[value].input)
         seen.add(value)
     return False
+
+
+def _check_totals(graph: ModelProto) -> None:
+    """Raise ExportError unless attention alone reads the lengths that CUDA needs in main memory, as its input: another
+    reader would be on the device, and a graph with copies between the two cannot be captured."""
+    for node in graph.graph.node:
+        for i, name in enumerate(node.input):
+            if name in TOTALS and (node.op_type, i) != ("GroupQueryAttention", TOTAL_INPUT):
+                raise ExportError(f"decode: only attention may read {name}, got {node.op_type}; versions: {versions()}")
 
 
 def _check_logits(graph: ModelProto) -> None:

@@ -1,7 +1,7 @@
 """The graph `decode`: a block of tokens, or one token per row, → logits and the extended caches.
 
-Shapes: B batch, T block, P positions with logits, C capacity, S source, M d_model, V vocabulary, H heads, K key-value
-heads, D head_dim, E = H * D or K * D.
+Shapes: B batch, T block, P positions with logits, C capacity, N total length, S source, M d_model, V vocabulary, H
+heads, K key-value heads, D head_dim, E = H * D or K * D.
 """
 
 from __future__ import annotations
@@ -22,18 +22,6 @@ class _Decode(ModelGraph[EncoderDecoder | Decoder]):
 
     logits are float32 (P, V) in every weight precision. Finding the most likely tokens needs no other graph.
     """
-
-    def attends(
-        self, past: Sequence[Any], starts_B: Tensor, lengths_B: Tensor, total_length: Tensor
-    ) -> list[GraphAttention | GraphCompressedAttention]:
-        """past: a pair of caches for each layer; compressing layers add the tensors of `GraphCompressedAttention`."""
-        config, lengths = self.model.config, (starts_B, lengths_B, total_length)
-        return [
-            GraphAttention(config, layer, *lengths)
-            if compression is None
-            else GraphCompressedAttention(config, compression, layer, *lengths)
-            for layer, compression in zip(past, self.model.decoder.compressions, strict=True)
-        ]
 
     def outputs(self, states_PM: Tensor, attends: Sequence[GraphAttention | GraphCompressedAttention]) -> list[Tensor]:
         """Return all outputs: the logits of the tokens with these states, and the present caches."""
@@ -57,15 +45,38 @@ class DecodeGraph(_Decode):
         total_length: Tensor,
         past: Sequence[Pair],
         positions_P2: Tensor,
+        key_positions_N: Tensor | None = None,
     ) -> list[Tensor]:
-        attends = self.attends(past, starts_B, lengths_B, total_length)
+        lengths = starts_B, lengths_B, total_length, key_positions_N
+        attends = [GraphAttention(self.model.config, layer, *lengths) for layer in past]
         states_BTM = self.model.decoder(tokens_BT, starts_B, attends, [None] * len(attends))
         return self.outputs(_gather(states_BTM, positions_P2), attends)
 
 
 class DecodeTokenGraph(_Decode):
-    """`decode` of a model with an encoder or with key-value compression: one token per row, with logits for all rows
-    (P = B) unless `export.passes.shortlist.select_rows` restricts them."""
+    """`decode` of a model with an encoder: one token per row, with logits for all rows (P = B) unless
+    `export.passes.shortlist.select_rows` restricts them."""
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        starts_B: Tensor,
+        lengths_B: Tensor,
+        total_length: Tensor,
+        past: Sequence[Pair],
+        source_lengths_B: Tensor,
+        cross: Sequence[Pair],
+        key_positions_N: Tensor | None = None,
+    ) -> list[Tensor]:
+        config, lengths = self.model.config, (starts_B, lengths_B, total_length, key_positions_N)
+        attends = [GraphAttention(config, layer, *lengths) for layer in past]
+        sources = [GraphSourceAttention(config, layer, source_lengths_B - 1) for layer in cross]
+        states_BTM = self.model.decoder(tokens_BT, starts_B, attends, sources)
+        return self.outputs(states_BTM[:, 0], attends)
+
+
+class DecodeCompressedGraph(_Decode):
+    """`decode` of a model with key-value compression: one token per row, with logits for all rows (P = B)."""
 
     def forward(
         self,
@@ -74,14 +85,17 @@ class DecodeTokenGraph(_Decode):
         lengths_B: Tensor,
         total_length: Tensor,
         past: Sequence[Any],
-        source_lengths_B: Tensor | None = None,
-        cross: Sequence[Pair] = (),
+        total_slots: Tensor,
     ) -> list[Tensor]:
-        attends = self.attends(past, starts_B, lengths_B, total_length)
-        sources: list[GraphSourceAttention | None] = [None] * len(attends)
-        if source_lengths_B is not None:
-            sources = [GraphSourceAttention(self.model.config, layer, source_lengths_B - 1) for layer in cross]
-        states_BTM = self.model.decoder(tokens_BT, starts_B, attends, sources)
+        """past: a pair of caches for each layer; compressing layers add the tensors of `GraphCompressedAttention`."""
+        config, lengths = self.model.config, (starts_B, lengths_B)
+        attends = [
+            GraphAttention(config, layer, *lengths, total_length)
+            if compression is None
+            else GraphCompressedAttention(config, compression, layer, *lengths, total_slots)
+            for layer, compression in zip(past, self.model.decoder.compressions, strict=True)
+        ]
+        states_BTM = self.model.decoder(tokens_BT, starts_B, attends, [None] * len(attends))
         return self.outputs(states_BTM[:, 0], attends)
 
 

@@ -11,7 +11,7 @@ import itertools
 import torch
 
 from export.graphs.attention import AlignGraph, attend_signature, seen_attention
-from export.graphs.decoder import DecodeGraph, DecodeTokenGraph
+from export.graphs.decoder import DecodeCompressedGraph, DecodeGraph, DecodeTokenGraph
 from export.graphs.encoder import EncodeGraph, encoder_signature
 from export.graphs.logprobs import logprobs_signature
 from export.graphs.tracing import SOURCE, SOURCE_LENGTHS, Input, Signature, state_inputs
@@ -21,6 +21,8 @@ from model.config import ModelConfig
 from model.encoder import Encoder
 from model.recurrent import Recurrent
 from model.transformer import EncoderDecoder
+
+BIASES = ("shaw", "bucketed", "alibi")  # positions that add to the scores of attention
 
 
 def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature]:
@@ -43,6 +45,7 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
         Input("total_length", (), torch.int32),
         _by_layer(state_inputs(own, dtype, "past.")),
     )
+    keys = (Input("key_positions", ("total",)),) if config.positions in BIASES else ()
     outputs = ("logits", *(f"present.{state.name}" for state in own))
     made: dict[Role, Signature] = {}
     if isinstance(model, EncoderDecoder):
@@ -53,16 +56,17 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
             arguments=(SOURCE, SOURCE_LENGTHS),
             outputs=("encoder_states", *(state.name for state in crossing)),
         )
-        made["decode"] = Signature(module=DecodeTokenGraph(model), arguments=(*steps, *source), outputs=outputs)
+        made["decode"] = Signature(module=DecodeTokenGraph(model), arguments=(*steps, *source, *keys), outputs=outputs)
         if attention:
             targets = Input("tokens", ("batch", "block"))
             align = Signature(module=AlignGraph(model), arguments=(targets, *source), outputs=("cross_attention",))
             extra = {"align": align, **extra}
     elif config.supports_chunked_prefill:
         positions = Input("positions", ("asked", 2))
-        made["decode"] = Signature(module=DecodeGraph(model), arguments=(*steps, positions), outputs=outputs)
+        made["decode"] = Signature(module=DecodeGraph(model), arguments=(*steps, positions, *keys), outputs=outputs)
     else:
-        made["decode"] = Signature(module=DecodeTokenGraph(model), arguments=steps, outputs=outputs)
+        slots = Input("total_slots", (), torch.int32)
+        made["decode"] = Signature(module=DecodeCompressedGraph(model), arguments=(*steps, slots), outputs=outputs)
     return {**made, "logprobs": logprobs_signature(config), **extra}
 
 

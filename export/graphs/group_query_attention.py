@@ -5,8 +5,11 @@ new keys: the source's keys and values are its cache. A single query sees the wh
 coincide. The encoder uses the node without a cache and without causality. Recurrent models attend once per step and
 build their node in `export.graphs.recurrent`.
 
-Shapes: B batch, T block, P positions with logits, C capacity, S source, M d_model, V vocabulary, H heads, K key-value
-heads, D head_dim, E = H * D or K * D.
+On CUDA the operator reads the total length in main memory, and a captured graph has no nodes that copy between device
+and main memory. So `decode` takes everything that follows from the total length as an input and computes none of it.
+
+Shapes: B batch, T block, P positions with logits, C capacity, N total length, S source, M d_model, V vocabulary, H
+heads, K key-value heads, D head_dim, E = H * D or K * D.
 """
 
 from __future__ import annotations
@@ -59,11 +62,19 @@ class GraphAttention:
     """`Attend` over a cache: `present` holds the extended cache after the call."""
 
     def __init__(
-        self, config: ModelConfig, past: Pair, starts_B: Tensor, lengths_B: Tensor, total_length: Tensor
+        self,
+        config: ModelConfig,
+        past: Pair,
+        starts_B: Tensor,
+        lengths_B: Tensor,
+        total_length: Tensor,
+        key_positions_N: Tensor | None = None,
     ) -> None:
         """past: (B, K, C, D) each. starts_B, lengths_B: numbers of positions before this block and including it, int64
-        and int32. total_length: int32 scalar, at least the length of the longest row."""
+        and int32. total_length: int32 scalar, at least the length of the longest row. key_positions_N: int64, 0 to
+        total_length - 1, for a model with position biases."""
         self.config, self.past, self.total_length = config, past, total_length
+        self.key_positions_N = key_positions_N
         self.starts_B, self.lengths_B = starts_B, lengths_B
         self.present: Pair | None = None
 
@@ -79,10 +90,10 @@ class GraphAttention:
         return mixed_BTE
 
     def _bias(self, bias: PositionBias, query_BTE: Tensor) -> Tensor:
-        """Return the bias (B, H, T, total_length): the operator requires exactly this width."""
-        total: Any = self.total_length.item()
+        """Return the bias (B, H, T, N): the operator requires exactly this width."""
+        assert self.key_positions_N is not None, "a model with position biases takes key_positions"
         positions_BT = self.starts_B[:, None] + torch.arange(query_BTE.shape[1])
-        return bias(_scaled_heads(self.config, query_BTE), positions_BT, torch.arange(total))
+        return bias(_scaled_heads(self.config, query_BTE), positions_BT, self.key_positions_N)
 
 
 class GraphCompressedAttention:
@@ -100,15 +111,15 @@ class GraphCompressedAttention:
         past: Sequence[Tensor],
         starts_B: Tensor,
         lengths_B: Tensor,
-        total_length: Tensor,
+        total_slots: Tensor,
     ) -> None:
-        """past: two caches (B, K, C / s, D), C / s rounded up, and the recent keys and values described above. For the
-        other arguments see `GraphAttention`."""
+        """past: two caches (B, K, C / s, D), C / s rounded up, and the recent keys and values described above.
+        total_slots: int32 scalar, total_length / s rounded up. For the other arguments see `GraphAttention`."""
         self.config, self.compression, self.starts_B = config, compression, starts_B
         self.cache, self.recent = past[:2], past[2:]
         stride = compression.stride
         self.last_slot_B = (lengths_B - 1) // stride
-        self.total_slots = (total_length + (stride - 1)) // stride
+        self.total_slots = total_slots
         self.present: tuple[Tensor, ...] | None = None
 
     def __call__(

@@ -23,7 +23,7 @@ from model.architectures import Model
 
 OPSET = 23
 # Example sizes of dynamic axes. They are distinct, so that the exporter merges no two axes.
-SIZES = {"batch": 2, "block": 3, "asked": 4, "source": 5, "slots": 6, "places": 7, "capacity": 16}
+SIZES = {"batch": 2, "block": 3, "asked": 4, "source": 5, "slots": 6, "places": 7, "capacity": 16, "total": 9}
 AXES = {name: torch.export.Dim(name) for name in SIZES}
 M = TypeVar("M", bound=Model)
 

@@ -152,6 +152,9 @@ class OrtGraphs:
             "starts": np.array(starts, np.int64),
             "lengths": np.array(starts, np.int32) + lengths(blocks),
             "total_length": np.array(total, np.int32),
+            # A graph has one of these two inputs, or neither if nothing else in it depends on the total length.
+            "key_positions": np.arange(total),
+            "total_slots": np.array(self.variant.slots(total), np.int32),
             # A graph has one of these two inputs, or neither if it reads one token per row and predicts for all rows.
             "positions": np.array(requested, np.int64).reshape(-1, 2),
             "asked": np.array([row for row, _ in requested], np.int64),

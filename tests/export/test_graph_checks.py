@@ -8,6 +8,7 @@ from export.graph_checks import check_graph
 from export.graphs import encoder_decoder, recurrent
 from export.graphs.tracing import trace
 from export.passes.optimize import name_weights, optimize
+from export.variants import trace_model
 from tests.tiny import tiny_config, tiny_model
 
 
@@ -32,6 +33,35 @@ def test_logits_in_half_precision_are_refused():
     (head,) = [node for node in graph.graph.node if cast.input[0] in node.output]
     head.output[0] = "logits"
     with pytest.raises(ExportError, match="decode: logits must be float32"):
+        check_graph(graph, "decode", model.config)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"positions": "alibi"},
+        {"positions": "bucketed", "position_buckets": 8, "position_range": 16},
+        {"positions": "shaw", "position_range": 4},
+        {"positions": "rotary"},
+        {"num_decoder_layers": 2, "compression_stride": 3, "sliding_window": 4},
+    ],
+    ids=lambda changes: changes.get("positions", "compressed"),
+)
+def test_attention_alone_reads_the_total_length(changes):
+    """Whatever follows from it is an input: on CUDA its value is in main memory, and a captured graph copies nothing
+    from there."""
+    model = tiny_model(tiny_config("decoder", **{"num_decoder_layers": 1, **changes}))
+    graph = trace_model(model).graphs["decode"].graph
+    totals = {"total_length", "total_slots"}
+    read = [(node.op_type, i) for node in graph.node for i, name in enumerate(node.input) if name in totals]
+    assert read == [("GroupQueryAttention", 6)] * model.config.num_decoder_layers
+
+
+def test_a_graph_that_computes_from_the_total_length_is_refused():
+    model = tiny_model(tiny_config("decoder", num_decoder_layers=1))
+    graph = optimize(trace(encoder_decoder.signatures(model)["decode"]))
+    graph.graph.node.insert(0, onnx.helper.make_node("Add", ["total_length", "total_length"], ["twice"]))
+    with pytest.raises(ExportError, match="decode: only attention may read total_length, got Add"):
         check_graph(graph, "decode", model.config)
 
 
