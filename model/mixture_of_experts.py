@@ -38,13 +38,14 @@ class ExpertFeedForward(nn.Module):
         logits_NX = self.router(x_NM).float()
         self.balance = balance_loss(logits_NX) if self.training else None
         gates_NX = gates(logits_NX, self.chosen).to(x_NM.dtype)
-        mixed_NM = torch.zeros_like(x_NM)
+        # float32: the sum over the experts is rounded once, and CPUs need not add half-precision values at indices.
+        mixed_NM = torch.zeros_like(x_NM, dtype=torch.float32)
         for place, expert in enumerate(self.experts):
             gate_N = gates_NX[:, place]
             tokens: Any = gate_N.nonzero()[:, 0]
             mixed = expert(x_NM[tokens]) * gate_N[tokens, None]
-            mixed_NM = mixed_NM.index_add(0, tokens, mixed.to(mixed_NM.dtype))
-        return mixed_NM.view_as(x_BTM)
+            mixed_NM = mixed_NM.index_add(0, tokens, mixed.float())
+        return mixed_NM.to(x_NM.dtype).view_as(x_BTM)
 
 
 def gates(logits_NX: Tensor, chosen: int) -> Tensor:

@@ -30,6 +30,21 @@ def test_each_token_is_read_by_the_experts_it_is_routed_to(chosen):
         torch.testing.assert_close(out[row, token], expected)
 
 
+def test_a_sum_of_two_experts_in_half_precision_is_rounded_once():
+    layer, x = experts(2).half(), torch.randn(1, 7, 8).half()
+    weights_NK, best_NK = layer.router(x[0]).float().softmax(-1).topk(2)
+    weights_NK = (weights_NK / weights_NK.sum(-1, keepdim=True)).half()
+    rows = [
+        sum(
+            (weight * layer.experts[i](x[:, n])[0]).float() for weight, i in zip(weights_NK[n], best_NK[n], strict=True)
+        )
+        for n in range(7)
+    ]
+    out = layer(x)
+    assert out.dtype == torch.float16
+    assert torch.equal(out[0], torch.stack(rows).half())
+
+
 @pytest.mark.parametrize("chosen", [1, 2])
 def test_the_answer_trains_the_router(chosen):
     layer = experts(chosen).train()
