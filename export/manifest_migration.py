@@ -5,7 +5,8 @@ keys and values of `manifest.json`, and ONNX tensors keep the names that the gra
 and checks the result, so a migration leaves unknown values unchanged.
 
     8 (release 0.1.0) -> 9 (release 0.2.0)    standard names for schemes, graph roles, special tokens and attention
-    9 (release 0.2.0) -> 10                   manifest.sha256 beside the manifest, whose values are the same
+    9 (release 0.2.0) -> 10                   manifest.sha256 beside the manifest, whose values are the same;
+                                              inputs key_positions and total_slots of `decode`
 
 This module uses the standard library only.
 """
