@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,11 @@ log = logging.getLogger(__name__)
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 CUDA_PRECISION = "fp16"  # GroupQueryAttention has no fp32 kernel there
+CPU_ONLY_CONFIG = ("optimization.disable_specified_optimizers",)
+"""Settings of SESSION_CONFIG whose reasons hold on the CPU alone: CUDA has kernels for the fusions they switch off."""
+FLASH_AND_EFFICIENT_ATTENTION = 1 | 2
+"""Kernels of attention that need no preparation. Those of cuDNN, which Hopper would prefer, are built anew for every
+number of rows and every capacity, which takes 10 to 100 ms, and are kept without a bound."""
 
 SPIN_US = 1000
 """How long an intra-op thread spins before it sleeps. Without spinning, every matrix product starts with a wake-up: a
@@ -40,6 +46,22 @@ make answers 3 to 8 % slower than 1,000, and the gaps of a stream 17 ms at p99 i
 
 Sessions = dict[str, Any]  # by role
 Open = Callable[[Path, list[Any]], Any]
+
+
+@dataclass(frozen=True)
+class CudaOptions:
+    """Where on CUDA a session runs.
+
+    device_id: as CUDA counts those that it sees. memory_limit_bytes: of the session's own arena, weights included,
+    beside caches and outputs; 0: none. stream: address of the `cudaStream_t` that it computes on; 0: one of its own.
+    """
+
+    device_id: int = 0
+    memory_limit_bytes: int = 0
+    stream: int = 0
+
+
+ANY_CUDA = CudaOptions()
 
 
 def open_sessions(
@@ -105,13 +127,29 @@ def available_providers() -> list[str]:
     return names
 
 
-def providers_of(provider: str, *, captures: bool = False) -> list[Any]:
+def providers_of(provider: str, *, captures: bool = False, cuda: CudaOptions = ANY_CUDA) -> list[Any]:
     """The providers argument of a session that runs on `provider`. captures: with CUDA graphs; see `run_options`."""
     if provider != CUDA:
         return [CPU]
-    # kSameAsRequested: the arena grows by the requested size instead of doubling.
-    options = {"arena_extend_strategy": "kSameAsRequested", **({"enable_cuda_graph": "1"} if captures else {})}
+    options = {
+        "device_id": str(cuda.device_id),
+        "arena_extend_strategy": "kSameAsRequested",  # instead of doubling
+        "sdpa_kernel": str(FLASH_AND_EFFICIENT_ATTENTION),
+        "use_tf32": "0",  # which would round the factors of float32 products to 10 bits
+    }
+    if cuda.memory_limit_bytes:
+        options["gpu_mem_limit"] = str(cuda.memory_limit_bytes)
+    if cuda.stream:
+        options["user_compute_stream"] = str(cuda.stream)
+    if captures:
+        options["enable_cuda_graph"] = "1"
     return [(CUDA, options), CPU]
+
+
+def session_config(providers: Sequence[Any]) -> dict[str, str]:
+    """The configuration of a session: what its graph was verified with, less what is for the CPU only."""
+    on_cuda = any(provider[0] == CUDA for provider in providers if not isinstance(provider, str))
+    return {key: value for key, value in SESSION_CONFIG.items() if not (on_cuda and key in CPU_ONLY_CONFIG)}
 
 
 def run_options(graph_id: int | None) -> Any:
@@ -132,7 +170,7 @@ def graph_opener(
 
     def open_graph(file: Path, providers: list[Any]) -> Any:
         graph = read_graph(path, manifest, file.relative_to(path).as_posix())
-        return _open_session(graph, file.parent, providers, threads, {**SESSION_CONFIG, **(config or {})})
+        return _open_session(graph, file.parent, providers, threads, {**session_config(providers), **(config or {})})
 
     return open_graph
 
@@ -146,8 +184,9 @@ def _open_session(graph: bytes, folder: Path, providers: list[Any], threads: int
     options.enable_mem_pattern = SESSION_MEM_PATTERN
     for key, value in {**config, WEIGHTS_FOLDER: str(folder)}.items():
         options.add_session_config_entry(key, value)
-    session = ort.InferenceSession(graph, options, providers=providers)
-    session.disable_fallback()  # a failed run must raise, not be repeated on another provider
+    # A session that cannot be opened must raise, and not be opened on other providers; likewise a run that fails.
+    session = ort.InferenceSession(graph, options, providers=providers, enable_fallback=0)
+    session.disable_fallback()
     return session
 
 

@@ -3,14 +3,17 @@
 from dataclasses import replace
 from pathlib import Path
 
+import onnxruntime as ort
 import pytest
 
 from export.bundle import load_bundle
+from export.manifest import SESSION_CONFIG
 from service.errors import StartupError
 from service.execution_choice import LAZY_ROLES
+from service.runtime import sessions
 from service.runtime.memory import CudaMemory
 from service.runtime.runner import OnnxModel
-from service.runtime.sessions import CPU, CUDA
+from service.runtime.sessions import CPU, CUDA, CudaOptions, providers_of, session_config
 from tests.fakes import FakeCuda
 
 
@@ -155,3 +158,44 @@ def test_graph_that_cannot_be_captured_runs_uncaptured(manifest, monkeypatch, ca
     assert (model.choice.provider, model.choice.captures) == (CUDA, False)
     assert set(model.sessions) == set(model.variant.graphs) - set(LAZY_ROLES)
     assert "steps run without CUDA graphs: not all nodes are on the device" in caplog.text
+
+
+def test_sessions_on_cuda_build_no_plan_per_shape_and_round_no_factors():
+    (name, options), rest = providers_of(CUDA)
+    assert (name, rest) == (CUDA, CPU)
+    assert options == {
+        "device_id": "0",
+        "arena_extend_strategy": "kSameAsRequested",
+        "sdpa_kernel": "3",
+        "use_tf32": "0",
+    }
+
+
+def test_a_session_gets_its_device_its_share_of_the_memory_and_its_stream():
+    options = providers_of(CUDA, captures=True, cuda=CudaOptions(1, memory_limit_bytes=1 << 30, stream=0xA0))[0][1]
+    wanted = {"device_id": "1", "gpu_mem_limit": "1073741824", "user_compute_stream": "160", "enable_cuda_graph": "1"}
+    assert wanted.items() <= options.items()
+
+
+def test_fusions_that_are_slow_on_the_cpu_are_on_for_cuda():
+    assert session_config([CPU]) == SESSION_CONFIG
+    on_cuda = session_config(providers_of(CUDA))
+    assert set(SESSION_CONFIG) - set(on_cuda) == {"optimization.disable_specified_optimizers"}
+    assert on_cuda.items() <= SESSION_CONFIG.items()
+
+
+def test_a_session_that_cannot_be_opened_on_its_provider_is_not_opened_on_another(tiny_generation_bundle, monkeypatch):
+    """ONNX Runtime would print the error and go on."""
+
+    create = ort.InferenceSession._create_inference_session
+
+    def refuse_cuda(session, providers, *more):
+        if providers != [CPU]:
+            raise RuntimeError("no such device")
+        create(session, providers, *more)
+
+    monkeypatch.setattr(ort.InferenceSession, "_create_inference_session", refuse_cuda)
+    manifest = load_bundle(tiny_generation_bundle)
+    open_graph = sessions.graph_opener(tiny_generation_bundle, manifest)
+    with pytest.raises(RuntimeError, match="no such device"):
+        open_graph(tiny_generation_bundle / manifest.variants[0].graphs["decode"].file, providers_of(CUDA))
