@@ -505,10 +505,28 @@ async def ask(pool, *requests, within_s=120):
 
 
 class FakeCuda:
-    """The CUDA runtime calls that CudaMemory makes, on main memory."""
+    """The calls of the CUDA runtime that are made without ONNX Runtime, on main memory. lost: the error after which
+    every call fails. count: a number of devices, or -error. driver: 1000 * major + 10 * minor. free: bytes."""
 
-    def __init__(self, fail=0):
+    def __init__(self, fail=0, *, lost=0, driver=13000, count=1, free=8 << 30):
         self.fail, self.live, self.settled = fail, {}, 0
+        self.lost, self.driver, self.count, self.free = lost, driver, count, free
+
+    def cudaDriverGetVersion(self, version):
+        version._obj.value = self.driver
+        return 0
+
+    def cudaGetDeviceCount(self, count):
+        count._obj.value = max(0, self.count)
+        return max(0, -self.count)
+
+    def cudaMemGetInfo(self, free, total):
+        free._obj.value, total._obj.value = self.free, 8 << 30
+        return self.lost
+
+    def cudaGetLastError(self):
+        error, self.fail = self.lost or self.fail, 0
+        return error
 
     def cudaMalloc(self, pointer, size):
         if self.fail:
@@ -541,7 +559,7 @@ class FakeCuda:
 
     def cudaDeviceSynchronize(self):
         self.settled += 1
-        return 0
+        return self.lost
 
 
 def bytes_of(block):

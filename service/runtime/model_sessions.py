@@ -25,6 +25,7 @@ from service.errors import StartupError
 from service.execution_choice import ExecutionChoice, single_engine_role
 from service.runtime.sessions import (
     CPU,
+    CheckCuda,
     Open,
     Sessions,
     graph_opener,
@@ -104,16 +105,23 @@ class ModelSessions:
         busy_engines: BusyEngines | None = None,
         available: Sequence[str] | None = None,
         open_graph: Open | None = None,
+        check_cuda: CheckCuda | None = None,
     ) -> Self:
         """Opens the graphs of a bundle whose files were verified. Raises StartupError.
 
         single_engine_threads: intra-op threads of a decode step, or of an encoder without decoder, while no other
             runner of `busy_engines` has rows; more than 1 load the weights of that graph a second time.
         single_engine_min_bytes: smallest graph for which that is done. single_engine_eagerly: open now, not on demand.
-        available, open_graph: the installed providers and how a graph becomes a session, for tests.
+        available, open_graph, check_cuda: for tests; see `open_sessions`.
         """
         choice, sessions = open_sessions(
-            path, manifest, device=device, precision=precision, available=available, open_graph=open_graph
+            path,
+            manifest,
+            device=device,
+            precision=precision,
+            available=available,
+            open_graph=open_graph,
+            check_cuda=check_cuda,
         )
         model = cls(manifest, choice, sessions, busy_engines=busy_engines)
         if "attend" in model.variant.graphs:

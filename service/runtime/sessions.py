@@ -5,6 +5,8 @@ The only module of the service that imports ONNX Runtime. `service.runtime.runne
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ from service.engine_settings import Device, Precision
 from service.errors import StartupError
 from service.execution_choice import LAZY_ROLES, ExecutionChoice, cpu_precision, single_engine_role
 from service.process_memory import give_back_memory
+from service.runtime.cuda_device import check_device, load_runtime
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +47,15 @@ step of one row, 6+6 layers, d512, static int8 on two Zen 4 cores takes 3.9 ms o
 2.7 with 20 to 5,000 microseconds. The gap between two steps must not be longer: on two Zen 3 cores 100 microseconds
 make answers 3 to 8 % slower than 1,000, and the gaps of a stream 17 ms at p99 instead of 12."""
 
+LEAST_FOR_CUDA = (1, 31)
+"""Earlier versions end the process with a segmentation fault at the first step of a model with cross-attention, whose
+node has a past and no present."""
+LEAST_CUDA = 13  # of those versions
+
 Sessions = dict[str, Any]  # by role
 Open = Callable[[Path, list[Any]], Any]
+CheckCuda = Callable[[int], None]
+"""Raises StartupError when CUDA cannot hold weights of so many bytes on this machine."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +82,16 @@ def open_sessions(
     precision: Precision = "auto",
     available: Sequence[str] | None = None,
     open_graph: Open | None = None,
+    check_cuda: CheckCuda | None = None,
 ) -> tuple[ExecutionChoice, Sessions]:
     """Opens the graphs of a bundle whose files were verified. Raises StartupError.
 
     precision: of the CPU's graphs; `auto` takes the first of CPU_PRECISIONS that the bundle has. An explicit one
     implies the CPU, as CUDA computes in fp16 only.
-    available, open_graph: the installed providers and how a graph becomes a session, for tests.
+    available, open_graph, check_cuda: the installed providers, how a graph becomes a session, and what this machine's
+        CUDA has, for tests.
     """
-    open_graph = open_graph or graph_opener(path, manifest)
+    open_graph, check_cuda = open_graph or graph_opener(path, manifest), check_cuda or check_cuda_of_machine
     available = available_providers() if available is None else available
     reason = ""
     # With an onnxruntime built for the CPU only, `auto` means the CPU, which is not a fallback.
@@ -90,11 +102,11 @@ def open_sessions(
         )
     if device == "cuda" or (device == "auto" and precision == "auto" and CUDA in available):
         try:
-            sessions, captures = _open_cuda(path, manifest, available, open_graph)
+            sessions, captures = _open_cuda(path, manifest, available, open_graph, check_cuda)
             return ExecutionChoice(CUDA, device, False, "", CUDA_PRECISION, captures), sessions
         except StartupError as error:
             if device == "cuda":
-                raise StartupError(f"device cuda is required, but {error}") from error
+                raise StartupError(f"device cuda is required, but {error}, or ask for device auto or cpu") from error
             reason = f"{error}, or ask for device cpu"
     taken, sessions = _open_cpu(path, manifest, precision, open_graph)
     give_back_memory()
@@ -190,7 +202,29 @@ def _open_session(graph: bytes, folder: Path, providers: list[Any], threads: int
     return session
 
 
-def _open_cuda(path: Path, manifest: Manifest, available: Sequence[str], open_graph: Open) -> tuple[Sessions, bool]:
+def check_cuda_of_machine(weight_bytes: int) -> None:
+    """Whether this ONNX Runtime can use a CUDA device of this machine, with weights of so many bytes. Raises
+    StartupError."""
+    check_version(ort.__version__)
+    major = int(str(ort.cuda_version).partition(".")[0] or LEAST_CUDA)
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find, and `load_runtime` tells
+        ort.preload_dlls()  # CUDA and cuDNN may be installed as wheels, where the dynamic linker does not search
+    check_device(load_runtime(major), cuda_major=major, weight_bytes=weight_bytes)
+
+
+def check_version(version: str) -> None:
+    """Raises StartupError when this version of ONNX Runtime must not compute on CUDA."""
+    if tuple(map(int, version.split(".")[:2])) < LEAST_FOR_CUDA:
+        least = ".".join(map(str, LEAST_FOR_CUDA))
+        raise StartupError(
+            f"onnxruntime {version} crashes on CUDA, where {least} is the first that works; "
+            f"fix: pip install 'onnxruntime-gpu>={least}', which is in requirements/gpu.in"
+        )
+
+
+def _open_cuda(
+    path: Path, manifest: Manifest, available: Sequence[str], open_graph: Open, check_cuda: CheckCuda
+) -> tuple[Sessions, bool]:
     """Sessions on CUDA, and whether `decode` can be captured. Raises StartupError."""
     if CUDA not in available:
         raise StartupError("this onnxruntime has no CUDA provider; fix: install onnxruntime-gpu instead of onnxruntime")
@@ -199,15 +233,13 @@ def _open_cuda(path: Path, manifest: Manifest, available: Sequence[str], open_gr
             "the bundle has no fp16 graphs, and attention over a cache has no fp32 kernel on CUDA; "
             "fix: export it again with --precision fp32,fp16"
         )
+    variant = manifest.variant(CUDA_PRECISION)
+    check_cuda(sum(manifest.graph_bytes(graph) for role, graph in variant.graphs.items() if role not in LAZY_ROLES))
     try:
-        ort.preload_dlls()  # CUDA and cuDNN may be installed as wheels, where the dynamic linker does not search
-        variant = manifest.variant(CUDA_PRECISION)
         sessions, obstacle = _open_capturing(path, variant, open_graph)
         sessions |= _open_all(path, variant, providers_of(CUDA), open_graph, opened=sessions)
     except Exception as error:
-        raise StartupError(
-            f"the CUDA provider refused the graphs ({error}); fix: check driver, CUDA libraries and free memory"
-        ) from error
+        raise StartupError(f"the CUDA provider refused the graphs ({error}); fix: {_fix(str(error))}") from None
     # A provider whose libraries are missing is skipped with a log line: ask the session which one it has.
     if any(session.get_providers()[0] != CUDA for session in sessions.values()):
         raise StartupError(
@@ -217,6 +249,16 @@ def _open_cuda(path: Path, manifest: Manifest, available: Sequence[str], open_gr
     if obstacle:
         log.warning("steps run without CUDA graphs: %s", obstacle)
     return sessions, not obstacle
+
+
+def _fix(problem: str) -> str:
+    """What to do about an error of the CUDA provider."""
+    text = problem.lower()
+    if "cudnn" in text:
+        return "install cuDNN with pip install onnxruntime-gpu[cuda,cudnn]; recurrent layers need it"
+    if any(sign in text for sign in ("out of memory", "available memory of", "failed to allocate")):
+        return "end other programs on the device, raise --cuda-memory-bytes"
+    return "check driver, CUDA libraries and free memory"
 
 
 def _open_capturing(path: Path, variant: Variant, open_graph: Open) -> tuple[Sessions, str]:

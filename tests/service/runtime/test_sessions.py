@@ -11,10 +11,15 @@ from export.manifest import SESSION_CONFIG
 from service.errors import StartupError
 from service.execution_choice import LAZY_ROLES
 from service.runtime import sessions
+from service.runtime.cuda_device import check_device
 from service.runtime.memory import CudaMemory
 from service.runtime.runner import OnnxModel
 from service.runtime.sessions import CPU, CUDA, CudaOptions, providers_of, session_config
 from tests.fakes import FakeCuda
+
+
+def has_room(weight_bytes):
+    """A machine on which CUDA works."""
 
 
 class FakeSession:
@@ -29,7 +34,16 @@ def with_precisions(manifest, *precisions):
     return replace(manifest, variants=tuple(replace(manifest.variants[0], precision=name) for name in precisions))
 
 
-def opened(manifest, *, device, precision="auto", available=(CUDA, CPU), precisions=("fp32", "fp16"), got=None):
+def opened(
+    manifest,
+    *,
+    device,
+    precision="auto",
+    available=(CUDA, CPU),
+    precisions=("fp32", "fp16"),
+    got=None,
+    check_cuda=has_room,
+):
     """The choice made when sessions report that they run on `got`, or on what was requested."""
 
     def open_graph(file, providers):
@@ -40,7 +54,13 @@ def opened(manifest, *, device, precision="auto", available=(CUDA, CPU), precisi
 
     manifest = with_precisions(manifest, *precisions)
     model = OnnxModel.open(
-        Path("bundle"), manifest, device=device, precision=precision, available=available, open_graph=open_graph
+        Path("bundle"),
+        manifest,
+        device=device,
+        precision=precision,
+        available=available,
+        open_graph=open_graph,
+        check_cuda=check_cuda,
     )
     return model.choice
 
@@ -48,6 +68,18 @@ def opened(manifest, *, device, precision="auto", available=(CUDA, CPU), precisi
 @pytest.fixture
 def manifest(tiny_generation_bundle):
     return load_bundle(tiny_generation_bundle)
+
+
+def no_driver(weight_bytes):
+    check_device(FakeCuda(driver=0), cuda_major=13, weight_bytes=weight_bytes)
+
+
+def full(weight_bytes):
+    check_device(FakeCuda(free=1000), cuda_major=13, weight_bytes=weight_bytes)
+
+
+def old_runtime(weight_bytes):
+    sessions.check_version("1.30.0")
 
 
 @pytest.mark.parametrize("device", ["auto", "cuda"])
@@ -66,6 +98,11 @@ OBSTACLES = [
     ({"precisions": ["fp32"]}, "no fp16 graphs, .* fix: export it again with --precision fp32,fp16"),
     ({"got": [CPU]}, "installed but did not load; fix: check the driver with nvidia-smi"),
     ({"got": RuntimeError("CUDA failure 35")}, r"refused the graphs \(CUDA failure 35\); fix: check driver"),
+    ({"got": RuntimeError("CUDA failure 2: out of memory")}, "out of memory.; fix: end other programs on the device"),
+    ({"got": RuntimeError("cuDNN is unavailable")}, "cuDNN is unavailable.; fix: install cuDNN .* recurrent layers"),
+    ({"check_cuda": no_driver}, "no NVIDIA driver is installed; fix: install driver 580 or newer"),
+    ({"check_cuda": full}, "the device has 0 MB free of 8,590 MB, and the weights take .* fix: end other programs"),
+    ({"check_cuda": old_runtime}, "onnxruntime 1.30.0 crashes on CUDA.* fix: pip install 'onnxruntime-gpu>=1.31'"),
 ]
 
 
@@ -128,7 +165,9 @@ def test_a_graph_that_cannot_be_opened_is_a_startup_error(tmp_path, manifest):
 
 def on_cuda(manifest, monkeypatch, open_graph):
     monkeypatch.setattr(CudaMemory, "of_process", classmethod(lambda cls: cls(FakeCuda())))
-    return OnnxModel.open(Path("bundle"), manifest, device="cuda", available=[CUDA], open_graph=open_graph)
+    return OnnxModel.open(
+        Path("bundle"), manifest, device="cuda", available=[CUDA], open_graph=open_graph, check_cuda=has_room
+    )
 
 
 def test_a_runner_on_cuda_has_its_buffers_there(manifest, monkeypatch):
@@ -199,3 +238,39 @@ def test_a_session_that_cannot_be_opened_on_its_provider_is_not_opened_on_anothe
     open_graph = sessions.graph_opener(tiny_generation_bundle, manifest)
     with pytest.raises(RuntimeError, match="no such device"):
         open_graph(tiny_generation_bundle / manifest.variants[0].graphs["decode"].file, providers_of(CUDA))
+
+
+def test_a_machine_is_asked_before_a_session_is_opened(manifest):
+    def open_graph(file, providers):
+        raise AssertionError("a session was opened")
+
+    with pytest.raises(StartupError, match=r"onnxruntime 1\.30\.0 crashes on CUDA.* ask for device auto or cpu"):
+        OnnxModel.open(
+            Path("bundle"),
+            with_precisions(manifest, "fp16"),
+            device="cuda",
+            available=[CUDA],
+            open_graph=open_graph,
+            check_cuda=old_runtime,
+        )
+
+
+@pytest.mark.parametrize(("version", "works"), [("1.30.2", False), ("1.31.0", True), ("1.31.1", True), ("2.0.0", True)])
+def test_onnxruntime_must_know_attention_without_present_outputs(version, works):
+    if works:
+        sessions.check_version(version)
+    else:
+        with pytest.raises(StartupError, match=f"onnxruntime {version} crashes on CUDA"):
+            sessions.check_version(version)
+
+
+def test_without_the_cuda_libraries_the_machine_has_no_cuda(monkeypatch, capsys):
+    def preload_dlls():
+        print("Failed to load libcudart.so.13")
+
+    monkeypatch.setattr(ort, "__version__", "1.31.1")
+    monkeypatch.setattr(ort, "cuda_version", "99.0")
+    monkeypatch.setattr(ort, "preload_dlls", preload_dlls)
+    with pytest.raises(StartupError, match=r"libraries of onnxruntime-gpu are missing \(libcudart.so.99: .* fix: inst"):
+        sessions.check_cuda_of_machine(1)
+    assert capsys.readouterr().out == ""
