@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from export.manifest import Golden, Limits, Manifest
-from service.decoding.search import advance, search_for
+from service.decoding.search import NotFinite, advance, search_for
 from service.encoder_request import EncoderRequest
 from service.engine.scheduler import Scheduler, SchedulerConfig
 from service.errors import RequestError, StartupError
@@ -71,8 +71,18 @@ def is_batch_invariant(
 def check_golden_decode(runner: Runner, manifest: Manifest, precision: str = "fp32") -> None:
     """Repeats the manifest's golden decode; of a model without a decoder, its golden vector of this precision.
 
-    Raises StartupError when the result differs.
+    Raises StartupError when the result differs, or is not finite.
     """
+    try:
+        _check_golden(runner, manifest, precision)
+    except NotFinite:
+        raise StartupError(
+            f"self-check failed: values in the model are larger than {precision} can hold, so that its outputs are not "
+            "numbers; fix: serve it in fp32 or int8 on the CPU"
+        ) from None
+
+
+def _check_golden(runner: Runner, manifest: Manifest, precision: str) -> None:
     golden, problem = manifest.golden, ""
     if golden.vectors:
         expected = golden.vectors[precision]
@@ -80,6 +90,8 @@ def check_golden_decode(runner: Runner, manifest: Manifest, precision: str = "fp
         output, expected_M = _run(runner, [request])[0].encoder_output, np.array(expected.values)
         assert output is not None
         assert output.vector is not None
+        if not np.isfinite(output.vector).all():
+            raise NotFinite
         difference = float(np.abs(output.vector - expected_M).max()) / max(float(np.abs(expected_M).max()), 1e-6)
         if not difference <= expected.tolerance:
             problem = (

@@ -5,14 +5,16 @@ It runs in the process that will serve the bundle, so what a bundle does to a pr
 
 from __future__ import annotations
 
+import gc
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from export.bundle import BundleError, check_bundle
+from export.bundle import BundleError, CheckedBundle, check_bundle
 from export.manifest import TOKENIZER
 from model.tokenizer import Tokenizer, TokenizerError
 from service.decoding.vocabulary import Vocabulary
@@ -26,7 +28,10 @@ from service.execution_choice import SINGLE_ENGINE_MIN_BYTES, ExecutionChoice
 from service.processors import MAX_SINGLE_ENGINE_THREADS, processors
 from service.runtime.model_sessions import BusyEngines
 from service.runtime.runner import OnnxModel, OnnxRunner
-from service.runtime.sessions import CPU
+from service.runtime.sessions import CPU, CUDA
+
+OpenModel = Callable[..., OnnxModel]
+"""`OnnxModel.open`, or what acts like it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +58,17 @@ def open_engines(
     bundle_sha256: str = "",
     checks_batches: bool = True,
     name: str = "engine",
+    open_model: OpenModel = OnnxModel.open,
 ) -> OpenedEngines:
     """Opens a bundle. Blocks for seconds. Raises StartupError.
 
     busy_engines: tracks the engines of all models that share the processors. new_metrics: called for each engine.
-    bundle_sha256, checks_batches: see `service.wire.messages.Start`.
+    bundle_sha256, checks_batches: see `service.wire.messages.Start`. open_model: for tests.
+
+    The device `auto` means CUDA where it gives the first answers right, and else the CPU.
     """
     try:
-        return _open(path, settings, busy_engines, new_metrics, bundle_sha256, checks_batches, name)
+        return _open(path, settings, busy_engines, new_metrics, bundle_sha256, checks_batches, name, open_model)
     except (BundleError, TokenizerError) as error:
         raise StartupError(str(error)) from error
     except StartupError:
@@ -79,28 +87,14 @@ def _open(
     bundle_sha256: str,
     checks_batches: bool,
     name: str,
+    open_model: OpenModel,
 ) -> OpenedEngines:
     bundle = check_bundle(path)
     manifest, sha256 = bundle.manifest, bundle.sha256
     if bundle_sha256 not in ("", sha256):
         raise StartupError(f"{path} has another manifest than when the server started; fix: restart the server")
     tokenizer = Tokenizer.load(path / TOKENIZER, vocab_size=manifest.limits.vocab_size)
-    model = OnnxModel.open(
-        path,
-        manifest,
-        device=settings.device,
-        precision=settings.precision,
-        single_engine_threads=settings.single_engine_threads or min(processors().usable, MAX_SINGLE_ENGINE_THREADS),
-        single_engine_min_bytes=0 if settings.single_engine_threads else SINGLE_ENGINE_MIN_BYTES,
-        single_engine_eagerly=settings.single_engine_threads > 1,
-    )
-    bundle.check_unchanged()
-    is_cpu = model.choice.provider == CPU
-    runners = [model.runner(max_rows=settings.max_rows) for _ in range(settings.engines if is_cpu else 1)]
-    _check_answers(model, runners[0])
-    config = _engine_config(settings, settings.model_engines if is_cpu else 1)
-    limit = config.scheduler.kv_cache_bytes
-    is_invariant = not checks_batches or is_batch_invariant(runners[0], manifest, kv_cache_bytes=limit)
+    model, runners, config, is_invariant = _open_checked(bundle, settings, open_model, checks_batches)
     if busy_engines is not None:
         model.busy_engines = busy_engines  # only now: the checks must not depend on what other models do
     vocabulary = Vocabulary.of(tokenizer, eos_ids=manifest.tokens.ends)
@@ -115,6 +109,72 @@ def _open(
         open_attention=model.open_attend,
         memory_bytes=partial(_memory_bytes, model, runners),
     )
+
+
+class _Checked(NamedTuple):
+    """A model whose first answers are right, and a runner and the limits of each of its engines."""
+
+    model: OnnxModel
+    runners: list[OnnxRunner]
+    config: EngineConfig
+    is_invariant: bool
+
+
+def _open_checked(
+    bundle: CheckedBundle, settings: EngineSettings, open_model: OpenModel, checks_batches: bool
+) -> _Checked:
+    """Where CUDA is not required but its first answers fail, the model is opened on the CPU, and the choice says why.
+    Raises StartupError."""
+    cause = ""
+    try:
+        return _check(_open_model(bundle, settings, open_model), bundle, settings, checks_batches)
+    except _CudaFailure as failure:
+        if settings.device == "cuda":
+            raise StartupError(f"device cuda is required, but {failure}, or ask for device auto or cpu") from None
+        cause = str(failure)
+    gc.collect()  # sessions and device memory of the failed model: its traceback held them until here
+    model = _open_model(bundle, replace(settings, device="cpu"), open_model)
+    model.choice = replace(
+        model.choice, requested=settings.device, fallback=True, reason=f"{cause}, or ask for device cpu"
+    )
+    return _check(model, bundle, settings, checks_batches)
+
+
+class _CudaFailure(Exception):
+    """The first answers on CUDA failed; the message has cause and fix."""
+
+
+def _open_model(bundle: CheckedBundle, settings: EngineSettings, open_model: OpenModel) -> OnnxModel:
+    model = open_model(
+        bundle.path,
+        bundle.manifest,
+        device=settings.device,
+        precision=settings.precision,
+        single_engine_threads=settings.single_engine_threads or min(processors().usable, MAX_SINGLE_ENGINE_THREADS),
+        single_engine_min_bytes=0 if settings.single_engine_threads else SINGLE_ENGINE_MIN_BYTES,
+        single_engine_eagerly=settings.single_engine_threads > 1,
+    )
+    bundle.check_unchanged()
+    return model
+
+
+def _check(model: OnnxModel, bundle: CheckedBundle, settings: EngineSettings, checks_batches: bool) -> _Checked:
+    """Raises StartupError, and _CudaFailure for whatever fails on CUDA."""
+    is_cpu = model.choice.provider == CPU
+    try:
+        runners = [model.runner(max_rows=settings.max_rows) for _ in range(settings.engines if is_cpu else 1)]
+        _check_answers(model, runners[0])
+        config = _engine_config(settings, settings.model_engines if is_cpu else 1)
+        limit = config.scheduler.kv_cache_bytes
+        is_invariant = not checks_batches or is_batch_invariant(runners[0], bundle.manifest, kv_cache_bytes=limit)
+    except Exception as error:  # what a device's libraries raise has no common class
+        if model.choice.provider != CUDA:
+            raise
+        problem = str(error) or type(error).__name__
+        if not isinstance(error, StartupError):
+            problem = f"{problem}; fix: free memory of the device, and check it with nvidia-smi -q"
+        raise _CudaFailure(f"the first answers on CUDA failed: {problem}") from None
+    return _Checked(model, runners, config, is_invariant)
 
 
 def _engine_config(settings: EngineSettings, engines: int) -> EngineConfig:

@@ -176,3 +176,14 @@ def test_a_golden_vector_may_differ_by_its_tolerance(value, is_right):
     runner = ScriptedRunner(has_decoder=False)
     with contextlib.nullcontext() if is_right else pytest.raises(StartupError, match="off the bundle's, more than"):
         check_golden_decode(runner, manifest(golden))
+
+
+def test_outputs_that_are_no_numbers_are_told_from_wrong_ones():
+    """Larger values than float16 holds become infinite, and what is computed from them no number."""
+
+    def overflow(runner, logprobs_V, source, fed):
+        logprobs_V[:] = np.nan
+
+    expected = manifest_for(runner_with())
+    with pytest.raises(StartupError, match=r"larger than fp16 can hold.*; fix: serve it in fp32 or int8 on the CPU"):
+        check_golden_decode(runner_with(overflow), expected, "fp16")

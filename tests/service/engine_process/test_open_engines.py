@@ -1,12 +1,21 @@
+import weakref
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from export.bundle import load_bundle
 from service.engine.golden_check import check_golden_decode
 from service.engine_process.open_engines import open_engines
 from service.engine_settings import EngineSettings
 from service.errors import StartupError
 from service.processors import Processors
+from service.runtime.memory import CudaMemory
+from service.runtime.runner import OnnxModel
+from service.runtime.sessions import CPU, CUDA, graph_opener
+from tests.fakes import FakeCuda
+from tests.tiny import tiny_config, tiny_model
 
 
 def test_a_directory_without_a_bundle_is_rejected(tmp_path):
@@ -53,3 +62,107 @@ def test_a_bundle_that_changed_since_the_server_started_is_refused(tiny_translat
     open_engines(tiny_translation_bundle, EngineSettings(), bundle_sha256=digest)
     with pytest.raises(StartupError, match=r"another manifest than when the server started; fix: restart"):
         open_engines(tiny_translation_bundle, EngineSettings(), bundle_sha256="0" * 64)
+
+
+@pytest.fixture(scope="module")
+def half_bundle(exported):
+    """Path of a bundle with float32 and float16 graphs."""
+    return exported(tiny_model(tiny_config("decoder")), precisions=("fp32", "fp16"))
+
+
+class FailingCuda:
+    """CUDA whose sessions open, and whose runs fail with `error`. opened: a reference to each session."""
+
+    def __init__(self, path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch):
+        self.runtime, self.error = FakeCuda(), error
+        self.opened: list[weakref.ref[Any]] = []
+        self.left_when_cpu_opened: list[Any] = []
+        self._open = graph_opener(path, load_bundle(path))
+        monkeypatch.setattr(CudaMemory, "of_process", classmethod(lambda cls: cls(self.runtime)))
+
+    def open_graph(self, file: Path, providers: list[Any]) -> Any:
+        if providers == [CPU]:
+            self.left_when_cpu_opened += [*filter(None, [session() for session in self.opened]), *self.runtime.live]
+            return self._open(file, providers)
+        session = FailingSession(self.error)
+        self.opened.append(weakref.ref(session))
+        return session
+
+    @property
+    def open_model(self) -> Any:
+        return partial(
+            OnnxModel.open, available=[CUDA, CPU], open_graph=self.open_graph, check_cuda=lambda weight_bytes: None
+        )
+
+
+class FailingSession:
+    def __init__(self, error: Exception):
+        self.error = error
+
+    def get_providers(self):
+        return [CUDA, CPU]
+
+    def get_inputs(self):
+        return []
+
+    get_outputs = get_inputs
+
+    def io_binding(self):
+        raise type(self.error)(*self.error.args)  # a new one: a traceback keeps what its frames had
+
+
+OUT_OF_MEMORY = RuntimeError("CUDA failure 2: out of memory")
+
+
+def test_auto_serves_on_the_cpu_when_the_first_answer_on_cuda_fails(half_bundle, monkeypatch):
+    cuda = FailingCuda(half_bundle, OUT_OF_MEMORY, monkeypatch)
+    opened = open_engines(half_bundle, EngineSettings(engines=2), open_model=cuda.open_model)
+    choice = opened.choice
+    assert (choice.provider, choice.requested, choice.fallback, choice.precision) == (CPU, "auto", True, "fp32")
+    assert choice.reason == (
+        "the first answers on CUDA failed: CUDA failure 2: out of memory; fix: free memory of the device, and check it "
+        "with nvidia-smi -q, or ask for device cpu"
+    )
+    assert len(opened.engines) == 2
+
+
+def test_nothing_of_cuda_is_left_when_the_cpu_takes_over(half_bundle, monkeypatch):
+    cuda = FailingCuda(half_bundle, OUT_OF_MEMORY, monkeypatch)
+    open_engines(half_bundle, EngineSettings(), open_model=cuda.open_model)
+    assert cuda.opened
+    assert cuda.left_when_cpu_opened == []
+    assert not cuda.runtime.live
+
+
+def test_cuda_required_refuses_when_the_first_answer_fails(half_bundle, monkeypatch):
+    cuda = FailingCuda(half_bundle, OUT_OF_MEMORY, monkeypatch)
+    with pytest.raises(
+        StartupError, match=r"device cuda is required, but .*out of memory; fix: .* or ask for device auto or cpu"
+    ):
+        open_engines(half_bundle, EngineSettings(device="cuda"), open_model=cuda.open_model)
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_a_wrong_golden_decode_on_cuda_is_a_failed_answer(half_bundle, monkeypatch, device):
+    cuda = FailingCuda(half_bundle, StartupError("self-check failed: other tokens; fix: export again"), monkeypatch)
+    settings = EngineSettings(device=device)
+    if device == "cuda":
+        with pytest.raises(
+            StartupError, match=r"but the first answers on CUDA failed: self-check failed: other tokens"
+        ):
+            open_engines(half_bundle, settings, open_model=cuda.open_model)
+    else:
+        choice = open_engines(half_bundle, settings, open_model=cuda.open_model).choice
+        assert (choice.fallback, choice.reason.count("; fix: ")) == (True, 1)
+
+
+def test_the_reason_is_the_servers_when_cuda_does_not_open(half_bundle, monkeypatch):
+    """As on a machine whose onnxruntime is for CUDA, without a device."""
+
+    def no_device(weight_bytes):
+        raise StartupError("CUDA finds no device; fix: start the container with --gpus all")
+
+    opened = open_engines(
+        half_bundle, EngineSettings(), open_model=partial(OnnxModel.open, available=[CUDA, CPU], check_cuda=no_device)
+    )
+    assert (opened.choice.fallback, opened.choice.reason.startswith("CUDA finds no device; fix")) == (True, True)
