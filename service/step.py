@@ -258,6 +258,10 @@ class DeferredOutputs(Protocol):
         queries, keys) by kind."""
 
 
+class DeviceLost(Exception):
+    """The device computes nothing any more in this process: only another process can. What it last returned is void."""
+
+
 class Runner(Protocol):
     """Executes plans. It knows rows, tokens and caches, but no requests, texts or strategies. One thread uses it."""
 
@@ -278,7 +282,7 @@ class Runner(Protocol):
         """Executes one turn. A run that raises leaves the rows undefined until `reset`."""
 
     def reset(self) -> None:
-        """Drops all rows, also after a run that raised."""
+        """Drops all rows, also after a run that raised. Raises DeviceLost when no later run could succeed."""
 
     def mark_idle(self) -> None:
         """Reports that no row is live and none is waiting: other engines may use the cores."""

@@ -21,7 +21,7 @@ from service.engine.pool import EnginePool
 from service.engine.prompt_lookup import DraftProposer
 from service.options import DecodingOptions
 from service.request import Finished, Request, TextDelta
-from service.step import TurnOutput
+from service.step import DeviceLost, TurnOutput
 
 EOS = 2
 
@@ -178,8 +178,11 @@ class ScriptedRunner:
         self.gate: Any = None
         self.entered = threading.Event()
         self.before_run = lambda: None
+        self.has_lost_device = False
 
     def reset(self):
+        if self.has_lost_device:
+            raise DeviceLost("the device is lost")
         self.rows, self.is_broken = [], False
         self.parked.clear()
         self.guessed.clear()

@@ -174,14 +174,14 @@ class EngineCore:
         self._last_tokens_s = now_s
 
     def _fail(self, plan: Plan) -> None:
-        """Ends the requests of a failed turn."""
+        """Ends the requests of a failed turn. Raises DeviceLost, and then leaves them to `end_all`."""
         log.exception("a turn failed; its requests: %s", ", ".join(sequence.request.log_name for sequence in plan.live))
         self.failures_in_a_row += 1
+        self._reset_runner()
         for sequence in self.scheduler.drop_live():
             error = InternalFailure(sequence.request.request_id)
             sequence.finish(error)
             self._finish(sequence, error)
-        self._reset_runner()
 
     def _finish(self, sequence: Sequence, event: Finished | RequestError) -> None:
         """The one place where a request gets its final event."""

@@ -25,13 +25,15 @@ from service.engine.engine_metrics import EngineMetrics, NullMetrics
 from service.engine.inbox import Inbox
 from service.engine.response import Response
 from service.engine.scheduler import SchedulerConfig
-from service.errors import InternalFailure, RequestError, ShuttingDown
+from service.errors import EngineUnavailable, InternalFailure, RequestError, ShuttingDown
 from service.request import Event, Request
 from service.sequence import Sequence
-from service.step import Runner, StepOutput, StepPlan
+from service.step import DeviceLost, Runner, StepOutput, StepPlan
 
 log = logging.getLogger(__name__)
 
+LOST = "the engine's device failed before the answer was complete"
+RESTART_S = 1.0  # about as long as another process takes to open a model
 IDLE_TURN_S = 0.25  # an idle engine turns at least so often, to show that it is alive
 
 Deliver = Callable[[list[tuple[int, Event]]], None]
@@ -54,6 +56,7 @@ class Engine:
     """One thread and its rows. Any thread may use everything here, except `turn`.
 
     inbox: cancels requests by ticket, stops accepting, knows what is unfinished. heartbeat_s: when the last turn began.
+    has_lost_device: it has ended, and so should its process, for another one to take over.
     """
 
     def __init__(
@@ -84,7 +87,7 @@ class Engine:
         self.inbox = Inbox(rows, self.config.max_queue, clock())
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._ownership = threading.Lock()
-        self._is_abandoned = self._is_dead = False
+        self._is_abandoned = self._is_dead = self.has_lost_device = False
         self._deliver: Deliver = lambda events: None
         self._intake: Intake | None = None
         self.heartbeat_s = clock()
@@ -165,6 +168,11 @@ class Engine:
             with self._ownership:
                 if not self._is_abandoned:
                     self._end_all(lambda _: ShuttingDown())
+        except DeviceLost as error:
+            log.error("the engine ends with its device: %s", error)
+            self._is_dead = self.has_lost_device = True
+            with self._ownership:
+                self._end_all(lambda _: EngineUnavailable(LOST, retry_after_s=RESTART_S))
         except _Abandoned:
             log.warning("an abandoned turn came back; its requests have ended")
         except BaseException:

@@ -18,9 +18,12 @@ from glossa.version import VERSION
 from service.engine_process import limits
 from service.errors import StartupError
 from service.process_memory import no_core_dumps, settle
+from service.step import DeviceLost
 from service.wire import messages
 from service.wire.channel import receive
 from service.wire.messages import Refused, Start, WireError, decode_to_engine, encode
+
+DEVICE_LOST = 3  # exit status: another process may have more luck with the device, or take the CPU
 
 
 def main() -> None:
@@ -42,6 +45,8 @@ def main() -> None:
         fix = "" if isinstance(error, StartupError) else "; fix: reinstall Glossa, see `glossa doctor`"
         end.send(encode(Refused(f"{str(error) or type(error).__name__}{fix}"[:10_000])))
         sys.exit(1)
+    except DeviceLost:
+        os._exit(DEVICE_LOST)  # destructors of the device's libraries could crash or hang
     os._exit(0)  # threads of libraries must not delay the end
 
 

@@ -28,6 +28,7 @@ from service.errors import Cancelled, DeadlineExceeded, InternalFailure, Request
 from service.fair_executor import FairExecutor
 from service.process_memory import resident_bytes
 from service.request import Event, Request
+from service.step import DeviceLost
 from service.wire.channel import receive, send
 from service.wire.messages import (
     Beat,
@@ -88,7 +89,7 @@ class EngineProcess:
         self._problem: WireError | None = None
 
     def run(self) -> None:
-        """Returns when the edge wants the end. Raises WireError."""
+        """Returns when the edge wants the end. Raises WireError, or DeviceLost once an engine ended with its device."""
         is_single = len(self._group.engines) == 1
         self._poll.register(self._connection.end, select.POLLIN)
         self._poll.register(self._wake, select.POLLIN)
@@ -97,6 +98,8 @@ class EngineProcess:
         wait: Callable[[float], object] = self._is_closing.wait if is_single else self._intake
         while not self._is_closing.is_set():
             wait(max(0.0, self._next_beat_s - self._clock()))
+            if any(engine.has_lost_device for engine in self._group.engines):
+                raise DeviceLost
             if self._clock() >= self._next_beat_s:
                 self._beat()
         self._slow.close()

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from service.step import DeviceLost
+
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector register of x86."""
 
@@ -97,6 +99,9 @@ class HostMemory:
     def settle(self) -> None:
         """Waits until all copies are visible to every stream of the device: in main memory they are."""
 
+    def check_device(self) -> None:
+        """Raises DeviceLost when the device has failed for good: main memory does not."""
+
 
 class CudaError(RuntimeError):
     """A call of the CUDA runtime failed."""
@@ -177,6 +182,13 @@ class CudaMemory:
     def settle(self) -> None:
         # Copies within a device return before they complete; ONNX Runtime's stream does not wait for the default one.
         _check(self._runtime.cudaDeviceSynchronize(), "cudaDeviceSynchronize")
+
+    def check_device(self) -> None:
+        # An illegal address, a failed launch or an uncorrectable memory error makes every later call of the process
+        # fail. Other errors, such as out of memory, are reported once.
+        self._runtime.cudaGetLastError()
+        if status := self._runtime.cudaDeviceSynchronize() or self._runtime.cudaGetLastError():
+            raise DeviceLost(f"the CUDA device fails for good with CUDA error {status}")
 
 
 Block = HostBlock | CudaBlock

@@ -98,7 +98,8 @@ class OnnxRunner:
         return {"kv_cache": caches, "outputs": outputs + self._scratch.size}
 
     def reset(self) -> None:
-        """Drops all rows. Data that a failed run may have left half written is not used again."""
+        """Drops all rows. Data that a failed run may have left half written is not used again. Raises DeviceLost."""
+        self.memory.check_device()
         self._caches.clear()
         self._parked.clear()
         self.mark_idle()

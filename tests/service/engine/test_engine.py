@@ -7,6 +7,7 @@ from service.engine.engine import EngineConfig
 from service.engine.scheduler import SchedulerConfig
 from service.errors import (
     Cancelled,
+    EngineUnavailable,
     InternalFailure,
     InvalidRequest,
     ShuttingDown,
@@ -176,3 +177,18 @@ async def test_the_death_of_the_thread_ends_every_request(start, caplog):
     assert "the engine's thread died" in caplog.text
     await asyncio.to_thread(engine.close)
     assert runner.idle_marks, "it keeps nothing from others"
+
+
+async def test_an_engine_ends_with_its_device_and_answers_nothing_more(start, caplog):
+    runner = ScriptedRunner()
+    runner.fail_on, runner.has_lost_device = {2}, True
+    engine = start(runner, settings=EngineConfig(scheduler=SchedulerConfig(max_rows=1)))
+    sinks = await ask(engine, request("a"), request("b"))
+    assert [type(sink.finals[0]) for sink in sinks] == [EngineUnavailable, EngineUnavailable], "both may try again"
+    assert all(len(sink.finals) == 1 for sink in sinks)
+    assert runner.runs == 2
+    assert not engine.group.is_healthy
+    assert engine.engines[0].has_lost_device
+    with pytest.raises(ShuttingDown):
+        engine.submit(request(), asyncio.get_running_loop(), Sink())
+    assert "the engine ends with its device: the device is lost" in caplog.text

@@ -10,6 +10,7 @@ from service.engine.engine import Engine
 from service.engine_process.engine_process import Connection, EngineProcess
 from service.engine_process.measurements import Measurements
 from service.engine_process.open_engines import OpenedEngines
+from service.step import DeviceLost
 from service.wire.channel import receive, send, socket_pair
 from service.wire.messages import Beat, Close, Rejected, Turn, Work, decode_from_engine, encode
 from tests.engine_processes import CHOICE, DIGEST
@@ -28,7 +29,8 @@ class Edge:
         self.gate, self.prepared = threading.Event(), threading.Semaphore(0)
         measurements = Measurements()
         tokenizer: Any = LetterTokenizer()
-        engine = Engine(ScriptedRunner(rule=spell(*"ab")), tokenizer, metrics=measurements)
+        self.runner = ScriptedRunner(rule=spell(*"ab"))
+        engine = Engine(self.runner, tokenizer, metrics=measurements)
         opened = OpenedEngines(
             engines=[engine],
             choice=CHOICE,
@@ -38,10 +40,17 @@ class Edge:
             memory_bytes=dict,
         )
         self.process = EngineProcess(Connection(theirs), opened, [measurements])
-        self.thread = threading.Thread(target=self.process.run)
+        self.thread = threading.Thread(target=self._run)
+        self.has_lost_device = False
         self.thread.start()
         self._theirs = theirs
         self.finished: list[object] = []  # reasons, as measured
+
+    def _run(self):
+        try:
+            self.process.run()
+        except DeviceLost:
+            self.has_lost_device = True
 
     def _open_attention(self):
         self.prepared.release()
@@ -128,3 +137,11 @@ def test_one_whose_deadline_has_passed_is_not_prepared(edge):
     assert edge.ends(1) == {1: "DEADLINE_EXCEEDED"}
     assert not edge.prepared.acquire(blocking=False)
     assert edge.reasons() == ["deadline_exceeded"]
+
+
+def test_a_process_ends_itself_when_its_device_is_lost(edge):
+    edge.runner.fail_on, edge.runner.has_lost_device = {1}, True
+    edge.send((0, request("a")), (1, request("b")))
+    assert edge.ends(0, 1) == {0: "ENGINE_UNAVAILABLE", 1: "ENGINE_UNAVAILABLE"}
+    edge.thread.join(WITHIN_S)
+    assert edge.has_lost_device

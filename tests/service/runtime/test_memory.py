@@ -1,8 +1,11 @@
 import numpy as np
 import pytest
 
+from export.bundle import load_bundle
 from service.runtime import memory
 from service.runtime.memory import ALIGNMENT, CudaError, CudaMemory, HostMemory, Region
+from service.runtime.runner import OnnxModel, OnnxRunner
+from service.step import DeviceLost
 from tests.fakes import FakeCuda, bytes_of
 
 
@@ -77,3 +80,20 @@ def test_without_a_loaded_cuda_runtime_there_is_no_cuda_memory(monkeypatch):
     monkeypatch.setattr(memory, "CUDA_RUNTIMES", ("libcudart-that-nobody-has.so",))
     with pytest.raises(CudaError, match="none of libcudart-that-nobody-has"):
         CudaMemory.of_process()
+
+
+def test_an_error_that_every_later_call_repeats_is_told_from_one_that_is_over():
+    out_of_memory = CudaMemory(FakeCuda(fail=2))
+    with pytest.raises(CudaError, match="error 2"):
+        out_of_memory.allocate(10)
+    out_of_memory.check_device()
+    with pytest.raises(DeviceLost, match="the CUDA device fails for good with CUDA error 700"):
+        CudaMemory(FakeCuda(lost=700)).check_device()
+    HostMemory().check_device()
+
+
+def test_a_runner_on_a_lost_device_is_not_reset(tiny_generation_bundle):
+    manifest = load_bundle(tiny_generation_bundle)
+    model = OnnxModel.open(tiny_generation_bundle, manifest, device="cpu")
+    with pytest.raises(DeviceLost, match="CUDA error 719"):
+        OnnxRunner(model, CudaMemory(FakeCuda(lost=719)), max_rows=1).reset()
