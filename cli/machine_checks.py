@@ -100,9 +100,24 @@ def _providers(root: Path) -> Finding:
     except ImportError as error:
         return Finding("fail", f"none: {error}", INSTALL)
     value = ", ".join(providers)
-    if "CUDAExecutionProvider" not in providers and (root / "proc/driver/nvidia/version").exists():
+    if "CUDAExecutionProvider" in providers:
+        return _cuda(value)
+    if (root / "proc/driver/nvidia/version").exists():
         value += "; an NVIDIA driver is installed, but this ONNX Runtime cannot use it"
         return Finding("warn", value, "pip uninstall onnxruntime, then pip install -r requirements/gpu.in")
+    return Finding("ok", value)
+
+
+def _cuda(value: str) -> Finding:
+    """Whether a server could use CUDA, which its device `auto` does without."""
+    from service.errors import StartupError
+    from service.runtime.sessions import check_cuda_of_machine
+
+    try:
+        check_cuda_of_machine(0)
+    except StartupError as error:
+        cause, _, fix = str(error).partition("; fix: ")
+        return Finding("warn", f"{value}; {cause}", fix)
     return Finding("ok", value)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -31,6 +31,15 @@ MIN_PROCESS_BYTES = 1 << 28  # of an engine process with a small model
 TENANT_NAME = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
+
+def _check_devices(value: str) -> str:
+    devices = [part.strip() for part in value.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in devices) or len(set(devices)) < len(devices):
+        raise ValueError(f"must be different numbers of devices, such as 0,1, got {value!r}")
+    return ",".join(devices)
+
+
+CudaDevices = Annotated[str, Field(coerce_numbers_to_str=True), AfterValidator(_check_devices)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Positive = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)]
@@ -58,6 +67,9 @@ class ServerSettings(BaseSettings):
 
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="auto: CUDA if available, else CPU; cuda: fail without CUDA"
+    )
+    cuda_devices: CudaDevices = Field(
+        "0", description="CUDA devices, such as 0,1, of those that CUDA sees; a model has an engine process for each"
     )
     precision: Literal["auto", "fp32", "int8", "int4"] = Field(
         "auto",

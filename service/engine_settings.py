@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "fp32", "int8", "int4"]
 
@@ -13,6 +14,7 @@ Precision = Literal["auto", "fp32", "int8", "int4"]
 class EngineSettings:
     """How one process opens a model. Limits are those of the whole model; each engine gets its share.
 
+    cuda_device: the one that the process may use; empty: as CUDA chooses.
     engines: of this process, on CPU; a GPU has one. model_engines: of all processes of the model.
     niceness: of the process, as of nice(2). processors: the only ones the process may run on; empty: all.
     memory_bytes: limit of what it may allocate; 0: none. opening_bytes: the same, until its bundle is open.
@@ -21,6 +23,7 @@ class EngineSettings:
 
     device: Device = "auto"
     precision: Precision = "auto"
+    cuda_device: str = ""
     engines: int = 1
     model_engines: int = 1
     single_engine_threads: int = 0

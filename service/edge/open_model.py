@@ -44,7 +44,8 @@ class ModelOpener:
 
     def __init__(self, settings: ServerSettings, metrics: Metrics) -> None:
         self._settings, self._metrics, self._processors = settings, metrics, processors()
-        most = 2 * (settings.engines or self._processors.usable) * len(settings.models)  # engines of all models
+        engines = settings.engines or self._processors.usable
+        most = 2 * (engines + len(settings.cuda_devices.split(","))) * len(settings.models)  # engines of all models
         self._table_file = os.memfd_create("glossa-busy", os.MFD_CLOEXEC)  # see `BusyEngines`
         weakref.finalize(self, os.close, self._table_file)
         os.ftruncate(self._table_file, most)

@@ -7,13 +7,14 @@ each process. Small models gain much and cost little, large ones the reverse: MA
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib import metadata
 from typing import NamedTuple
 
 from export.manifest import Manifest
 from service.config import ServerSettings
-from service.engine_settings import EngineSettings
+from service.engine_settings import VISIBLE, EngineSettings
 from service.execution_choice import LAZY_ROLES, cpu_precision
 from service.processors import Processors, in_core_order
 
@@ -28,7 +29,7 @@ the first answers. What needs more is no model that an export writes."""
 
 
 class ProcessPlan(NamedTuple):
-    """The engine processes of a model. A model on a GPU has one engine, whatever is planned."""
+    """The engine processes of a model. On a GPU each has one engine, whatever is planned."""
 
     processes: int
     engines_per_process: int
@@ -42,8 +43,9 @@ class ProcessPlan(NamedTuple):
 def plan_processes(settings: ServerSettings, manifest: Manifest, found: Processors) -> ProcessPlan:
     """The plan for one model on these processors."""
     engines = settings.engines or found.usable
-    if may_use_gpu(settings):
-        return ProcessPlan(1, engines)
+    if may_use_gpu(settings):  # a process for each device; those that CUDA fails have engines on the CPU
+        devices = len(settings.cuda_devices.split(","))
+        return ProcessPlan(devices, -(-engines // devices))
     each = settings.engines_per_process
     if not each:
         each = 1 if weight_bytes(manifest, settings.precision) <= MAX_SMALL_BYTES else engines
@@ -94,6 +96,7 @@ def engine_settings(
     pinned = [allowed[(place * each + index) % len(allowed)] for index in range(each)]
     return EngineSettings(
         **shared,  # type: ignore[arg-type]
+        cuda_device=_device(settings.cuda_devices.split(",")[place]) if may_use_gpu(settings) else "",
         engines=each,
         model_engines=plan.engines,
         niceness=settings.engine_niceness,
@@ -101,3 +104,10 @@ def engine_settings(
         memory_bytes=settings.process_memory_bytes,
         opening_bytes=opening_bytes,
     )
+
+
+def _device(number: str) -> str:
+    """How CUDA names a device to a new process, which counts from 0 what CUDA_VISIBLE_DEVICES lets this one see."""
+    visible = os.environ.get(VISIBLE, "")
+    names = [name.strip() for name in visible.split(",")] if visible else []
+    return names[int(number)] if int(number) < len(names) else number

@@ -38,6 +38,7 @@ def main() -> None:
     start = _start_message(end)
     limits.limit_memory(start.settings.memory_bytes)
     limits.pin_to(start.settings.processors)
+    limits.see_device(start.settings.cuda_device)
     limits.give_way(start.settings.niceness)
     try:
         _serve(end, start, mmap.mmap(table, 0))

@@ -10,6 +10,8 @@ import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from service.engine_settings import VISIBLE
+
 PR_SET_PDEATHSIG = 1  # prctl(2)
 OOM_SCORE = 500  # of 1,000: short of memory, the kernel ends an engine process and not the edge
 
@@ -56,6 +58,12 @@ def pin_to(processors: Sequence[int]) -> None:
     """Runs on these processors only; () changes nothing."""
     if processors:
         os.sched_setaffinity(0, processors)
+
+
+def see_device(device: str) -> None:
+    """CUDA shows this process one device only, as its first; "" changes nothing. Before CUDA is loaded."""
+    if device:
+        os.environ[VISIBLE] = device
 
 
 def give_way(niceness: int) -> None:

@@ -10,9 +10,9 @@ import ctypes
 import os
 from typing import Any
 
+from service.engine_settings import VISIBLE
 from service.errors import StartupError
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 DRIVERS = {12: 525, 13: 580}  # the first driver of each major version of CUDA
 
 

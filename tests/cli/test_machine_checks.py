@@ -25,6 +25,8 @@ from export.manifest import (
 )
 from service import huge_pages
 from service.runtime import sessions
+from service.runtime.cuda_device import check_device
+from tests.fakes import FakeCuda
 
 GIB = 1 << 30
 FLAGS = "fpu sse2 avx2 avx512f avx512_vnni"
@@ -90,7 +92,19 @@ def test_a_gpu_that_the_runtime_cannot_use_is_reported(machine, monkeypatch):
     monkeypatch.setattr(sessions, "available_providers", lambda: ["CPUExecutionProvider"])
     assert look(machine, "execution providers").status == "warn"
     monkeypatch.setattr(sessions, "available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
+    monkeypatch.setattr(sessions, "check_cuda_of_machine", lambda weight_bytes: None)
     assert look(machine, "execution providers").status == "ok"
+
+
+def test_cuda_that_a_server_could_not_use_is_reported_with_its_fix(machine, monkeypatch):
+    def refuse(weight_bytes):
+        check_device(FakeCuda(driver=12080), cuda_major=13, weight_bytes=weight_bytes)
+
+    monkeypatch.setattr(sessions, "available_providers", lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"])
+    monkeypatch.setattr(sessions, "check_cuda_of_machine", refuse)
+    finding = look(machine, "execution providers")
+    assert (finding.status, finding.fix.partition(",")[0]) == ("warn", "update the driver")
+    assert "CPUExecutionProvider; driver too old: found CUDA 12.8, need at least 13.0" in finding.value
 
 
 def test_processor_features_are_read(machine):

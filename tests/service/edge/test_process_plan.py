@@ -159,3 +159,31 @@ def test_the_memory_for_opening_follows_the_files_and_yields_to_a_setting(wheels
     assert opening_bytes(settings(), few) == 0
     assert opening_bytes(settings(device="cpu"), few) == OPENING_BYTES + 8000
     assert engine_settings(settings(), ProcessPlan(1, 1), 0, opening_bytes=7).opening_bytes == 7
+
+
+@pytest.mark.parametrize(
+    ("devices", "engines", "plan"),
+    [
+        ("0", 6, ProcessPlan(1, 6)),
+        ("0,1", 6, ProcessPlan(2, 3)),
+        ("1,3", 3, ProcessPlan(2, 2)),
+        ("0,1", 1, ProcessPlan(2, 1)),
+    ],
+)
+def test_each_device_has_a_process(wheels, devices, engines, plan):
+    wheels.add("onnxruntime-gpu")
+    assert plan_processes(settings(cuda_devices=devices, engines=engines), LARGE, FOUND) == plan
+    assert plan_processes(settings(cuda_devices=devices, device="cpu"), LARGE, FOUND).processes == 1
+
+
+@pytest.mark.parametrize(
+    ("visible", "named"), [(None, ["1", "3"]), ("", ["1", "3"]), ("7,5,6,GPU-ab", ["5", "GPU-ab"]), ("7,5", ["5", "3"])]
+)
+def test_a_process_sees_its_device_alone(wheels, monkeypatch, visible, named):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    chosen, plan = settings(cuda_devices="1,3"), ProcessPlan(2, 1)
+    assert [engine_settings(chosen, plan, place).cuda_device for place in range(2)] == ["", ""]
+    wheels.add("onnxruntime-gpu")
+    assert [engine_settings(chosen, plan, place).cuda_device for place in range(2)] == named

@@ -120,3 +120,10 @@ def test_a_process_ends_when_its_parent_is_killed(is_stopped):
 
 def test_engines_give_way():
     assert run("limits.give_way(3)\nprint(os.nice(0))") == f"{min(19, os.nice(0) + 3)}\n"
+
+
+@pytest.mark.parametrize(("device", "seen"), [("2", "2"), ("", "5,6")])
+def test_cuda_shows_a_process_its_own_device_only(monkeypatch, device, seen):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6")
+    limits.see_device(device)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
