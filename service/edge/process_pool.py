@@ -94,7 +94,8 @@ class ProcessPool:
             await self._end_all()
             raise
         is_invariant = all(opened.is_batch_invariant for opened in found)
-        self.opened = msgspec.structs.replace(found[0], is_batch_invariant=is_invariant)
+        told = next((opened for opened in found if opened.choice.fallback), found[0])  # a device that failed, if any
+        self.opened = msgspec.structs.replace(told, is_batch_invariant=is_invariant)
         self._tasks = [asyncio.create_task(self._keep_running(place)) for place in range(len(self._links))]
         self._tasks.append(asyncio.create_task(self._watch()))
         return self.opened
@@ -227,13 +228,16 @@ class ProcessPool:
         assert self.opened is not None
         try:
             link = self._links[place] = self._start(place, self.opened.bundle_sha256)
-            await link.wait_opened(self._limits.start_s)
+            choice = (await link.wait_opened(self._limits.start_s)).choice
         except StartupError as error:
             self._links[place].end("not_started")
             await self._links[place].child.wait(EXIT_S)
             return str(error)
         fields = {"process": link.name, "pid": link.child.pid, "start_s": round(self._clock() - began_s, 3)}
         logs.event("engine_process_started", fields)
+        if choice.fallback:
+            fields = {"process": link.name, "provider": choice.provider, "requested": choice.requested}
+            logs.event("provider_fallback", {**fields, "reason": choice.reason}, level=logs.WARNING)
         return ""
 
     def _fail(self, link: EngineLink, error: RequestError) -> int:

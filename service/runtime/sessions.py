@@ -257,7 +257,7 @@ def _fix(problem: str) -> str:
     if "cudnn" in text:
         return "install cuDNN with pip install onnxruntime-gpu[cuda,cudnn]; recurrent layers need it"
     if any(sign in text for sign in ("out of memory", "available memory of", "failed to allocate")):
-        return "end other programs on the device, raise --cuda-memory-bytes"
+        return "end other programs on the device, or name another one with --cuda-devices"
     return "check driver, CUDA libraries and free memory"
 
 

@@ -20,6 +20,7 @@ from service.edge.process_pool import (
 from service.engine.engine import IDLE_TURN_S
 from service.engine_process.engine_process import BEAT_S
 from service.errors import DeadlineTooSoon, EngineUnavailable, Overloaded, ShuttingDown, StartupError, TenantLimit
+from service.execution_choice import ExecutionChoice
 from service.request import Caller, Finished, FinishReason, Priority, Timings
 from tests.engine_processes import DIGEST, FakeStart, opened, state
 from tests.engines import request
@@ -577,3 +578,26 @@ async def test_a_process_that_is_being_started_may_be_silent():
         one.links[0].dies()
         await asyncio.sleep(LIMITS.heartbeat_s + 5)
         assert one.links[1].end_reason is None
+
+
+FALLBACK = ExecutionChoice("CPUExecutionProvider", "auto", True, "CUDA error 700; fix: reset it", "fp32")
+
+
+@virtually
+async def test_a_restart_that_a_device_refuses_is_served_elsewhere_and_told(caplog):
+    on_cuda = ExecutionChoice("CUDAExecutionProvider", "auto", False, "", "fp16")
+    async with open_pool(opened(choice=on_cuda), opened(choice=FALLBACK), processes=1) as one:
+        one.links[0].dies()
+        await asyncio.sleep(0.1)
+        assert one.pool.is_ready
+        (told,) = fields_of(caplog, "provider_fallback")
+        assert (told["provider"], told["reason"]) == ("CPUExecutionProvider", "CUDA error 700; fix: reset it")
+
+
+@virtually
+@pytest.mark.parametrize("place", [0, 1])
+async def test_one_process_that_its_device_failed_shows_in_the_choice_of_the_model(place):
+    choices = [opened(), opened()]
+    choices[place] = opened(choice=FALLBACK)
+    async with open_pool(*choices) as one:
+        assert one.pool.opened.choice == FALLBACK
