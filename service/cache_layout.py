@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from export.manifest import WORD_MULTIPLE, StateSpec, capacity_for
+from export.manifest import WORD_MULTIPLE, Limits, StateSpec, capacity_for, largest_capacity
+
+SMALLEST_TIER, TIER_RATIO, MAX_TIERS = 64, 4, 3
 
 
 def shortlist_capacity_for(length: int) -> int:
@@ -45,11 +47,36 @@ class CacheShape(NamedTuple):
         )
 
 
+class Tier(NamedTuple):
+    """A pair of capacities: target and source positions of each row."""
+
+    target_len: int
+    source_len: int
+
+
+def tiers_for(limits: Limits) -> tuple[Tier, ...]:
+    """The capacities of caches on a device that captures decode steps, smallest first; the last holds every request.
+
+    Each tier of each number of rows is a captured step, so tiers are few. That costs memory, not time: attention reads
+    each row as far as it is filled.
+    """
+    tier = Tier(
+        largest_capacity(limits.max_target_len) if limits.max_target_len else 0,
+        capacity_for(limits.max_source_len) if limits.max_source_len else 0,
+    )
+    tiers = [tier]
+    while len(tiers) < MAX_TIERS and max(tier) > SMALLEST_TIER:
+        tier = Tier(*(min(size, max(SMALLEST_TIER, capacity_for(-(-size // TIER_RATIO)))) for size in tier))
+        tiers.insert(0, tier)
+    return tuple(tiers)
+
+
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
     """Bytes of a row's caches: for each target position, source position and shortlist entry, and once.
 
     stride_bytes: of states with one place for several target positions, as (positions, bytes of a place).
+    tiers: the only capacities, smallest first; empty: those of `capacity_for`.
     """
 
     target_bytes: int
@@ -57,9 +84,10 @@ class CacheLayout:
     row_bytes: int = 0
     stride_bytes: tuple[tuple[int, int], ...] = ()
     shortlist_bytes: int = 0
+    tiers: tuple[Tier, ...] = ()
 
     @classmethod
-    def of(cls, states: Iterable[StateSpec]) -> CacheLayout:
+    def of(cls, states: Iterable[StateSpec], tiers: tuple[Tier, ...] = ()) -> CacheLayout:
         """The layout of a variant's states."""
         totals, strides = Counter[str](), Counter[int]()
         for spec in states:
@@ -70,7 +98,14 @@ class CacheLayout:
             else:
                 totals[kind] += size
         own, theirs, words = totals.pop("self_kv", 0), totals.pop("cross_kv", 0), totals.pop("shortlist", 0)
-        return cls(own, theirs, sum(totals.values()), tuple(sorted(strides.items())), words)
+        return cls(own, theirs, sum(totals.values()), tuple(sorted(strides.items())), words, tiers)
+
+    def tier_for(self, target_len: int, source_len: int) -> Tier:
+        """The capacities that hold so many positions; the largest tier if none does."""
+        if not self.tiers:
+            return Tier(capacity_for(target_len), capacity_for(source_len))
+        fitting = (tier for tier in self.tiers if target_len <= tier.target_len and source_len <= tier.source_len)
+        return next(fitting, self.tiers[-1])
 
     def bytes_per(self, positions: int) -> int:
         """Bytes of so many target positions of one row."""
@@ -79,8 +114,8 @@ class CacheLayout:
 
     def bytes_for(self, rows: int, target_len: int, source_len: int, shortlist_len: int = 0, *, max_rows: int) -> int:
         """Bytes of the buffers for `rows` rows with the longest of these lengths: rectangles of rounded capacities."""
-        target = self.bytes_per(capacity_for(target_len))
-        source = self.source_bytes * capacity_for(source_len)
+        tier = self.tier_for(target_len, source_len)
+        target, source = self.bytes_per(tier.target_len), self.source_bytes * tier.source_len
         own = self.shortlist_bytes * shortlist_capacity_for(shortlist_len)
         return row_capacity_for(rows, max_rows) * (target + source + own + self.row_bytes)
 

@@ -21,6 +21,7 @@ from service.engine.pool import EnginePool
 from service.engine.prompt_lookup import DraftProposer
 from service.options import DecodingOptions
 from service.request import Finished, Request, TextDelta
+from service.runtime.cuda_memory import CudaMemory, CudaRuntime, CudaStream
 from service.step import DeviceLost, TurnOutput
 
 EOS = 2
@@ -508,11 +509,15 @@ async def ask(pool, *requests, within_s=120):
 
 
 class FakeCuda:
-    """The calls of the CUDA runtime that are made without ONNX Runtime, on main memory. lost: the error after which
-    every call fails. count: a number of devices, or -error. driver: 1000 * major + 10 * minor. free: bytes."""
+    """The CUDA runtime calls that are made without ONNX Runtime, on main memory; all take effect at once.
+
+    fail: the status that every call returns, until cudaGetLastError is asked. lost: that of a broken device. live:
+    buffers in use, by address. waits: for the stream so far. batches: of copies. count: a number of devices, or -error.
+    driver: 1000 * major + 10 * minor. free: bytes.
+    """
 
     def __init__(self, fail=0, *, lost=0, driver=13000, count=1, free=8 << 30):
-        self.fail, self.live, self.settled = fail, {}, 0
+        self.fail, self.live, self.waits, self.batches = fail, {}, 0, 0
         self.lost, self.driver, self.count, self.free = lost, driver, count, free
 
     def cudaDriverGetVersion(self, version):
@@ -531,7 +536,10 @@ class FakeCuda:
         error, self.fail = self.lost or self.fail, 0
         return error
 
-    def cudaMalloc(self, pointer, size):
+    def cudaDeviceSynchronize(self):
+        return self.lost
+
+    def _allocate(self, pointer, size):
         if self.fail:
             return self.fail
         buffer = ctypes.create_string_buffer(size.value)
@@ -539,12 +547,33 @@ class FakeCuda:
         self.live[pointer._obj.value] = buffer
         return 0
 
+    def cudaMalloc(self, pointer, size):
+        return self._allocate(pointer, size)
+
+    def cudaHostAlloc(self, pointer, size, flags):
+        return self._allocate(pointer, size)
+
     def cudaFree(self, pointer):
         del self.live[pointer.value]
         return 0
 
-    def cudaMemcpy2D(self, target, target_pitch, source, source_pitch, width, height, kind):
-        assert kind.value == 3, "device to device"
+    cudaFreeHost = cudaFree
+
+    def cudaStreamCreateWithFlags(self, stream, flags):
+        assert flags.value == 1, "does not wait for the default stream"
+        stream._obj.value = 0x5000
+        return self.fail
+
+    def cudaStreamDestroy(self, stream):
+        return 0
+
+    def cudaStreamSynchronize(self, stream):
+        assert stream.value == 0x5000
+        self.waits += 1
+        return self.fail
+
+    def cudaMemcpy2DAsync(self, target, target_pitch, source, source_pitch, width, height, kind, stream):
+        assert (kind.value, stream.value) == (3, 0x5000), "device to device, on the stream"
         if self.fail:
             return self.fail
         for line in range(height.value):
@@ -553,16 +582,29 @@ class FakeCuda:
             )
         return 0
 
-    def cudaMemcpy(self, target, source, size, kind):
+    def cudaMemcpyBatchAsync(self, targets, sources, sizes, count, attributes, first, attribute_count, stream):
+        assert (attribute_count.value, first._obj.value, stream.value) == (1, 0, 0x5000)
+        if self.fail:
+            return self.fail
+        self.batches += 1
+        arrays = [np.ctypeslib.as_array((ctypes.c_uint64 * count.value).from_address(at.value)).tolist()
+                  for at in (targets, sources, sizes)]  # fmt: skip
+        for target, source, size in zip(*arrays, strict=True):
+            ctypes.memmove(target, source, size)
+        return 0
+
+    def cudaMemcpyAsync(self, target, source, size, kind, stream):
         assert kind.value in (1, 2), "between host and device"
+        assert stream.value == 0x5000
         if self.fail:
             return self.fail
         ctypes.memmove(target.value, source.value, size.value)
         return 0
 
-    def cudaDeviceSynchronize(self):
-        self.settled += 1
-        return self.lost
+
+def cuda_memory(cuda=None):
+    """Memory of a device, by way of a FakeCuda."""
+    return CudaMemory(CudaStream(CudaRuntime(cuda or FakeCuda())))
 
 
 def bytes_of(block):

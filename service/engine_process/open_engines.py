@@ -162,10 +162,13 @@ def _check(model: OnnxModel, bundle: CheckedBundle, settings: EngineSettings, ch
     """Raises StartupError, and _CudaFailure for whatever fails on CUDA."""
     is_cpu = model.choice.provider == CPU
     try:
-        runners = [model.runner(max_rows=settings.max_rows) for _ in range(settings.engines if is_cpu else 1)]
-        _check_answers(model, runners[0])
         config = _engine_config(settings, settings.model_engines if is_cpu else 1)  # a device has memory of its own
         limit = config.scheduler.kv_cache_bytes
+        runners = [
+            model.runner(max_rows=settings.max_rows, kv_cache_bytes=limit, draft_tokens=settings.draft_tokens)
+            for _ in range(settings.engines if is_cpu else 1)
+        ]
+        _check_answers(model, runners[0])
         is_invariant = not checks_batches or is_batch_invariant(runners[0], bundle.manifest, kv_cache_bytes=limit)
     except Exception as error:  # what a device's libraries raise has no common class
         if model.choice.provider != CUDA:

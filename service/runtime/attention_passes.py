@@ -35,7 +35,6 @@ class AttentionPasses:
         for name, place in self._scratch.places():
             binding.read(name, place)
         self._scratch.store(row, length)
-        self._scratch.arena.memory.settle()
         binding.io.bind_output("cross_attention", "cpu")
         binding.run()
         weights_LBHTS: np.ndarray = binding.io.get_outputs()[0].numpy()

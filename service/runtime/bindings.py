@@ -50,23 +50,23 @@ class Arena:
 
 class Binding:
     """An IOBinding and the arrays in main memory that it reads, by input. They live as long as it does and may be
-    refilled for each run. runs: how often a decode step ran, counted where steps are captured."""
+    refilled for each run."""
 
     def __init__(self, session: Any, options: Any = None) -> None:
-        """options: the run options of a session that captures CUDA graphs."""
-        self.session, self.io = session, session.io_binding()
+        """options: run options, see `service.runtime.sessions.run_options`."""
+        self.session, self.io, self.options = session, session.io_binding(), options
         self.arrays: dict[str, np.ndarray] = {}
-        self.runs, self.options = 0, options
 
     def read_array(self, name: str, array: np.ndarray) -> None:
-        """Binds an array in main memory as an input. The CPU reads it in every run, other devices copy it now."""
+        """Binds an array in main memory as an input, which every run reads there. On other devices only inputs that
+        operators read in main memory can be bound so."""
         self.io.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         self.arrays[name] = array
 
-    def copy_arrays(self) -> None:
-        """Lets devices copy what the arrays hold now."""
-        for name, array in self.arrays.items():
-            self.read_array(name, array)
+    def upload(self, name: str, array: np.ndarray, memory: Memory) -> None:
+        """Binds an array in main memory as an input of the next run, and of no later one."""
+        self.io.bind_input(name, memory.device, 0, array.dtype, array.shape, memory.upload(array))
+        self.arrays[name] = array
 
     def read(self, name: str, place: Place) -> None:
         """Binds an input."""
@@ -83,26 +83,30 @@ class Binding:
 
 class BindingCache:
     """Bindings by key, at most MAX_BINDINGS. The key contains everything that determines shapes and offsets; addresses
-    are valid for one generation of the arena."""
+    are valid for one generation of each arena."""
 
-    def __init__(self, arena: Arena) -> None:
-        self._arena, self._generation = arena, arena.generation
+    def __init__(self, *arenas: Arena) -> None:
+        self._arenas = arenas
+        self._generations = self._current()
         self._bindings: dict[Hashable, Binding] = {}
+
+    def _current(self) -> list[int]:
+        return [arena.generation for arena in self._arenas]
 
     def __len__(self) -> int:
         return len(self._bindings)
 
     def get(self, key: Hashable) -> Binding | None:
         """The binding of this key, unless memory has moved since it was made."""
-        if self._generation != self._arena.generation:
+        if self._generations != (current := self._current()):
             self._bindings.clear()
-            self._generation = self._arena.generation
+            self._generations = current
             return None
         return self._bindings.get(key)
 
     def add(self, key: Hashable, binding: Binding) -> Binding:
         """Keeps a binding that was made after `get` found none."""
-        assert self._generation == self._arena.generation, "memory moved while a binding to it was made"
+        assert self._generations == self._current(), "memory moved while a binding to it was made"
         if len(self._bindings) >= MAX_BINDINGS:
             self._bindings.clear()
         self._bindings[key] = binding

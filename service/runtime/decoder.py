@@ -5,6 +5,7 @@ The plan (`service.step`) decides which tokens go into which rows.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from export.manifest import largest_capacity
+from service.cache_layout import row_capacity_for
 from service.runtime.batching import pad
 from service.runtime.bindings import Binding, BindingCache
+from service.runtime.fixed_caches import FixedCaches
 from service.runtime.kv_cache import CacheBuffers
 from service.runtime.model_sessions import ModelSessions
 from service.runtime.row_shortlist import RowShortlist
@@ -22,9 +25,8 @@ from service.runtime.step_inputs import RowInputs
 from service.runtime.step_outputs import LogitsBlocks
 from service.step import Draft, PrefillChunk, Scored, StepPlan, padded
 
-STEPS_UNTIL_CAPTURE, MAX_GRAPHS = 8, 64
-"""A step is captured as a CUDA graph after this many runs with the same rows and capacities; a runner captures at most
-MAX_GRAPHS, because ONNX Runtime frees none."""
+HOST_INPUTS = frozenset({"total_length", "total_slots"})
+"""Inputs of `decode` that operators read in main memory, on every device."""
 
 
 class Decoder:
@@ -52,8 +54,8 @@ class Decoder:
         self._steps = BindingCache(self._arena)
         longest = largest_capacity(model.manifest.limits.max_target_len) if "key_positions" in self._names else 0
         self._key_positions = np.arange(longest)
-        self._uncaptured = run_options(None) if model.choice.captures else None
-        self._graphs = 0  # number of captured steps
+        self._key_block = self._arena.allocate(self._key_positions.nbytes)
+        self._arena.memory.write(self._key_block, self._key_positions)
 
     def prefill(self, chunks: Sequence[PrefillChunk]) -> None:
         """Adds prompt tokens to the caches: one chunk, or first ones of one padded length in consecutive rows. Right
@@ -91,22 +93,21 @@ class Decoder:
     def step(self, plan: StepPlan) -> list[Scored]:
         """One decode step of all rows, and the extra greedy steps of a single row. Returns the inputs of the latter,
         with their scores. If the turn is ranked, each step writes a line of its own."""
-        rows, logits = len(plan.tokens), self._logits
+        rows, logits, is_host = len(plan.tokens), self._logits, self._arena.memory.device == "cpu"
         self._tokens[:rows] = plan.tokens
         self._starts[:rows] = plan.starts
         self._lengths[:rows] = [start + 1 for start in plan.starts]
-        self._arena.memory.settle()
         until_s = time.perf_counter() + plan.extra_greedy_s
         num_logits, shortlist = logits_rows(plan), self._shortlist if plan.shortlist_rows else None
-        binding = self._step(rows, 0, num_logits)
+        room = rows if is_host else self._pad(rows)
+        binding = self._step(room, 0, room if num_logits else 0)
         self._run(binding)
         extra: list[Scored] = []
         line = 0
         if shortlist is not None:
             shortlist.rank(rows, line)
-        while len(extra) < plan.extra_greedy_steps and time.perf_counter() < until_s:
-            if shortlist is None and self._arena.memory.device != "cpu":
-                logits.rank(line, rows)
+        # A device would have to be waited for after each, as it is after a turn.
+        while is_host and len(extra) < plan.extra_greedy_steps and time.perf_counter() < until_s:
             token, score = logits.most_likely(line) if shortlist is None else shortlist.most_likely(line)
             if token in self._eos_ids:
                 break
@@ -133,24 +134,37 @@ class Decoder:
             self._feed_total(binding, capacities.get("self_kv", 0))
         return binding
 
+    def _pad(self, rows: int) -> int:
+        """The rows of the captured step that has room for these; the others get harmless inputs."""
+        room = row_capacity_for(rows, self._caches.rows)
+        self._inputs.pad(rows, room)
+        return room
+
+    def capture(self) -> int:
+        """Captures the steps of all tiers and numbers of rows, so that none is captured while requests are served.
+        Returns their number. There must be no rows, and nothing that steps use may move afterwards."""
+        caches, captured = self._caches, 0
+        assert isinstance(caches, FixedCaches)
+        self._inputs.pad(0, caches.max_rows)
+        for tier, most in reversed(caches.most_rows.items()):
+            caches.use(tier)
+            rooms = {row_capacity_for(rows, most) for rows in range(1, most + 1)}
+            for rows, has_logits in itertools.product(sorted(rooms, reverse=True), {True, self._shortlist is None}):
+                binding = self._step(rows, 0, rows if has_logits else 0)
+                binding.options = run_options(next(self._model.graph_ids))
+                self._run(binding)
+                captured += 1
+        caches.clear()
+        return captured
+
     def _run(self, binding: Binding) -> None:
         """Runs a step with the inputs of its rows."""
         self._inputs.write()
-        if self._uncaptured is not None:
-            self._count(binding)
         binding.run()
-
-    def _count(self, binding: Binding) -> None:
-        """Captures a step that recurs: its bound memory stays in place, and its only input in main memory, the
-        capacity, stays the same."""
-        binding.runs += 1
-        if binding.runs == STEPS_UNTIL_CAPTURE and self._graphs < MAX_GRAPHS:
-            self._graphs += 1
-            binding.options = run_options(next(self._model.graph_ids))
 
     def _bind(self, first: int, rows: int, *, lines: tuple[int, int]) -> Binding:
         """A binding to the caches of rows [first, first + rows) and the outputs. lines: the first one, and how many."""
-        binding = Binding(self._session, self._uncaptured)
+        binding = Binding(self._session, self._model.run_options)
         for buffer in self._caches.buffers:
             if buffer.kind == "shortlist":
                 continue
@@ -166,13 +180,17 @@ class Decoder:
     def _feed_total(self, binding: Binding, total: int) -> None:
         """Binds the total length and what follows from it; graphs compute none of that."""
         self._feed(binding, "total_length", np.array(total, np.int32))
-        self._feed(binding, "key_positions", self._key_positions[:total])
+        if "key_positions" in self._names:
+            place = self._arena.place(self._key_block, 0, self._key_positions.dtype, (total,))
+            binding.read("key_positions", place)
         self._feed(binding, "total_slots", np.array(self._model.variant.slots(total), np.int32))
 
     def _feed(self, binding: Binding, name: str, array: np.ndarray) -> None:
-        """Binds an array in main memory, if `decode` has this input; other devices copy it now."""
-        if name in self._names:
+        """Lets the next run read an array, if `decode` has this input."""
+        if name in self._names and name in HOST_INPUTS:
             binding.read_array(name, array)
+        elif name in self._names:
+            binding.upload(name, array, self._arena.memory)
 
 
 def logits_rows(plan: StepPlan) -> int:

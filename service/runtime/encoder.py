@@ -26,7 +26,7 @@ class Encoder:
         self._session, self._scratch = session, scratch
         self._has_mask_positions = "places" in model.variant.graphs["encode"].inputs
         self._memory, self._source_lengths = scratch.arena.memory, rows["source_lengths"]
-        self._bindings = BindingCache(scratch.arena)
+        self._bindings, self._options = BindingCache(scratch.arena), model.run_options
 
     def encode(self, new_rows: Sequence[NewRow]) -> dict[int, EncoderOutput]:
         """Encodes the sources of one batch, the longest last, into their rows' caches. Returns the requested
@@ -39,13 +39,13 @@ class Encoder:
         binding.arrays["source"][:] = pad([new.source for new in new_rows], width)
         binding.arrays["source_lengths"][:] = self._source_lengths[rows] = [len(new.source) for new in new_rows]
         if self._memory.device != "cpu":
-            binding.copy_arrays()
+            for name, array in binding.arrays.items():
+                binding.upload(name, array, self._memory)
         binding.run()
         outputs = binding.io.get_outputs()[-len(wanted) :] if wanted else ()
         found = encoder_outputs_by_row(new_rows, dict(zip(wanted, (one.numpy() for one in outputs), strict=True)))
         for first, stop in contiguous_runs(rows):
             self._scratch.load(first, rows[first], rows=stop - first, length=len(new_rows[stop - 1].source))
-        self._memory.settle()
         return found
 
     def _binding(self, count: int, width: int, wanted: Sequence[str], positions: np.ndarray | None) -> Binding:
@@ -55,11 +55,11 @@ class Encoder:
         is_plain = not wanted and positions is None
         binding = self._bindings.get((count, width)) if is_plain else None
         if binding is None:
-            binding = Binding(self._session)
+            binding = Binding(self._session, self._options if not wanted else None)
             if positions is not None:
-                binding.read_array("places", positions)
-            binding.read_array("source", np.zeros((count, width), np.int64))
-            binding.read_array("source_lengths", np.zeros(count, np.int32))
+                self._read_array(binding, "places", positions)
+            self._read_array(binding, "source", np.zeros((count, width), np.int64))
+            self._read_array(binding, "source_lengths", np.zeros(count, np.int32))
             for name, place in self._scratch.places():
                 binding.write(name, place)
             for name in wanted:
@@ -67,3 +67,10 @@ class Encoder:
             if is_plain:
                 self._bindings.add((count, width), binding)
         return binding
+
+    def _read_array(self, binding: Binding, name: str, array: np.ndarray) -> None:
+        """Lets the graph read an array that is filled before each run: there, or where `encode` uploads it."""
+        if self._memory.device == "cpu":
+            binding.read_array(name, array)
+        else:
+            binding.arrays[name] = array

@@ -45,6 +45,10 @@ class CacheBuffer:
         """Drops all rows and their memory."""
         self._use(self.arena.allocate(0), 0, 0)
 
+    def forget(self) -> None:
+        """Drops all rows and keeps their memory."""
+        self._use(self.block, 0, 0)
+
     def _use(self, block: Block, rows: int, capacity: int) -> None:
         self.block, self.rows, self.capacity = block, rows, capacity
         self._region = Region(block, self.pitch_for(capacity), len(self.specs), block.size // len(self.specs))
@@ -157,12 +161,14 @@ class CacheBuffer:
 class StateBuffers:
     """Buffers of an engine's states: one for all states of the same kind, type and shape."""
 
-    def __init__(self, specs: Iterable[StateSpec], arena: Arena) -> None:
+    def __init__(self, specs: Iterable[StateSpec], arena: Arena, *, shortlists: Arena | None = None) -> None:
+        """shortlists: the arena of their buffers, if it is another one."""
         self.arena = arena
         alike: dict[tuple[object, ...], list[StateSpec]] = {}
         for spec in specs:
             alike.setdefault((spec.kind, spec.dtype, spec.shape, spec.stride), []).append(spec)
-        self.buffers = [CacheBuffer(group, arena) for group in alike.values()]
+        arenas: dict[str, Arena] = {} if shortlists is None else {"shortlist": shortlists}
+        self.buffers = [CacheBuffer(group, arenas.get(group[0].kind, arena)) for group in alike.values()]
 
     @property
     def size(self) -> int:
@@ -176,8 +182,10 @@ class CacheBuffers(StateBuffers):
     capacities: positions that each row has room for, by kind of state.
     """
 
-    def __init__(self, specs: Iterable[StateSpec], arena: Arena, *, max_rows: int) -> None:
-        super().__init__(specs, arena)
+    def __init__(
+        self, specs: Iterable[StateSpec], arena: Arena, *, max_rows: int, shortlists: Arena | None = None
+    ) -> None:
+        super().__init__(specs, arena, shortlists=shortlists)
         self.max_rows, self.rows = max_rows, 0
         self.capacities: dict[StateKind, int] = {}
 

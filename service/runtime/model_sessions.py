@@ -19,10 +19,11 @@ from typing import Any, Self
 
 from export.bundle import BundleError, verify_files
 from export.manifest import Manifest, Variant
-from service.cache_layout import CacheLayout
+from service.cache_layout import CacheLayout, tiers_for
 from service.engine_settings import Device, Precision
 from service.errors import StartupError
 from service.execution_choice import ExecutionChoice, single_engine_role
+from service.runtime.cuda_memory import CudaStream
 from service.runtime.sessions import (
     CPU,
     CheckCuda,
@@ -32,6 +33,7 @@ from service.runtime.sessions import (
     open_sessions,
     open_single_engine_sessions,
     providers_of,
+    run_options,
 )
 
 SINGLE_ENGINE_STEPS = 128
@@ -69,6 +71,7 @@ class ModelSessions:
 
     sessions, single_engine_sessions: by role; the latter are used in place of the former by a single busy engine.
     busy_engines: shared by all engines that use the same cores. graph_ids: of captured CUDA graphs, unique in a model.
+    stream: on which all of them compute on CUDA; run_options: of runs there that leave nothing in main memory.
     """
 
     def __init__(
@@ -77,14 +80,17 @@ class ModelSessions:
         choice: ExecutionChoice,
         sessions: Sessions,
         *,
+        stream: CudaStream | None = None,
         busy_engines: BusyEngines | None = None,
     ) -> None:
         self.manifest, self.choice, self.sessions = manifest, choice, sessions
         self.single_engine_sessions: Sessions = {}
         self.busy_engines = busy_engines or BusyEngines()
         self.graph_ids = itertools.count(1)
+        self.stream = stream
+        self.run_options = None if stream is None else run_options(None)
         self.variant: Variant = manifest.variant(choice.precision)
-        self.layout = CacheLayout.of(self.variant.states)
+        self.layout = CacheLayout.of(self.variant.states, tiers_for(manifest.limits) if stream is not None else ())
         self._claim, self._attention = threading.Lock(), threading.Lock()
         self._open_late: Callable[[], None] | None = None
         self._single_engine_steps = 0
@@ -114,7 +120,7 @@ class ModelSessions:
         single_engine_min_bytes: smallest graph for which that is done. single_engine_eagerly: open now, not on demand.
         available, open_graph, check_cuda: for tests; see `open_sessions`.
         """
-        choice, sessions = open_sessions(
+        choice, sessions, stream = open_sessions(
             path,
             manifest,
             device=device,
@@ -123,11 +129,11 @@ class ModelSessions:
             open_graph=open_graph,
             check_cuda=check_cuda,
         )
-        model = cls(manifest, choice, sessions, busy_engines=busy_engines)
+        model = cls(manifest, choice, sessions, stream=stream, busy_engines=busy_engines)
         if "attend" in model.variant.graphs:
             file = path / model.variant.graphs["attend"].file
             model._open_attention = partial(
-                open_graph or graph_opener(path, manifest), file, providers_of(choice.provider)
+                open_graph or graph_opener(path, manifest), file, providers_of(choice.provider, stream=stream)
             )
         graphs = model.variant.graphs
         is_large = manifest.graph_bytes(graphs[single_engine_role(graphs)]) >= single_engine_min_bytes

@@ -15,6 +15,7 @@ import numpy as np
 
 from service.runtime.bindings import Arena, Binding, BindingCache
 from service.runtime.kv_cache import CacheBuffers
+from service.runtime.memory import StoredArray
 from service.runtime.step_inputs import RowInputs
 from service.runtime.step_outputs import FLOAT, RANKED, OutputBlocks, top_k_for
 from service.step import NewRow
@@ -29,20 +30,30 @@ class RowShortlist(OutputBlocks):
     """
 
     def __init__(
-        self, project: Any, rank: Any, arena: Arena, rows: RowInputs, caches: CacheBuffers, vocab_size: int
+        self,
+        project: Any,
+        rank: Any,
+        arena: Arena,
+        rows: RowInputs,
+        caches: CacheBuffers,
+        vocab_size: int,
+        *,
+        captured: Arena | None = None,
+        options: Any = None,
     ) -> None:
-        """project, rank: the sessions of `project_shortlist` and `shortlist_logprobs`."""
-        self._project, self._rank = project, rank
+        """project, rank: the sessions of `project_shortlist` and `shortlist_logprobs`; options: of their runs."""
+        self._project, self._rank, self._options = project, rank, options
         self.caches, self._buffers = caches, caches.of_kind("shortlist")
         by_name = {spec.name: buffer for buffer in self._buffers for spec in buffer.specs}
         self._ids, width = by_name[IDS], int(by_name["word_weight"].spec.shape[1])
-        super().__init__(arena, {STATES: width, **dict.fromkeys(RANKED, 0), "normaliser": 1})
+        super().__init__(arena, {STATES: width, **dict.fromkeys(RANKED, 0), "normaliser": 1}, captured)
         self._rows, self._counts, self._vocab_size = rows, rows["word_counts"], vocab_size
         self._lines, self._shape = 0, (0, 0)  # lines, and entries and best tokens of each, that there is room for
         self._places = np.zeros(0, np.int32)
+        self._places_block = arena.allocate(0)
         self._top_k = np.zeros(1, np.int64)
-        self._rankings = BindingCache(arena)
-        self._projections = BindingCache(arena)
+        self._rankings = BindingCache(arena, self._captured)
+        self._projections = BindingCache(arena, self._captured)
 
     def fill(self, new: NewRow) -> None:
         """Computes the projection columns of a row into its caches; unused ones repeat token 0."""
@@ -52,15 +63,14 @@ class RowShortlist(OutputBlocks):
         key = new.row, len(self._places)
         binding = self._projections.get(key)
         if binding is None:
-            binding = self._projections.add(key, Binding(self._project))
-            binding.read_array("ids", np.zeros((1, len(self._places)), np.int64))
+            binding = self._projections.add(key, Binding(self._project, self._options))
+            binding.arrays["ids"] = np.zeros((1, len(self._places)), np.int64)
             for buffer in self._buffers:
                 for name, place in buffer.places(new.row, 1):
                     binding.write(name, place)
         ids = binding.arrays["ids"]
         ids[0, :count], ids[0, count:] = new.shortlist, 0
-        if self._memory.device != "cpu":
-            binding.copy_arrays()
+        binding.upload("ids", ids, self._memory)
         binding.run()
 
     def copy(self, source: int, target: int) -> None:
@@ -84,6 +94,9 @@ class RowShortlist(OutputBlocks):
             self._hold(name, lines)
         if width != len(self._places):
             self._places = np.arange(width, dtype=np.int32)
+            if self._places_block.size < self._places.nbytes:  # otherwise its first entries are the same
+                self._places_block = self._arena.allocate(self._places.nbytes)
+                self._memory.write(self._places_block, self._places)
         if top_k != self._top_k[0]:
             self._top_k = np.full(1, top_k, np.int64)
         self._lines = lines  # only once there is room: the allocation may fail
@@ -99,13 +112,13 @@ class RowShortlist(OutputBlocks):
         binding.run()
 
     def _ranking(self, rows: int, line: int) -> Binding:
-        binding = Binding(self._rank)
+        binding = Binding(self._rank, self._options)
         for buffer in self._buffers:
             for name, place in buffer.places(0, rows):
                 binding.read(name, place)
         binding.read(STATES, self._place(STATES, 0, rows))
         self._rows.bind(binding, rows, ("word_counts",))
-        binding.read_array("word_places", self._places)
+        binding.read("word_places", self._arena.place(self._places_block, 0, self._places.dtype, self._places.shape))
         binding.read_array("top_k", self._top_k)
         for name in RANKED:
             binding.write(name, self._place(name, line, rows))
@@ -113,7 +126,7 @@ class RowShortlist(OutputBlocks):
 
     def best(self, lines: int) -> tuple[list[list[int]], list[list[float]]]:
         """Ids and log-probabilities of the best tokens of each of the first lines; fewer where a shortlist is short."""
-        ids, logprobs = self._read("top_ids", 0, lines).tolist(), self._read("top_logprobs", 0, lines).tolist()
+        ids, logprobs = self._read_best(0, lines)
         for line, own in enumerate(logprobs):
             if own[-1] == -np.inf:
                 count = max(1, own.index(-np.inf))
@@ -129,4 +142,4 @@ class RowShortlist(OutputBlocks):
 
     def _shortlist_of(self, row: int, count: int) -> np.ndarray:
         offset = dict(self._ids.offsets(row))[IDS]
-        return self._memory.read(self._ids.block, offset, (count,), self._ids.dtype)
+        return self._memory.read(StoredArray(self._ids.block, offset, (count,), self._ids.dtype))[0]

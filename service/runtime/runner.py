@@ -7,6 +7,7 @@ are for.
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import NamedTuple
 
@@ -17,16 +18,20 @@ from service.encoder_request import EncoderOutput
 from service.runtime.attention_passes import AttentionPasses
 from service.runtime.batching import prefill_batches, source_batches
 from service.runtime.bindings import Arena
+from service.runtime.cuda_memory import CudaMemory
 from service.runtime.decoder import Decoder, logits_rows
 from service.runtime.encoder import Encoder
+from service.runtime.fixed_caches import FixedCaches
 from service.runtime.kv_cache import CacheBuffers, ParkedRows, PrefixStore, Scratch
-from service.runtime.memory import CudaMemory, HostMemory, Memory
+from service.runtime.memory import HostMemory, Memory
 from service.runtime.model_sessions import ModelSessions
 from service.runtime.row_shortlist import RowShortlist
-from service.runtime.sessions import CUDA, Sessions
+from service.runtime.sessions import Sessions
 from service.runtime.step_inputs import RowInputs
 from service.runtime.step_outputs import LogitsBlocks
 from service.step import Scored, StepOutput, StepPlan, TurnOutput
+
+log = logging.getLogger(__name__)
 
 NO_LINES: dict[int, range] = {}
 
@@ -38,10 +43,18 @@ occupy their cores for long."""
 class OnnxModel(ModelSessions):
     """The sessions of one bundle, and runners on them."""
 
-    def runner(self, *, max_rows: int) -> OnnxRunner:
-        """Caches and bindings for one engine."""
-        memory: Memory = CudaMemory.of_process() if self.choice.provider == CUDA else HostMemory()
-        return OnnxRunner(self, memory, max_rows=max_rows)
+    def runner(self, *, max_rows: int, kv_cache_bytes: int = 0, draft_tokens: int = 0) -> OnnxRunner:
+        """Caches and bindings for one engine. On CUDA, caches of `kv_cache_bytes` are allocated and all decode steps
+        captured now: a single engine can have a model there, and no other model may be in use.
+
+        kv_cache_bytes, draft_tokens: the most that plans will ask for; 0 bytes: one row of the largest size.
+        """
+        if self.stream is None:
+            return OnnxRunner(self, HostMemory(), max_rows=max_rows)
+        memory = CudaMemory(self.stream)
+        runner = OnnxRunner(self, memory, max_rows=max_rows, kv_cache_bytes=kv_cache_bytes, draft_tokens=draft_tokens)
+        runner.capture()
+        return runner
 
 
 class _Passes(NamedTuple):
@@ -55,22 +68,49 @@ class OnnxRunner:
     """One engine's rows, and the outputs of its last run, which stay in its memory. See `service.step.Runner` and
     `DeferredOutputs`; a run that raises leaves the rows undefined until `reset`."""
 
-    def __init__(self, model: ModelSessions, memory: Memory, *, max_rows: int) -> None:
+    def __init__(
+        self, model: ModelSessions, memory: Memory, *, max_rows: int, kv_cache_bytes: int = 0, draft_tokens: int = 0
+    ) -> None:
         self.limits: Limits = model.manifest.limits
         self.layout = model.layout
         self.eos_ids = model.manifest.tokens.ends
         self.max_rows = max_rows
         self.memory, self.model = memory, model
         arena = Arena(memory)
+        captured = Arena(memory) if model.layout.tiers else arena  # what captured steps use never moves
         self._caches = CacheBuffers(model.variant.states, arena, max_rows=max_rows)
+        if model.layout.tiers:
+            self._caches = FixedCaches(
+                model.variant.states,
+                captured,
+                layout=model.layout,
+                max_rows=max_rows,
+                max_bytes=kv_cache_bytes,
+                shortlists=arena,
+            )
         self._prefixes = PrefixStore(self._caches, Arena(memory))
         self._parked = ParkedRows(self._caches, Arena(memory))
-        self._inputs = RowInputs(arena, max_rows)
-        self._logits = LogitsBlocks(arena, self.limits.vocab_size, model.sessions.get("logprobs"))
+        self._inputs = RowInputs(captured, max_rows)
+        self._logits = LogitsBlocks(
+            arena,
+            self.limits.vocab_size,
+            model.sessions.get("logprobs"),
+            captured=captured,
+            options=model.run_options,
+        )
+        self._most_lines = max_rows * (draft_tokens + 2) if draft_tokens else max_rows
         self._shortlist: RowShortlist | None = None
         if "project_shortlist" in model.variant.graphs:
             sessions = model.sessions["project_shortlist"], model.sessions["shortlist_logprobs"]
-            self._shortlist = RowShortlist(*sessions, arena, self._inputs, self._caches, self.limits.vocab_size)
+            self._shortlist = RowShortlist(
+                *sessions,
+                arena,
+                self._inputs,
+                self._caches,
+                self.limits.vocab_size,
+                captured=captured,
+                options=model.run_options,
+            )
         # An arena of its own: bindings of the encoder outlive moves of the caches.
         self._scratch = Scratch(self._caches, Arena(memory))
         attention = AttentionPasses(model, self._scratch, self._inputs)
@@ -90,6 +130,15 @@ class OnnxRunner:
             decode, shortlist = sessions["decode"], self._shortlist
             decoder = Decoder(self.model, decode, self._caches, self._inputs, self._logits, shortlist)
         return _Passes(encoder, decoder)
+
+    def capture(self) -> None:
+        """Captures the decode steps of a device, where graphs allow that."""
+        decoder = self._shared.decoder
+        if decoder is not None and self.model.choice.captures:
+            self._logits.ensure(self._most_lines, 1)
+            if self._shortlist is not None:
+                self._shortlist.ensure(self.max_rows, 1)
+            log.info("captured %d decode steps", decoder.capture())
 
     def memory_bytes(self) -> dict[str, int]:
         """Bytes this engine has allocated, by kind. May be called from any thread."""
@@ -157,15 +206,12 @@ class OnnxRunner:
             self._make_room(plan, live=plan.rows_before)
             self._copy(plan)
         self._resume(plan)
-        self.memory.settle()
 
     def _park(self, plan: StepPlan) -> None:
         """Stores parked rows while they are where the last turn left them."""
         self._parked.keep(plan.slots)
         for parked in plan.parked:
             self._parked.store(parked)
-        if plan.parked:
-            self.memory.settle()
 
     def _resume(self, plan: StepPlan) -> None:
         for resumed in plan.resumed:
@@ -190,7 +236,7 @@ class OnnxRunner:
             lengths["shortlist"] = plan.max_shortlist_len
         self._caches.ensure(plan.rows, live=live, lengths=lengths, most=plan.allocation_shape)
         lines = len(plan.tokens) + sum([len(draft.tokens) for draft in plan.drafts])
-        if self._logits.must_rank(is_scored=plan.is_scored):
+        if self._logits.must_rank(is_scored=plan.is_scored) and self.memory.device == "cpu":
             lines += plan.extra_greedy_steps
         is_decoding = bool(lines or plan.prefill_chunks)
         lines = max(self._caches.rows, lines) if is_decoding else 0
@@ -210,7 +256,6 @@ class OnnxRunner:
                 self._shortlist.fill(new)
         for block in plan.prefix_loads:
             self._prefixes.load(block)
-        self.memory.settle()
         for chunks in prefill_batches(plan.prefill_chunks):
             assert decoder is not None
             decoder.prefill(chunks)

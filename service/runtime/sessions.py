@@ -9,9 +9,8 @@ import contextlib
 import io
 import logging
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnxruntime as ort
 
@@ -29,6 +28,7 @@ from service.errors import StartupError
 from service.execution_choice import LAZY_ROLES, ExecutionChoice, cpu_precision, single_engine_role
 from service.process_memory import give_back_memory
 from service.runtime.cuda_device import check_device, load_runtime
+from service.runtime.cuda_memory import CudaRuntime, CudaStream
 
 log = logging.getLogger(__name__)
 
@@ -53,25 +53,19 @@ node has a past and no present."""
 LEAST_CUDA = 13  # of those versions
 
 Sessions = dict[str, Any]  # by role
+
+
+class Opened(NamedTuple):
+    """The sessions of a bundle. stream: on which all of them compute, on CUDA."""
+
+    choice: ExecutionChoice
+    sessions: Sessions
+    stream: CudaStream | None = None
+
+
 Open = Callable[[Path, list[Any]], Any]
-CheckCuda = Callable[[int], None]
-"""Raises StartupError when CUDA cannot hold weights of so many bytes on this machine."""
-
-
-@dataclass(frozen=True)
-class CudaOptions:
-    """Where on CUDA a session runs.
-
-    device_id: as CUDA counts those that it sees. memory_limit_bytes: of the session's own arena, weights included,
-    beside caches and outputs; 0: none. stream: address of the `cudaStream_t` that it computes on; 0: one of its own.
-    """
-
-    device_id: int = 0
-    memory_limit_bytes: int = 0
-    stream: int = 0
-
-
-ANY_CUDA = CudaOptions()
+CheckCuda = Callable[[int], CudaRuntime]
+"""The CUDA runtime; raises StartupError when this machine cannot hold weights of so many bytes there."""
 
 
 def open_sessions(
@@ -83,7 +77,7 @@ def open_sessions(
     available: Sequence[str] | None = None,
     open_graph: Open | None = None,
     check_cuda: CheckCuda | None = None,
-) -> tuple[ExecutionChoice, Sessions]:
+) -> Opened:
     """Opens the graphs of a bundle whose files were verified. Raises StartupError.
 
     precision: of the CPU's graphs; `auto` takes the first of CPU_PRECISIONS that the bundle has. An explicit one
@@ -102,15 +96,15 @@ def open_sessions(
         )
     if device == "cuda" or (device == "auto" and precision == "auto" and CUDA in available):
         try:
-            sessions, captures = _open_cuda(path, manifest, available, open_graph, check_cuda)
-            return ExecutionChoice(CUDA, device, False, "", CUDA_PRECISION, captures), sessions
+            sessions, captures, stream = _open_cuda(path, manifest, available, open_graph, check_cuda)
+            return Opened(ExecutionChoice(CUDA, device, False, "", CUDA_PRECISION, captures), sessions, stream)
         except StartupError as error:
             if device == "cuda":
                 raise StartupError(f"device cuda is required, but {error}, or ask for device auto or cpu") from error
             reason = f"{error}, or ask for device cpu"
     taken, sessions = _open_cpu(path, manifest, precision, open_graph)
     give_back_memory()
-    return ExecutionChoice(CPU, device, bool(reason), reason, taken), sessions
+    return Opened(ExecutionChoice(CPU, device, bool(reason), reason, taken), sessions)
 
 
 def open_single_engine_sessions(path: Path, manifest: Manifest, choice: ExecutionChoice, *, threads: int) -> Sessions:
@@ -139,20 +133,20 @@ def available_providers() -> list[str]:
     return names
 
 
-def providers_of(provider: str, *, captures: bool = False, cuda: CudaOptions = ANY_CUDA) -> list[Any]:
-    """The providers argument of a session that runs on `provider`. captures: with CUDA graphs; see `run_options`."""
+def providers_of(provider: str, *, captures: bool = False, stream: CudaStream | None = None) -> list[Any]:
+    """The providers argument of a session that runs on `provider`.
+
+    captures: with CUDA graphs; see `run_options`. stream: on which CUDA computes; None: one of the session's own.
+    """
     if provider != CUDA:
         return [CPU]
     options = {
-        "device_id": str(cuda.device_id),
         "arena_extend_strategy": "kSameAsRequested",  # instead of doubling
         "sdpa_kernel": str(FLASH_AND_EFFICIENT_ATTENTION),
         "use_tf32": "0",  # which would round the factors of float32 products to 10 bits
     }
-    if cuda.memory_limit_bytes:
-        options["gpu_mem_limit"] = str(cuda.memory_limit_bytes)
-    if cuda.stream:
-        options["user_compute_stream"] = str(cuda.stream)
+    if stream is not None:
+        options["user_compute_stream"] = str(stream.handle)
     if captures:
         options["enable_cuda_graph"] = "1"
     return [(CUDA, options), CPU]
@@ -165,10 +159,11 @@ def session_config(providers: Sequence[Any]) -> dict[str, str]:
 
 
 def run_options(graph_id: int | None) -> Any:
-    """Run options of a session that captures CUDA graphs. With an id the first run is captured and later ones replay
-    it; None: an ordinary run."""
+    """Run options of a session on CUDA whose runs are put on its stream, and nothing waits for them. With an id the
+    first run is captured and later ones replay it; None: an ordinary run."""
     options = ort.RunOptions()
     options.add_run_config_entry("gpu_graph_id", "-1" if graph_id is None else str(graph_id))
+    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
     return options
 
 
@@ -202,14 +197,16 @@ def _open_session(graph: bytes, folder: Path, providers: list[Any], threads: int
     return session
 
 
-def check_cuda_of_machine(weight_bytes: int) -> None:
-    """Whether this ONNX Runtime can use a CUDA device of this machine, with weights of so many bytes. Raises
-    StartupError."""
+def check_cuda_of_machine(weight_bytes: int) -> CudaRuntime:
+    """The CUDA runtime of this process, if this ONNX Runtime can use a CUDA device of this machine with weights of so
+    many bytes. Raises StartupError."""
     check_version(ort.__version__)
     major = int(str(ort.cuda_version).partition(".")[0] or LEAST_CUDA)
     with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find, and `load_runtime` tells
         ort.preload_dlls()  # CUDA and cuDNN may be installed as wheels, where the dynamic linker does not search
-    check_device(load_runtime(major), cuda_major=major, weight_bytes=weight_bytes)
+    library = load_runtime(major)
+    check_device(library, cuda_major=major, weight_bytes=weight_bytes)
+    return CudaRuntime(library)
 
 
 def check_version(version: str) -> None:
@@ -224,8 +221,8 @@ def check_version(version: str) -> None:
 
 def _open_cuda(
     path: Path, manifest: Manifest, available: Sequence[str], open_graph: Open, check_cuda: CheckCuda
-) -> tuple[Sessions, bool]:
-    """Sessions on CUDA, and whether `decode` can be captured. Raises StartupError."""
+) -> tuple[Sessions, bool, CudaStream]:
+    """Sessions on CUDA, whether `decode` can be captured, and their stream. Raises StartupError."""
     if CUDA not in available:
         raise StartupError("this onnxruntime has no CUDA provider; fix: install onnxruntime-gpu instead of onnxruntime")
     if all(variant.precision != CUDA_PRECISION for variant in manifest.variants):
@@ -234,10 +231,12 @@ def _open_cuda(
             "fix: export it again with --precision fp32,fp16"
         )
     variant = manifest.variant(CUDA_PRECISION)
-    check_cuda(sum(manifest.graph_bytes(graph) for role, graph in variant.graphs.items() if role not in LAZY_ROLES))
+    weights = sum(manifest.graph_bytes(graph) for role, graph in variant.graphs.items() if role not in LAZY_ROLES)
+    runtime = check_cuda(weights)
     try:
-        sessions, obstacle = _open_capturing(path, variant, open_graph)
-        sessions |= _open_all(path, variant, providers_of(CUDA), open_graph, opened=sessions)
+        stream = CudaStream(runtime)
+        sessions, obstacle = _open_capturing(path, variant, stream, open_graph)
+        sessions |= _open_all(path, variant, providers_of(CUDA, stream=stream), open_graph, opened=sessions)
     except Exception as error:
         raise StartupError(f"the CUDA provider refused the graphs ({error}); fix: {_fix(str(error))}") from None
     # A provider whose libraries are missing is skipped with a log line: ask the session which one it has.
@@ -248,7 +247,7 @@ def _open_cuda(
         )
     if obstacle:
         log.warning("steps run without CUDA graphs: %s", obstacle)
-    return sessions, not obstacle
+    return sessions, not obstacle, stream
 
 
 def _fix(problem: str) -> str:
@@ -261,13 +260,13 @@ def _fix(problem: str) -> str:
     return "check driver, CUDA libraries and free memory"
 
 
-def _open_capturing(path: Path, variant: Variant, open_graph: Open) -> tuple[Sessions, str]:
+def _open_capturing(path: Path, variant: Variant, stream: CudaStream, open_graph: Open) -> tuple[Sessions, str]:
     """`decode` with CUDA graphs enabled; or why not, for example because a node has no CUDA kernel."""
     graph = variant.graphs.get("decode")
     if graph is None:
         return {}, "there is no decoder"
     try:
-        return {"decode": open_graph(path / graph.file, providers_of(CUDA, captures=True))}, ""
+        return {"decode": open_graph(path / graph.file, providers_of(CUDA, captures=True, stream=stream))}, ""
     except Exception as error:  # ONNX Runtime has no common error class
         return {}, str(error)
 

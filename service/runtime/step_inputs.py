@@ -43,6 +43,11 @@ class RowInputs:
     def __getitem__(self, name: str) -> np.ndarray:
         return self._arrays[name]
 
+    def pad(self, first: int, stop: int) -> None:
+        """Gives rows [first, stop) harmless inputs: token 0 at position 0, one source token."""
+        for name, value in (("tokens", 0), ("starts", 0), ("lengths", 1), ("source_lengths", 1), ("word_counts", 0)):
+            self._arrays[name][first:stop] = value
+
     def write(self) -> None:
         """Copies the filled arrays to the device."""
         if self._block is not None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from service.runtime.bindings import Arena, Binding, BindingCache, Place
-from service.runtime.memory import Block
+from service.runtime.memory import Block, StoredArray
 from service.step import Scored
 
 FEW_LINES = 8
@@ -25,6 +25,7 @@ in a cache any more, and the shorter way takes 40 microseconds where that for ma
 
 TOP_K_STEPS = (2, 4, 8, 16, 32, 64, 128)  # TopK is slower for one than for a few
 FLOAT: np.dtype[Any] = np.dtype(np.float32)
+CAPTURED = ("logits", "states")  # outputs of `decode`
 RANKED = ("logprobs", "normaliser", "top_logprobs", "top_ids")
 DTYPES = {"logits": FLOAT, "states": FLOAT, **dict.fromkeys(RANKED, FLOAT), "top_ids": np.dtype(np.int64)}
 
@@ -37,9 +38,13 @@ def top_k_for(wanted: int) -> int:
 class OutputBlocks:
     """Graph outputs by name, each a block of memory with lines of one width."""
 
-    def __init__(self, arena: Arena, widths: dict[str, int]) -> None:
-        self._arena, self._memory, self._widths = arena, arena.memory, widths
-        self._blocks: dict[str, Block] = {name: arena.allocate(0) for name in widths}
+    def __init__(self, arena: Arena, widths: dict[str, int], captured: Arena | None = None) -> None:
+        """captured: the arena of what captured steps write, if it is another one."""
+        self._arena, self._captured, self._memory, self._widths = arena, captured or arena, arena.memory, widths
+        self._blocks: dict[str, Block] = {name: self._arena_of(name).allocate(0) for name in widths}
+
+    def _arena_of(self, name: str) -> Arena:
+        return self._captured if name in CAPTURED else self._arena
 
     @property
     def size(self) -> int:
@@ -50,20 +55,29 @@ class OutputBlocks:
         """Makes a block large enough for `lines` lines."""
         size = lines * self._widths[name] * DTYPES[name].itemsize
         if self._blocks[name].size < size:
-            self._blocks[name] = self._arena.allocate(size)
+            self._blocks[name] = self._arena_of(name).allocate(size)
 
     def _place(self, name: str, first: int, lines: int) -> Place:
         width, dtype = self._widths[name], DTYPES[name]
         shape = (lines,) if name == "normaliser" else (lines, width)
-        return self._arena.place(self._blocks[name], first * width * dtype.itemsize, dtype, shape)
+        return self._arena_of(name).place(self._blocks[name], first * width * dtype.itemsize, dtype, shape)
 
     def _read(self, name: str, first: int, lines: int) -> np.ndarray:
+        return self._memory.read(self._stored(name, first, lines))[0]
+
+    def _stored(self, name: str, first: int, lines: int) -> StoredArray:
         width, dtype = self._widths[name], DTYPES[name]
-        return self._memory.read(self._blocks[name], first * width * dtype.itemsize, (lines, width), dtype)
+        return StoredArray(self._blocks[name], first * width * dtype.itemsize, (lines, width), dtype)
+
+    def _read_best(self, first: int, lines: int) -> tuple[list[list[int]], list[list[float]]]:
+        """Ids and log-probabilities of the best tokens that the graph found of these lines."""
+        ids, scores = self._memory.read(*(self._stored(name, first, lines) for name in ("top_ids", "top_logprobs")))
+        return ids.tolist(), scores.tolist()
 
     def most_likely(self, line: int) -> Scored:
         """The best token of one line that the graph ranked, and its log-probability."""
-        return int(self._read("top_ids", line, 1)[0, 0]), float(self._read("top_logprobs", line, 1)[0, 0])
+        ids, scores = self._read_best(line, 1)
+        return ids[0][0], scores[0][0]
 
     def logsumexp(self, row: int, line: int) -> float:
         """Log-sum-exp of the logits of a ranked line."""
@@ -77,15 +91,17 @@ class LogitsBlocks(OutputBlocks):
     of this turn have log-probabilities, or will have them.
     """
 
-    def __init__(self, arena: Arena, vocab_size: int, session: Any = None) -> None:
-        """session: of the graph `logprobs`."""
+    def __init__(
+        self, arena: Arena, vocab_size: int, session: Any = None, *, captured: Arena | None = None, options: Any = None
+    ) -> None:
+        """session: of the graph `logprobs`; options: of its runs."""
         widths = {"logits": vocab_size, "logprobs": vocab_size, "normaliser": 1, "top_ids": 0, "top_logprobs": 0}
-        super().__init__(arena, widths)
+        super().__init__(arena, widths, captured)
         self._lines = self._ranked_lines = 0  # that there is room for
         self.top_k = np.zeros(1, np.int64)
         self.is_ranked = False
         self._first_V: list[np.ndarray] = []  # the logits of the first few lines, where they can be read in place
-        self._session, self._rankings = session, BindingCache(arena)
+        self._session, self._options, self._rankings = session, options, BindingCache(arena, self._captured)
 
     def must_rank(self, *, is_scored: bool) -> bool:
         """Whether a turn needs the graph `logprobs`."""
@@ -120,7 +136,7 @@ class LogitsBlocks(OutputBlocks):
         key = first, lines, int(self.top_k[0])
         binding = self._rankings.get(key)
         if binding is None:
-            binding = self._rankings.add(key, Binding(self._session))
+            binding = self._rankings.add(key, Binding(self._session, self._options))
             self.bind_ranking(binding, first, lines)
         binding.run()
 
@@ -135,7 +151,7 @@ class LogitsBlocks(OutputBlocks):
         """Ids and log-probabilities of the best tokens of each of the first lines; of lines that are not ranked the
         best token and its logit."""
         if self.is_ranked and self.top_k[0]:
-            return self._read("top_ids", 0, lines).tolist(), self._read("top_logprobs", 0, lines).tolist()
+            return self._read_best(0, lines)
         if lines <= len(self._first_V):
             ids = [int(logits_V.argmax()) for logits_V in self._first_V[:lines]]
             scores = self._read("logprobs", 0, lines) if self.is_ranked else self._first_V

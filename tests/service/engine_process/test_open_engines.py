@@ -11,7 +11,7 @@ from service.engine_process.open_engines import open_engines
 from service.engine_settings import EngineSettings
 from service.errors import StartupError
 from service.processors import Processors
-from service.runtime.memory import CudaMemory
+from service.runtime.cuda_memory import CudaRuntime
 from service.runtime.runner import OnnxModel
 from service.runtime.sessions import CPU, CUDA, graph_opener
 from tests.fakes import FakeCuda
@@ -73,12 +73,11 @@ def half_bundle(exported):
 class FailingCuda:
     """CUDA whose sessions open, and whose runs fail with `error`. opened: a reference to each session."""
 
-    def __init__(self, path: Path, error: Exception, monkeypatch: pytest.MonkeyPatch):
+    def __init__(self, path: Path, error: Exception):
         self.runtime, self.error = FakeCuda(), error
         self.opened: list[weakref.ref[Any]] = []
         self.left_when_cpu_opened: list[Any] = []
         self._open = graph_opener(path, load_bundle(path))
-        monkeypatch.setattr(CudaMemory, "of_process", classmethod(lambda cls: cls(self.runtime)))
 
     def open_graph(self, file: Path, providers: list[Any]) -> Any:
         if providers == [CPU]:
@@ -91,7 +90,10 @@ class FailingCuda:
     @property
     def open_model(self) -> Any:
         return partial(
-            OnnxModel.open, available=[CUDA, CPU], open_graph=self.open_graph, check_cuda=lambda weight_bytes: None
+            OnnxModel.open,
+            available=[CUDA, CPU],
+            open_graph=self.open_graph,
+            check_cuda=lambda _: CudaRuntime(self.runtime),
         )
 
 
@@ -115,7 +117,7 @@ OUT_OF_MEMORY = RuntimeError("CUDA failure 2: out of memory")
 
 
 def test_auto_serves_on_the_cpu_when_the_first_answer_on_cuda_fails(half_bundle, monkeypatch):
-    cuda = FailingCuda(half_bundle, OUT_OF_MEMORY, monkeypatch)
+    cuda = FailingCuda(half_bundle, OUT_OF_MEMORY)
     opened = open_engines(half_bundle, EngineSettings(engines=2), open_model=cuda.open_model)
     choice = opened.choice
     assert (choice.provider, choice.requested, choice.fallback, choice.precision) == (CPU, "auto", True, "fp32")
@@ -127,7 +129,7 @@ def test_auto_serves_on_the_cpu_when_the_first_answer_on_cuda_fails(half_bundle,
 
 
 def test_nothing_of_cuda_is_left_when_the_cpu_takes_over(half_bundle, monkeypatch):
-    cuda = FailingCuda(half_bundle, OUT_OF_MEMORY, monkeypatch)
+    cuda = FailingCuda(half_bundle, OUT_OF_MEMORY)
     open_engines(half_bundle, EngineSettings(), open_model=cuda.open_model)
     assert cuda.opened
     assert cuda.left_when_cpu_opened == []
@@ -135,7 +137,7 @@ def test_nothing_of_cuda_is_left_when_the_cpu_takes_over(half_bundle, monkeypatc
 
 
 def test_cuda_required_refuses_when_the_first_answer_fails(half_bundle, monkeypatch):
-    cuda = FailingCuda(half_bundle, OUT_OF_MEMORY, monkeypatch)
+    cuda = FailingCuda(half_bundle, OUT_OF_MEMORY)
     with pytest.raises(
         StartupError, match=r"device cuda is required, but .*out of memory; fix: .* or ask for device auto or cpu"
     ):
@@ -144,7 +146,7 @@ def test_cuda_required_refuses_when_the_first_answer_fails(half_bundle, monkeypa
 
 @pytest.mark.parametrize("device", ["auto", "cuda"])
 def test_a_wrong_golden_decode_on_cuda_is_a_failed_answer(half_bundle, monkeypatch, device):
-    cuda = FailingCuda(half_bundle, StartupError("self-check failed: other tokens; fix: export again"), monkeypatch)
+    cuda = FailingCuda(half_bundle, StartupError("self-check failed: other tokens; fix: export again"))
     settings = EngineSettings(device=device)
     if device == "cuda":
         with pytest.raises(

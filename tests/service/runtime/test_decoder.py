@@ -9,20 +9,19 @@ import numpy as np
 import pytest
 
 from export.bundle import load_bundle
+from service.cache_layout import row_capacity_for
 from service.decoding.search import advance
 from service.engine.scheduler import Scheduler, SchedulerConfig
 from service.options import DecodingOptions
 from service.request import Request
-from service.runtime.decoder import MAX_GRAPHS
-from service.runtime.memory import CudaMemory
-from service.runtime.runner import OnnxModel, OnnxRunner
+from service.runtime.cuda_memory import CudaRuntime, CudaStream
+from service.runtime.runner import OnnxModel
 from service.runtime.sessions import CUDA
 from service.runtime.step_outputs import FEW_LINES
 from tests.fakes import EveryDraft, FakeCuda, RandomDrafts, bytes_at
 from tests.runner_requests import (
     SCORED,
     CountingSession,
-    alone,
     assert_same_bits,
     decode,
     logprobs_of,
@@ -236,42 +235,55 @@ class DeviceSession:
 
 
 def as_on_cuda(model):
-    """The model, its graphs on a device that is main memory under another name."""
+    """The model, its graphs on a device that is main memory under another name, and its session `decode`."""
     sessions = {role: DeviceSession(session) for role, session in model.sessions.items()}
     choice = replace(model.choice, provider=CUDA, captures=True)
-    return OnnxModel(model.manifest, choice, sessions), sessions["decode"]
+    stream = CudaStream(CudaRuntime(FakeCuda()))
+    return OnnxModel(model.manifest, choice, sessions, stream=stream), sessions["decode"]
 
 
-def test_replayed_steps_return_the_same_results(model, monkeypatch):
-    monkeypatch.setattr("service.runtime.decoder.STEPS_UNTIL_CAPTURE", 2)
+@pytest.mark.parametrize("max_rows", [1, 8])
+def test_replayed_steps_return_the_same_results(model, max_rows):
     requests = requests_for(model, 40, seed=3)
-    captured, decode = as_on_cuda(model)
-    runner = OnnxRunner(captured, CudaMemory(FakeCuda()), max_rows=8)
-    assert_same_bits(
-        logprobs_of(runner, requests, max_rows=8), logprobs_of(model.runner(max_rows=8), requests, max_rows=8)
-    )
-    launched = sum(count - 1 for number, count in decode.runs.items() if number != "-1")
-    assert launched > 50, "most steps are launches"
-    assert 0 < len(decode.captured) <= MAX_GRAPHS
+    device, session = as_on_cuda(model)
+    runner = device.runner(max_rows=max_rows, kv_cache_bytes=1 << 24)
+    captured = len(session.captured)
+    answers = logprobs_of(runner, requests, max_rows=max_rows)
+    assert_same_bits(answers, logprobs_of(model.runner(max_rows=max_rows), requests, max_rows=max_rows))
+    assert captured == len(session.captured) > 0, "all were captured before the first request"
+    uncaptured = session.runs.pop("-1", 0)
+    assert sum(session.runs.values()) > 50, "steps are launches"
+    assert uncaptured <= len(requests) * 3, "only prompts are not"
 
 
-def test_runners_do_not_share_captured_steps(model, monkeypatch):
-    monkeypatch.setattr("service.runtime.decoder.STEPS_UNTIL_CAPTURE", 1)
-    captured, decode = as_on_cuda(model)
-    requests = requests_for(model, 12, seed=4)
-    expected = alone(model, requests)
-    for _ in range(2):
-        runner = OnnxRunner(captured, CudaMemory(FakeCuda()), max_rows=1)
-        assert_same_bits(
-            {name: values for r in requests for name, values in logprobs_of(runner, [r]).items()}, expected
-        )
-    assert len(decode.captured) > 2
+def test_a_failed_turn_leaves_captured_steps_in_use(model):
+    device, session = as_on_cuda(model)
+    runner = device.runner(max_rows=4, kv_cache_bytes=1 << 24)
+    requests = requests_for(model, 6, seed=4)
+    expected = logprobs_of(runner, requests, max_rows=4)
+    captured = len(session.captured)
+    for top_k in (2, 30):  # more best tokens move the outputs of `logprobs`
+        runner.reset()
+        many = [replace(request, options=DecodingOptions(top_logprobs=top_k)) for request in requests]
+        logprobs_of(runner, many, max_rows=4)
+        assert_same_bits(logprobs_of(runner, requests, max_rows=4), expected)
+    launched = session.runs["-1"]
+    logprobs_of(runner, requests[:1], max_rows=4)
+    assert len(session.captured) == captured
+    assert session.runs["-1"] - launched <= 3
 
 
-def test_number_of_captured_steps_is_bounded(model, monkeypatch):
-    monkeypatch.setattr("service.runtime.decoder.STEPS_UNTIL_CAPTURE", 1)
-    monkeypatch.setattr("service.runtime.decoder.MAX_GRAPHS", 3)
-    captured, decode = as_on_cuda(model)
-    requests = requests_for(model, 20)
-    logprobs_of(OnnxRunner(captured, CudaMemory(FakeCuda()), max_rows=8), requests, max_rows=8)
-    assert len(decode.captured) == 3
+def test_rows_beyond_those_of_a_step_have_harmless_inputs(model):
+    """Whatever earlier rows left there: a longer source than the tier has room for would be read out of bounds."""
+    device, _ = as_on_cuda(model)
+    runner = device.runner(max_rows=8, kv_cache_bytes=1 << 24)
+    padded: list[tuple[int, ...]] = []
+
+    def check(plan, output):
+        rows = len(plan.step.tokens)
+        inputs = [runner._inputs[name][rows : row_capacity_for(rows, 8)] for name in ("starts", "source_lengths")]
+        padded.extend(zip(*(array.tolist() for array in inputs), strict=True))
+
+    decode(runner, requests_for(model, 13, seed=5), on_run=check, max_rows=8)
+    assert len(padded) > 8
+    assert set(padded) == {(0, 1)}

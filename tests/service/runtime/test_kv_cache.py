@@ -9,12 +9,12 @@ from export.manifest import StateKind, capacity_for
 from service.cache_layout import CacheShape
 from service.runtime.bindings import Arena
 from service.runtime.kv_cache import CacheBuffer, CacheBuffers, Scratch
-from service.runtime.memory import CudaMemory, HostMemory
+from service.runtime.memory import HostMemory
 from service.step import Copy
 from tests.cache_states import CROSS, RECURRENT, SELF, STRIDED, WORDS
-from tests.fakes import FakeCuda, bytes_of
+from tests.fakes import bytes_of, cuda_memory
 
-memories = pytest.mark.parametrize("make", [HostMemory, lambda: CudaMemory(FakeCuda())], ids=["host", "cuda"])
+memories = pytest.mark.parametrize("make", [HostMemory, cuda_memory], ids=["host", "cuda"])
 
 
 def array(buffer, rows=None, state=0):

@@ -12,18 +12,20 @@ from service.errors import StartupError
 from service.execution_choice import LAZY_ROLES
 from service.runtime import sessions
 from service.runtime.cuda_device import check_device
-from service.runtime.memory import CudaMemory
+from service.runtime.cuda_memory import CudaRuntime, CudaStream
 from service.runtime.runner import OnnxModel
-from service.runtime.sessions import CPU, CUDA, CudaOptions, providers_of, session_config
-from tests.fakes import FakeCuda
+from service.runtime.sessions import CPU, CUDA, providers_of, session_config
+from tests.fakes import FakeCuda, RecordingSession
 
 
 def has_room(weight_bytes):
     """A machine on which CUDA works."""
+    return CudaRuntime(FakeCuda())
 
 
-class FakeSession:
+class FakeSession(RecordingSession):
     def __init__(self, providers):
+        super().__init__()
         self.providers = providers
 
     def get_providers(self):
@@ -163,37 +165,36 @@ def test_a_graph_that_cannot_be_opened_is_a_startup_error(tmp_path, manifest):
         OnnxModel.open(tmp_path, manifest, device="cpu")
 
 
-def on_cuda(manifest, monkeypatch, open_graph):
-    monkeypatch.setattr(CudaMemory, "of_process", classmethod(lambda cls: cls(FakeCuda())))
+def on_cuda(manifest, open_graph):
     return OnnxModel.open(
         Path("bundle"), manifest, device="cuda", available=[CUDA], open_graph=open_graph, check_cuda=has_room
     )
 
 
-def test_a_runner_on_cuda_has_its_buffers_there(manifest, monkeypatch):
-    model = on_cuda(with_precisions(manifest, "fp16"), monkeypatch, lambda file, providers: FakeSession([CUDA, CPU]))
+def test_a_runner_on_cuda_has_its_buffers_there(manifest):
+    model = on_cuda(with_precisions(manifest, "fp16"), lambda file, providers: FakeSession([CUDA, CPU]))
     assert model.runner(max_rows=2).memory.device == "cuda"
 
 
-def test_of_the_graphs_on_cuda_only_steps_are_captured(manifest, monkeypatch):
+def test_of_the_graphs_on_cuda_only_steps_are_captured(manifest):
     asked = {}
 
     def open_graph(file, providers):
         asked[file.stem] = providers[0][1].get("enable_cuda_graph")
         return FakeSession([CUDA, CPU])
 
-    model = on_cuda(with_precisions(manifest, "fp16"), monkeypatch, open_graph)
+    model = on_cuda(with_precisions(manifest, "fp16"), open_graph)
     assert model.choice.captures
     assert asked == {role: "1" if role == "decode" else None for role in model.sessions}
 
 
-def test_graph_that_cannot_be_captured_runs_uncaptured(manifest, monkeypatch, caplog):
+def test_graph_that_cannot_be_captured_runs_uncaptured(manifest, caplog):
     def open_graph(file, providers):
         if "enable_cuda_graph" in providers[0][1]:
             raise RuntimeError("not all nodes are on the device")
         return FakeSession([CUDA, CPU])
 
-    model = on_cuda(with_precisions(manifest, "fp16"), monkeypatch, open_graph)
+    model = on_cuda(with_precisions(manifest, "fp16"), open_graph)
     assert (model.choice.provider, model.choice.captures) == (CUDA, False)
     assert set(model.sessions) == set(model.variant.graphs) - set(LAZY_ROLES)
     assert "steps run without CUDA graphs: not all nodes are on the device" in caplog.text
@@ -203,16 +204,15 @@ def test_sessions_on_cuda_build_no_plan_per_shape_and_round_no_factors():
     (name, options), rest = providers_of(CUDA)
     assert (name, rest) == (CUDA, CPU)
     assert options == {
-        "device_id": "0",
         "arena_extend_strategy": "kSameAsRequested",
         "sdpa_kernel": "3",
         "use_tf32": "0",
     }
 
 
-def test_a_session_gets_its_device_its_share_of_the_memory_and_its_stream():
-    options = providers_of(CUDA, captures=True, cuda=CudaOptions(1, memory_limit_bytes=1 << 30, stream=0xA0))[0][1]
-    wanted = {"device_id": "1", "gpu_mem_limit": "1073741824", "user_compute_stream": "160", "enable_cuda_graph": "1"}
+def test_a_session_computes_on_the_stream_of_its_model():
+    options = providers_of(CUDA, captures=True, stream=CudaStream(CudaRuntime(FakeCuda())))[0][1]
+    wanted = {"user_compute_stream": str(0x5000), "enable_cuda_graph": "1"}
     assert wanted.items() <= options.items()
 
 

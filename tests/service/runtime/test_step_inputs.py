@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 
 from service.runtime.bindings import Arena, Binding
-from service.runtime.memory import CudaMemory, HostMemory
+from service.runtime.memory import HostMemory
 from service.runtime.step_inputs import RowInputs
-from tests.fakes import FakeCuda, RecordingSession, array_at
+from tests.fakes import RecordingSession, array_at, cuda_memory
 
 
-@pytest.mark.parametrize("memory", [HostMemory(), CudaMemory(FakeCuda())], ids=["host", "cuda"])
+@pytest.mark.parametrize("memory", [HostMemory(), cuda_memory()], ids=["host", "cuda"])
 def test_what_is_filled_in_later_is_read_where_it_was_bound(memory):
     inputs, binding = RowInputs(Arena(memory), 5), Binding(RecordingSession())
     inputs.bind(binding, 3, {"tokens", "lengths", "positions"})

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from service.runtime.bindings import Arena, Binding
-from service.runtime.memory import CudaMemory, HostMemory
+from service.runtime.memory import HostMemory
 from service.runtime.step_outputs import FEW_LINES, LogitsBlocks, top_k_for
-from tests.fakes import FakeCuda, RecordingSession, array_at
+from tests.fakes import RecordingSession, array_at, cuda_memory
 
 WORDS = 40
 
@@ -44,7 +44,7 @@ def test_top_k_is_rounded_up(wanted, asked):
     assert top_k_for(wanted) == asked
 
 
-@pytest.mark.parametrize("memory", [HostMemory(), CudaMemory(FakeCuda())], ids=["host", "cuda"])
+@pytest.mark.parametrize("memory", [HostMemory(), cuda_memory()], ids=["host", "cuda"])
 @pytest.mark.parametrize("top_k", [1, 3, 8])
 def test_turn_returns_the_best_tokens_and_whole_distributions(memory, top_k):
     outputs, _, logprobs_RV = filled(memory, 3, top_k)
@@ -59,7 +59,7 @@ def test_turn_returns_the_best_tokens_and_whole_distributions(memory, top_k):
 
 def test_one_token_is_left_to_numpy_in_main_memory_and_to_the_graph_on_a_device():
     assert filled(HostMemory(), 2, 1)[0].top_k.tolist() == [0]
-    assert filled(CudaMemory(FakeCuda()), 2, 1)[0].top_k.tolist() == [2]
+    assert filled(cuda_memory(), 2, 1)[0].top_k.tolist() == [2]
 
 
 def test_there_are_never_more_best_tokens_than_words():
@@ -90,7 +90,7 @@ def test_nan_is_reported_without_scores_too(rows):
 
 
 def test_on_a_device_all_rows_are_ranked():
-    outputs, _, logprobs_RV = filled(CudaMemory(FakeCuda()), 3, 1, is_scored=False)
+    outputs, _, logprobs_RV = filled(cuda_memory(), 3, 1, is_scored=False)
     top_ids, top_logprobs = outputs.best(3)
     best = [outputs.most_likely(row) for row in range(3)]
     assert [(ids[0], scores[0]) for ids, scores in zip(top_ids, top_logprobs, strict=True)] == best

@@ -1,0 +1,238 @@
+"""Memory of a CUDA device, and the stream on which everything of a model runs there.
+
+The CUDA runtime is called through ctypes, so that no further package is needed. All sessions of a model compute on one
+stream of our own (`CudaStream`), and all copies are put on it too: hence each operation sees what earlier ones did, and
+nothing has to wait, except for values that the host reads. Host memory that takes part in a copy is pinned, because
+only such copies are asynchronous in order (CUDA Runtime API, "API synchronization behavior").
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from service.runtime.memory import ALIGNMENT, Block, Region, RowCopy, StoredArray
+from service.step import DeviceLost
+
+HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE = 1, 2, 3  # cudaMemcpyKind
+NON_BLOCKING = 1  # cudaStreamNonBlocking
+IN_STREAM_ORDER = (ctypes.c_int * 6)(1)  # cudaMemcpyAttributes: cudaMemcpySrcAccessOrderStream, no hints, no flags
+STAGING_BYTES = 1 << 20
+
+
+class CudaError(RuntimeError):
+    """A call of the CUDA runtime failed. status: its cudaError_t."""
+
+    def __init__(self, what: str, status: int) -> None:
+        super().__init__(f"{what} failed with CUDA error {status}")
+        self.status = status
+
+
+class CudaRuntime:
+    """The functions of the CUDA runtime library, of CUDA 13: earlier ones have another cudaMemcpyBatchAsync."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+
+    def call(self, name: str, *arguments: Any, size: int | None = None) -> None:
+        """Calls a function. Raises CudaError. size: bytes concerned, for the message."""
+        status = self.status(name, *arguments)
+        if status:
+            raise CudaError(name if size is None else f"{name} of {size} bytes", status)
+
+    def status(self, name: str, *arguments: Any) -> int:
+        """Calls a function and returns its cudaError_t."""
+        status: int = getattr(self._library, name)(*arguments)
+        return status
+
+
+class CudaStream:
+    """A stream that does not wait for others, and that others do not wait for; destroyed with the last reference.
+
+    handle: cudaStream_t, as ONNX Runtime takes it.
+    """
+
+    def __init__(self, runtime: CudaRuntime) -> None:
+        self.runtime, stream = runtime, ctypes.c_void_p()
+        self.handle = 0
+        runtime.call("cudaStreamCreateWithFlags", ctypes.byref(stream), ctypes.c_uint(NON_BLOCKING))
+        self.handle = stream.value or 0
+
+    @property
+    def argument(self) -> ctypes.c_void_p:
+        """The stream as a function of the runtime takes it."""
+        return ctypes.c_void_p(self.handle)
+
+    def wait(self) -> None:
+        """Blocks until the device has done everything that was put on the stream. Raises CudaError."""
+        self.runtime.call("cudaStreamSynchronize", self.argument)
+
+    def __del__(self) -> None:
+        if self.handle:
+            self.runtime.status("cudaStreamDestroy", self.argument)
+
+
+class CudaBlock:
+    """Contiguous bytes in the memory of the current device, freed with the last reference. size: bytes."""
+
+    def __init__(self, stream: CudaStream, size: int) -> None:
+        self._stream, self.size, self.address = stream, size, 0
+        pointer = ctypes.c_void_p()
+        if size:
+            stream.runtime.call("cudaMalloc", ctypes.byref(pointer), ctypes.c_size_t(size), size=size)
+            self.address = pointer.value or 0
+
+    def __del__(self) -> None:
+        if self.address:
+            runtime = self._stream.runtime
+            runtime.status("cudaStreamSynchronize", self._stream.argument)  # what was put on it may use the block
+            runtime.status("cudaFree", ctypes.c_void_p(self.address))
+
+
+class _Pinned:
+    """Page-locked bytes in main memory."""
+
+    def __init__(self, runtime: CudaRuntime, size: int) -> None:
+        self._runtime, self.address = runtime, 0
+        pointer = ctypes.c_void_p()
+        runtime.call("cudaHostAlloc", ctypes.byref(pointer), ctypes.c_size_t(size), ctypes.c_uint(0), size=size)
+        self.address = pointer.value or 0
+        self.bytes = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(self.address))
+
+    def __del__(self) -> None:
+        if self.address:
+            self._runtime.status("cudaFreeHost", ctypes.c_void_p(self.address))
+
+
+class _Staging:
+    """Pinned memory and as much on the device, handed out from the beginning after each wait for the stream: copies
+    that were put on the stream may still read it until then."""
+
+    def __init__(self, stream: CudaStream, size: int) -> None:
+        self._stream, self._used, self.size = stream, 0, size
+        self.pinned, self.device = _Pinned(stream.runtime, size), CudaBlock(stream, size)
+
+    def take(self, size: int) -> int:
+        """The offset of `size` free bytes, waiting for the stream if there are none."""
+        size = -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
+        if self._used + size > self.size:
+            self.wait()
+            if size > self.size:
+                self.size = 1 << (size - 1).bit_length()
+                self.pinned, self.device = _Pinned(self._stream.runtime, self.size), CudaBlock(self._stream, self.size)
+        offset, self._used = self._used, self._used + size
+        return offset
+
+    def wait(self) -> None:
+        """Waits for the stream; then all of the memory is free."""
+        self._stream.wait()
+        self._used = 0
+
+
+class CudaMemory:
+    """Memory of the current device, used in the order of a stream. See `service.runtime.memory.Memory`: only `read`
+    waits."""
+
+    device = "cuda"
+
+    def __init__(self, stream: CudaStream) -> None:
+        self.stream, self._runtime = stream, stream.runtime
+        self._staging = _Staging(stream, STAGING_BYTES)
+
+    def allocate(self, size: int) -> CudaBlock:
+        return CudaBlock(self.stream, size)
+
+    def copy(self, target: Region, source: Region, *, width: int, height: int) -> None:
+        for part in range(target.parts if width and height else 0):
+            self._runtime.call(
+                "cudaMemcpy2DAsync",
+                ctypes.c_void_p(target.block.address + target.offset + part * target.stride),
+                ctypes.c_size_t(target.pitch),
+                ctypes.c_void_p(source.block.address + source.offset + part * source.stride),
+                ctypes.c_size_t(source.pitch),
+                ctypes.c_size_t(width),
+                ctypes.c_size_t(height),
+                ctypes.c_int(DEVICE_TO_DEVICE),
+                self.stream.argument,
+                size=height * width,
+            )
+
+    def copy_rows(self, rows: Region, copies: Sequence[RowCopy], *, height: int, unit: int) -> None:
+        """One call for all lines of all rows and parts."""
+        copies_C4 = np.array([copy for copy in copies if copy[2] < copy[3]], np.uint64)
+        if not len(copies_C4) or not height:
+            return
+        lines_PH = (np.arange(rows.parts) * rows.stride)[:, None] + np.arange(height) * rows.pitch
+        base_PH1 = (lines_PH + rows.block.address + rows.offset).astype(np.uint64)[:, :, None]
+        sources_C, targets_C, starts_C, stops_C = copies_C4.T
+        first_C = starts_C * np.uint64(unit)
+        pitch = np.uint64(height * rows.pitch)
+        sources = (base_PH1 + (sources_C * pitch + first_C)).ravel()
+        targets = (base_PH1 + (targets_C * pitch + first_C)).ravel()
+        sizes = np.broadcast_to((stops_C - starts_C) * np.uint64(unit), (*lines_PH.shape, len(copies_C4))).ravel()
+        self._runtime.call(
+            "cudaMemcpyBatchAsync",
+            *[ctypes.c_void_p(array.ctypes.data) for array in (targets, sources, sizes)],
+            ctypes.c_size_t(len(sizes)),
+            ctypes.byref(IN_STREAM_ORDER),
+            ctypes.byref(ctypes.c_size_t(0)),
+            ctypes.c_size_t(1),
+            self.stream.argument,
+            size=int(sizes.sum()),
+        )
+
+    def read(self, *arrays: StoredArray) -> list[np.ndarray]:
+        """One wait for all arrays."""
+        sizes = [int(np.prod(stored.shape, dtype=np.int64)) * stored.dtype.itemsize for stored in arrays]
+        ends = np.cumsum([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes])
+        first = self._staging.take(int(ends[-1]))
+        offsets = [first, *(first + int(end) for end in ends[:-1])]
+        for stored, size, offset in zip(arrays, sizes, offsets, strict=True):
+            source = stored.block.address + stored.offset
+            self._transfer(self._staging.pinned.address + offset, source, size, DEVICE_TO_HOST)
+        self._staging.wait()
+        pinned = self._staging.pinned.bytes
+        return [
+            np.frombuffer(pinned[offset : offset + size].tobytes(), stored.dtype).reshape(stored.shape)
+            for stored, size, offset in zip(arrays, sizes, offsets, strict=True)
+        ]
+
+    def write(self, block: Block, values: np.ndarray) -> None:
+        assert values.nbytes <= block.size, (values.nbytes, block.size)
+        offset = self._stage(values)
+        self._transfer(block.address, self._staging.pinned.address + offset, values.nbytes, HOST_TO_DEVICE)
+
+    def upload(self, values: np.ndarray) -> int:
+        offset = self._stage(values)
+        address = self._staging.device.address + offset
+        self._transfer(address, self._staging.pinned.address + offset, values.nbytes, HOST_TO_DEVICE)
+        return address
+
+    def check_device(self) -> None:
+        # An illegal address, a failed launch or an uncorrectable memory error makes every later call of the process
+        # fail. Other errors, such as out of memory, are reported once.
+        self._runtime.status("cudaGetLastError")
+        status = self._runtime.status("cudaDeviceSynchronize") or self._runtime.status("cudaGetLastError")
+        if status:
+            raise DeviceLost(f"the CUDA device fails for good with CUDA error {status}")
+
+    def _stage(self, values: np.ndarray) -> int:
+        offset = self._staging.take(values.nbytes)
+        flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        self._staging.pinned.bytes[offset : offset + values.nbytes] = flat
+        return offset
+
+    def _transfer(self, target: int, source: int, size: int, kind: int) -> None:
+        if size:
+            self._runtime.call(
+                "cudaMemcpyAsync",
+                ctypes.c_void_p(target),
+                ctypes.c_void_p(source),
+                ctypes.c_size_t(size),
+                ctypes.c_int(kind),
+                self.stream.argument,
+                size=size,
+            )
