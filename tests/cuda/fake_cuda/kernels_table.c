@@ -1,0 +1,6 @@
+/* The table of emulated kernels. */
+#include "kernels.h"
+
+const struct kernel KERNELS[] = {
+    {0},
+};
