@@ -2,7 +2,7 @@
 
 `fake_cuda/` stands in for the CUDA runtime and cuBLAS, so that the shipped CUDA provider of ONNX Runtime runs on a
 machine without a GPU. `make fake-cuda` fetches the wheels. Whatever uses the fake runs in a process of its own: the
-provider's onnxruntime takes the place of the installed one, and the dynamic linker must find the libraries at the start.
+provider's onnxruntime takes the place of the installed one, and the dynamic linker must find the libraries first.
 """
 
 import ctypes
@@ -109,7 +109,7 @@ class FakeCuda:
         self.library.fake_cuda_counts.restype = ctypes.c_size_t
 
     def counts(self, kind: str = "") -> dict[str, int]:
-        """Counters by name, those whose names begin with the words `kind`: "launches", "blocking", "copies cudaMemcpy"."""
+        """Counters by name, those whose names begin with the words `kind`: "launches", "blocking cudaFree"."""
         size = self.library.fake_cuda_counts(None, ctypes.c_size_t(0))
         text = ctypes.create_string_buffer(size)
         self.library.fake_cuda_counts(text, ctypes.c_size_t(size))

@@ -1,4 +1,4 @@
-"""The fake CUDA does the worst that CUDA's documentation permits: it executes late, and refuses what captures prohibit."""
+"""The fake CUDA does the worst that CUDA permits: it executes late, and refuses what captures prohibit."""
 
 import json
 
