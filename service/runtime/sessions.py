@@ -23,6 +23,7 @@ from export.manifest import (
     Manifest,
     Variant,
 )
+from export.onnx_reader import read_model
 from service.engine_settings import Device, Precision
 from service.errors import StartupError
 from service.execution_choice import LAZY_ROLES, ExecutionChoice, cpu_precision, single_engine_role
@@ -51,6 +52,9 @@ LEAST_FOR_CUDA = (1, 31)
 """Earlier versions end the process with a segmentation fault at the first step of a model with cross-attention, whose
 node has a past and no present."""
 LEAST_CUDA = 13  # of those versions
+
+WAITING_OPERATORS = {"NonZero", "LSTM", "GRU", "RNN"}
+"""NonZero has an output whose size the device computes; recurrent operators copy lengths to main memory."""
 
 Sessions = dict[str, Any]  # by role
 
@@ -183,7 +187,9 @@ def graph_opener(
 
 
 def _open_session(graph: bytes, folder: Path, providers: list[Any], threads: int, config: Mapping[str, str]) -> Any:
-    """folder: of the graph's weights."""
+    """folder: of the graph's weights. Raises ValueError when a graph to capture cannot be."""
+    if providers[0] != CPU and "enable_cuda_graph" in providers[0][1]:
+        check_capturable(graph)
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, SESSION_OPTIMIZATION)
@@ -195,6 +201,14 @@ def _open_session(graph: bytes, folder: Path, providers: list[Any], threads: int
     session = ort.InferenceSession(graph, options, providers=providers, enable_fallback=0)
     session.disable_fallback()
     return session
+
+
+def check_capturable(graph: bytes) -> None:
+    """Raises ValueError for a graph with an operator that waits for the device, which ONNX Runtime does not refuse to
+    capture."""
+    found = {node["op_type"] for node in read_model(graph)["graph"]["node"]} & WAITING_OPERATORS
+    if found:
+        raise ValueError(f"{', '.join(sorted(found))} computes on the device what the host must know")
 
 
 def check_cuda_of_machine(weight_bytes: int) -> CudaRuntime:

@@ -112,13 +112,13 @@ def opened(file: Path, *, captures: bool) -> tuple[Any, str, str]:
     """The session as the service opens it, or None, with its verbose log and why it cannot be opened."""
     import onnxruntime as ort
 
-    from export.manifest import SESSION_CONFIG, SESSION_THREADS
+    from export.manifest import SESSION_THREADS
     from service.runtime import sessions
 
     class Verbose(ort.InferenceSession):  # type: ignore[misc]
-        def __init__(self, graph, options, providers):
+        def __init__(self, graph, options, **more):
             options.log_severity_level = 0
-            super().__init__(graph, options, providers=providers)
+            super().__init__(graph, options, **more)
 
     quiet, stderr = ort.InferenceSession, os.dup(2)
     with tempfile.TemporaryFile() as log:
@@ -126,10 +126,9 @@ def opened(file: Path, *, captures: bool) -> tuple[Any, str, str]:
         ort.InferenceSession = Verbose
         try:
             providers = sessions.providers_of(sessions.CUDA, captures=captures)
-            session, error = (
-                sessions._open_session(file.read_bytes(), file.parent, providers, SESSION_THREADS, SESSION_CONFIG),
-                "",
-            )
+            config = sessions.session_config(providers)
+            session = sessions._open_session(file.read_bytes(), file.parent, providers, SESSION_THREADS, config)
+            error = ""
         except Exception as refused:
             session, error = None, str(refused)
         finally:
