@@ -59,6 +59,7 @@ from export.manifest import FORMAT_VERSION, MANIFEST, MANIFEST_DIGEST, FileDiges
 from export.manifest_fields import SchemaError, shown
 from export.manifest_migration import MIGRATIONS, migrated
 from export.manifest_parser import parse_json, parse_manifest, parse_shortlist
+from export.onnx_reader import read_model
 from model.atomic_write import Disk, digest_of_file, new_directory, recover
 
 MAX_MANIFEST_BYTES = 4 << 20  # a typical manifest has about 20 kB
@@ -205,6 +206,11 @@ def read_graph(path: Path, manifest: Manifest, name: str) -> bytes:
     path = Path(path)
     with directory(path) as root, _open_checked(root, name, path, manifest.files[name]) as stream:
         return _checked_graph(stream, path / name, manifest, name)
+
+
+def operators_of(graph: bytes) -> set[str]:
+    """Return the types of the operators in a graph that was checked."""
+    return {node["op_type"] for node in read_model(graph)["graph"]["node"]}
 
 
 def _checked_graph(stream: io.BufferedReader, file: Path, manifest: Manifest, name: str) -> bytes:

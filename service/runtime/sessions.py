@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import onnxruntime as ort
 
-from export.bundle import read_graph
+from export.bundle import operators_of, read_graph
 from export.manifest import (
     SESSION_CONFIG,
     SESSION_MEM_PATTERN,
@@ -23,7 +23,6 @@ from export.manifest import (
     Manifest,
     Variant,
 )
-from export.onnx_reader import read_model
 from service.engine_settings import Device, Precision
 from service.errors import StartupError
 from service.execution_choice import LAZY_ROLES, ExecutionChoice, cpu_precision, single_engine_role
@@ -206,8 +205,7 @@ def _open_session(graph: bytes, folder: Path, providers: list[Any], threads: int
 def check_capturable(graph: bytes) -> None:
     """Raises ValueError for a graph with an operator that waits for the device, which ONNX Runtime does not refuse to
     capture."""
-    found = {node["op_type"] for node in read_model(graph)["graph"]["node"]} & WAITING_OPERATORS
-    if found:
+    if found := operators_of(graph) & WAITING_OPERATORS:
         raise ValueError(f"{', '.join(sorted(found))} computes on the device what the host must know")
 
 

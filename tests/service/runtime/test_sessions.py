@@ -16,6 +16,7 @@ from service.runtime.cuda_memory import CudaRuntime, CudaStream
 from service.runtime.runner import OnnxModel
 from service.runtime.sessions import CPU, CUDA, providers_of, session_config
 from tests.fakes import FakeCuda, RecordingSession
+from tests.tiny import tiny_config, tiny_model
 
 
 def has_room(weight_bytes):
@@ -274,3 +275,11 @@ def test_without_the_cuda_libraries_the_machine_has_no_cuda(monkeypatch, capsys)
     with pytest.raises(StartupError, match=r"libraries of onnxruntime-gpu are missing \(libcudart.so.99: .* fix: inst"):
         sessions.check_cuda_of_machine(1)
     assert capsys.readouterr().out == ""
+
+
+def test_a_step_that_waits_for_the_device_is_not_captured(exported):
+    """ONNX Runtime would accept it."""
+    path = exported(tiny_model(tiny_config("decoder", num_experts=2)))
+    graph = (path / load_bundle(path).variants[0].graphs["decode"].file).read_bytes()
+    with pytest.raises(ValueError, match="NonZero computes on the device what the host must know"):
+        sessions.check_capturable(graph)
