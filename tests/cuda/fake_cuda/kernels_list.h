@@ -1,0 +1,67 @@
+/* Every emulated kernel: a part of its mangled name, the function that emulates it, and the bytes of each argument. The first
+   entry whose name occurs in a launch's counts. To be included with a macro KERNEL. */
+/* Element by element: kernels_elementwise.c */
+KERNEL("_UnaryElementWiseI", emulate_unary, 8, 8, 4, 8)
+KERNEL("_BinaryElementWiseSimpleI", emulate_binary_simple, 8, 8, 8, 1, 4)
+KERNEL("_BinaryElementWiseI", emulate_binary_broadcast, 4, 72, 8, 72, 8, 100, 8, 8, 4)
+KERNEL("_BinaryElementWiseRhsPerChannelBatch1I", emulate_binary_channel, 8, 8, 12, 8, 1, 4)
+KERNEL("_BinaryElementWiseRhsPerChannelBatchNI", emulate_binary_channels, 8, 8, 12, 12, 8, 1, 4)
+KERNEL("_TenaryElementWiseSimpleI", emulate_where_simple, 8, 8, 8, 8, 4)
+KERNEL("_TenaryElementWiseI", emulate_where, 8, 72, 8, 72, 8, 72, 8, 100, 8, 4)
+KERNEL("BiasGeluKernelI", emulate_bias_gelu, 8, 8, 8, 8)
+KERNEL("FastGeluKernelIf", emulate_fast_gelu_float, 4, 4, 4, 4, 4, 8, 8, 8)
+KERNEL("FastGeluKernelI6__half", emulate_fast_gelu_half, 2, 2, 2, 4, 4, 8, 8, 8)
+KERNEL("FastGeluKernel2I", emulate_fast_gelu_half_pairs, 4, 4, 4, 4, 4, 8, 8, 8)
+
+/* Moved elements: kernels_layout.c */
+KERNEL("_GatherKernelI", emulate_gather, 8, 8, 12, 12, 8, 8, 8, 8, 4)
+KERNEL("OffsetCalculatorFor2DI", emulate_gather_elements_2d, 8, 8, 8, 8, 8, 52, 1, 4)
+KERNEL("_GatherScatterElementsKernelI", emulate_gather_elements, 8, 8, 8, 8, 8, 176, 1, 4)
+KERNEL("_ComputeSliceOffsetsKernelI", emulate_slice_offsets, 8, 72, 8, 8, 8, 8, 72, 8, 8)
+KERNEL("_GatherNDKernelI", emulate_gather_nd, 8, 8, 8, 8, 8)
+KERNEL("_SplitSmallInnerKernelI", emulate_split_rows, 40, 8, 40, 8, 4)
+KERNEL("_SplitKernelSameSplitDimI", emulate_split_same, 12, 12, 12, 4, 8, 264, 4)
+KERNEL("_ConcatKernelSameConcatDimI", emulate_concat_same, 12, 12, 12, 8, 264, 4)
+KERNEL("_SliceKernelI", emulate_slice, 72, 72, 72, 100, 8, 8, 4)
+KERNEL("Transpose3DKernelI", emulate_transpose_3d, 8, 8, 8, 8, 8)
+KERNEL("transposeNoOverlap", emulate_transpose_matrix, 8, 8, 4, 4)
+KERNEL("Transpose4DKernelParallelizeMultipleElementsPerThreadInInnermostDimI", emulate_transpose_4d_vectors, 72, 8, 72, 8, 8, 4)
+KERNEL("Transpose4DKernelParallelizeOneElementPerThread", emulate_transpose_4d, 72, 8, 72, 8, 8, 8, 4)
+KERNEL("15TransposeKernelI", emulate_transpose, 4, 72, 8, 100, 8, 4)
+KERNEL("12ExpandKernelI", emulate_expand, 4, 4, 8, 8, 100, 72)
+KERNEL("ExpandKernel2DI", emulate_expand_2d, 4, 8, 8, 12, 4, 4)
+KERNEL("_FillFromDataPtrKernelI", emulate_fill_from_pointer, 8, 8, 4)
+KERNEL("BroadcastBiasKernelIfiLb0E", emulate_broadcast_bias, 8, 8, 8, 12, 4, 4, 4)
+KERNEL("BroadcastBiasKernelI6__halfiLb0E", emulate_broadcast_bias, 8, 8, 8, 12, 4, 4, 2)
+KERNEL("RangeKernelIl", emulate_range, 8, 8, 8, 8)
+KERNEL("RangeKernelId", emulate_range, 8, 8, 8, 8)
+KERNEL("RangeKernelIi", emulate_range, 4, 4, 8, 8)
+KERNEL("RangeKernelIf", emulate_range, 4, 4, 8, 8)
+KERNEL("_TensorScatterKernelI", emulate_tensor_scatter, 8, 8, 8, 8, 8, 8, 8, 8, 8)
+
+/* Normalised rows: kernels_normalisation.c */
+KERNEL("cuApplyLayerNormI6__halff", emulate_layer_norm, 8, 8, 8, 8, 4, 4, 4, 8, 8, 4, 8, 8, 8)
+KERNEL("cuApplyLayerNormIff", emulate_layer_norm, 8, 8, 8, 8, 4, 4, 4, 8, 8, 4, 8, 8, 8)
+KERNEL("SkipLayerNormKernelI", emulate_skip_layer_norm, 8, 8, 8, 8, 8, 8, 8, 4, 4, 4)
+KERNEL("SkipLayerNormKernelSmallI", emulate_skip_layer_norm, 8, 8, 8, 8, 8, 8, 8, 4, 4, 4)
+KERNEL("softmax_warp_forwardI", emulate_softmax_warp, 8, 8, 4, 4, 4)
+KERNEL("softmax_warp_forward_resource_efficientI", emulate_softmax_warp, 8, 8, 4, 4, 4)
+KERNEL("softmax_block_forwardI", emulate_softmax_block, 8, 8, 4, 4, 4)
+
+/* Attention over caches: kernels_attention.c */
+KERNEL("GetSequenceLengths", emulate_sequence_lengths, 8, 8, 8, 8, 8, 8, 8, 4, 4, 1, 4, 4, 4)
+KERNEL("ConvertNonpadKvSeqlenToFlashSeqlensKKernel", emulate_nonpad_lengths, 8, 8, 4, 4)
+KERNEL("UnpackRoPEAppendI6__half", emulate_append_to_cache, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 4, 4, 4, 4, 4, 4, 8, 8, 8, 8, 4, 8, 1,
+       1, 1, 8, 8, 4)
+KERNEL("flash_fwd_splitkv_combine_kernel", emulate_flash_combine, 440)
+KERNEL("flash_fwd_splitkv_kernel", emulate_flash, 440)
+KERNEL("flash_fwd_kernel", emulate_flash, 440)
+KERNEL("_fp1610kernel_mha", emulate_xqa, 4, 4, 4, 8, 8, 8, 40, 4, 8, 8, 8, 8)
+
+/* The best of a row: kernels_selection.c */
+KERNEL("BitonicTopKIf", emulate_bitonic_top_k, 8, 8, 8, 72, 8, 4, 8, 8, 8, 8, 8, 8, 4, 4)
+KERNEL("BitonicTopKI6__half", emulate_bitonic_top_k, 8, 8, 8, 72, 8, 4, 8, 8, 8, 8, 8, 8, 2, 2)
+KERNEL("RadixTopKIf", emulate_radix_top_k, 8, 8, 8, 72, 8, 4, 8, 8, 8, 8, 8, 4, 4)
+KERNEL("RadixTopKI6__half", emulate_radix_top_k, 8, 8, 8, 72, 8, 4, 8, 8, 8, 8, 8, 2, 2)
+KERNEL("smallk_topk11PartialTopKI", emulate_partial_top_k, 8, 8, 8, 8, 8, 4)
+KERNEL("smallk_topk9FinalTopKI", emulate_final_top_k, 8, 8, 8, 8, 8, 8, 4)
