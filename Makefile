@@ -60,6 +60,7 @@ fake-cuda: $(FAKE_CUDA)/.installed  ## fetch what tests/cuda needs: the CUDA pro
 $(FAKE_CUDA)/.installed: requirements/fake-cuda.txt | $(STAMP)
 	@rm -rf $(FAKE_CUDA)
 	@$(PIP) --no-deps --require-hashes --target $(FAKE_CUDA) -r requirements/fake-cuda.txt
+	@rm -r $(FAKE_CUDA)/nvidia/cu13/lib  # onnxruntime.preload_dlls would load the real runtime
 	@touch $@
 
 .PHONY: cuda-test

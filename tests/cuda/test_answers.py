@@ -1,0 +1,31 @@
+"""The shipped CUDA provider decodes whole answers that are those of the CPU, on emulated kernels."""
+
+import json
+
+import pytest
+
+from tests.cuda import fake
+from tests.tiny import tiny_config, tiny_model
+
+WIDE = {"d_model": 128, "num_heads": 2, "d_ff": 256}  # a head size that XQA has: 64
+MODELS = {  # architecture, shape, and a seed of the requests: of some others two answers are equally good in float16
+    "translation, head size 8": ("encoder_decoder", {}, 1),
+    "translation, head size 64": ("encoder_decoder", WIDE, 1),
+    "generation, sinusoidal": ("decoder", WIDE, 2),
+    "generation, window": ("decoder", {**WIDE, "sliding_window": 16}, 1),
+}
+LARGEST_DIFFERENCE = 0.05
+"""Of a log-probability: float16 on CUDA, float32 on the CPU."""
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_answers_are_those_of_the_cpu(fake_cuda, exported, name):
+    architecture, shape, seed = MODELS[name]
+    bundle = exported(tiny_model(tiny_config(architecture, **shape)), precisions=("fp32", "fp16"))
+    # Eager: what is tested is what kernels compute, not what waits for them.
+    printed = fake.run_python(fake_cuda, "-m", "tests.cuda.answers", str(bundle), str(seed), EAGER=1)
+    found = json.loads(printed)
+    assert not found["not emulated"]
+    for search, answers in found["answers"].items():
+        assert answers["same"] == answers["requests"], (search, answers)
+        assert answers["difference"] < LARGEST_DIFFERENCE, (search, answers)
