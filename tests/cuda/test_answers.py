@@ -1,6 +1,7 @@
 """The shipped CUDA provider decodes whole answers that are those of the CPU, on emulated kernels."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -8,11 +9,23 @@ from tests.cuda import fake
 from tests.tiny import tiny_config, tiny_model
 
 WIDE = {"d_model": 128, "num_heads": 2, "d_ff": 256}  # a head size that XQA has: 64
-MODELS = {  # architecture, shape, and a seed of the requests: of some others two answers are equally good in float16
+LLAMA = {
+    **WIDE,
+    "num_heads": 4,
+    "positions": "rotary",
+    "norm": "rms",
+    "bias": False,
+    "gated": True,
+    "activation": "silu",
+}
+# Architecture, shape, a seed of the requests and perhaps of the model: with some seeds two answers are equally good.
+MODELS: dict[str, Any] = {
     "translation, head size 8": ("encoder_decoder", {}, 1),
     "translation, head size 64": ("encoder_decoder", WIDE, 1),
     "generation, sinusoidal": ("decoder", WIDE, 2),
     "generation, window": ("decoder", {**WIDE, "sliding_window": 16}, 1),
+    "generation, llama, head size 32": ("decoder", LLAMA, 1),
+    "generation, llama with groups, head size 64": ("decoder", {**LLAMA, "num_kv_heads": 2, "head_dim": 64}, 5, 7),
 }
 LARGEST_DIFFERENCE = 0.05
 """Of a log-probability: float16 on CUDA, float32 on the CPU."""
@@ -20,8 +33,8 @@ LARGEST_DIFFERENCE = 0.05
 
 @pytest.mark.parametrize("name", MODELS)
 def test_answers_are_those_of_the_cpu(fake_cuda, exported, name):
-    architecture, shape, seed = MODELS[name]
-    bundle = exported(tiny_model(tiny_config(architecture, **shape)), precisions=("fp32", "fp16"))
+    architecture, shape, seed, *model_seed = MODELS[name]
+    bundle = exported(tiny_model(tiny_config(architecture, **shape), *model_seed), precisions=("fp32", "fp16"))
     # Eager: what is tested is what kernels compute, not what waits for them.
     printed = fake.run_python(fake_cuda, "-m", "tests.cuda.answers", str(bundle), str(seed), EAGER=1)
     found = json.loads(printed)
