@@ -564,9 +564,6 @@ class FakeCuda:
         stream._obj.value = 0x5000
         return self.fail
 
-    def cudaStreamDestroy(self, stream):
-        return 0
-
     def cudaStreamSynchronize(self, stream):
         assert stream.value == 0x5000
         self.waits += 1

@@ -50,16 +50,16 @@ class CudaRuntime:
 
 
 class CudaStream:
-    """A stream that does not wait for others, and that others do not wait for; destroyed with the last reference.
+    """A stream that does not wait for others, and that others do not wait for. It is never destroyed, as sessions end
+    at any time and use it then.
 
     handle: cudaStream_t, as ONNX Runtime takes it.
     """
 
     def __init__(self, runtime: CudaRuntime) -> None:
         self.runtime, stream = runtime, ctypes.c_void_p()
-        self.handle = 0
         runtime.call("cudaStreamCreateWithFlags", ctypes.byref(stream), ctypes.c_uint(NON_BLOCKING))
-        self.handle = stream.value or 0
+        self.handle: int = stream.value or 0
 
     @property
     def argument(self) -> ctypes.c_void_p:
@@ -69,10 +69,6 @@ class CudaStream:
     def wait(self) -> None:
         """Blocks until the device has done everything that was put on the stream. Raises CudaError."""
         self.runtime.call("cudaStreamSynchronize", self.argument)
-
-    def __del__(self) -> None:
-        if self.handle:
-            self.runtime.status("cudaStreamDestroy", self.argument)
 
 
 class CudaBlock:

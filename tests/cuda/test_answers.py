@@ -6,18 +6,9 @@ from typing import Any
 import pytest
 
 from tests.cuda import fake
+from tests.cuda.shapes import LLAMA, WIDE
 from tests.tiny import tiny_config, tiny_model
 
-WIDE = {"d_model": 128, "num_heads": 2, "d_ff": 256}  # a head size that XQA has: 64
-LLAMA = {
-    **WIDE,
-    "num_heads": 4,
-    "positions": "rotary",
-    "norm": "rms",
-    "bias": False,
-    "gated": True,
-    "activation": "silu",
-}
 # Architecture, shape, a seed of the requests and perhaps of the model: with some seeds two answers are equally good.
 MODELS: dict[str, Any] = {
     "translation, head size 8": ("encoder_decoder", {}, 1),
@@ -35,8 +26,7 @@ LARGEST_DIFFERENCE = 0.05
 def test_answers_are_those_of_the_cpu(fake_cuda, exported, name):
     architecture, shape, seed, *model_seed = MODELS[name]
     bundle = exported(tiny_model(tiny_config(architecture, **shape), *model_seed), precisions=("fp32", "fp16"))
-    # Eager: what is tested is what kernels compute, not what waits for them.
-    printed = fake.run_python(fake_cuda, "-m", "tests.cuda.answers", str(bundle), str(seed), EAGER=1)
+    printed = fake.run_python(fake_cuda, "-m", "tests.cuda.answers", str(bundle), str(seed))
     found = json.loads(printed)
     assert not found["not emulated"]
     for search, answers in found["answers"].items():
