@@ -28,12 +28,12 @@ class FixedCaches(CacheBuffers):
         *,
         layout: CacheLayout,
         max_rows: int,
-        max_bytes: int,
+        max_bytes: int | None,
         shortlists: Arena,
     ) -> None:
         """arena: of captured steps; shortlists: of their buffers. Raises what the memory does when it has too little.
 
-        max_bytes: of all caches; more where a single row of the largest tier needs more.
+        max_bytes: of all caches, but at least one row of the largest tier; None: all rows of it.
         """
         super().__init__(specs, arena, max_rows=max_rows, shortlists=shortlists)
         self._fixed = [buffer for buffer in self.buffers if buffer.kind != "shortlist"]
@@ -80,8 +80,10 @@ class FixedCaches(CacheBuffers):
                 buffer.resize(room, capacity, live=live)
 
 
-def _rows_within(layout: CacheLayout, tier: Tier, max_rows: int, max_bytes: int) -> int:
+def _rows_within(layout: CacheLayout, tier: Tier, max_rows: int, max_bytes: int | None) -> int:
     """The most rows of a tier within so many bytes, as buffers are sized; at least one."""
+    if max_bytes is None:
+        return max_rows
     rooms = sorted({row_capacity_for(rows, max_rows) for rows in range(1, max_rows + 1)})
     fitting = [rows for rows in rooms if layout.bytes_for(rows, *tier, max_rows=max_rows) <= max_bytes]
     return max(fitting, default=1)

@@ -43,11 +43,11 @@ occupy their cores for long."""
 class OnnxModel(ModelSessions):
     """The sessions of one bundle, and runners on them."""
 
-    def runner(self, *, max_rows: int, kv_cache_bytes: int = 0, draft_tokens: int = 0) -> OnnxRunner:
+    def runner(self, *, max_rows: int, kv_cache_bytes: int | None = None, draft_tokens: int = 0) -> OnnxRunner:
         """Caches and bindings for one engine. On CUDA, caches of `kv_cache_bytes` are allocated and all decode steps
         captured now: a single engine can have a model there, and no other model may be in use.
 
-        kv_cache_bytes, draft_tokens: the most that plans will ask for; 0 bytes: one row of the largest size.
+        kv_cache_bytes, draft_tokens: the most that plans will ask for; None: all rows of the largest size.
         """
         if self.stream is None:
             return OnnxRunner(self, HostMemory(), max_rows=max_rows)
@@ -69,7 +69,13 @@ class OnnxRunner:
     `DeferredOutputs`; a run that raises leaves the rows undefined until `reset`."""
 
     def __init__(
-        self, model: ModelSessions, memory: Memory, *, max_rows: int, kv_cache_bytes: int = 0, draft_tokens: int = 0
+        self,
+        model: ModelSessions,
+        memory: Memory,
+        *,
+        max_rows: int,
+        kv_cache_bytes: int | None = None,
+        draft_tokens: int = 0,
     ) -> None:
         self.limits: Limits = model.manifest.limits
         self.layout = model.layout

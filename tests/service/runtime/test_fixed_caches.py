@@ -57,6 +57,10 @@ def test_each_tier_has_room_for_the_rows_that_admission_lets_in():
         made.ensure(rows, live=0, lengths={"self_kv": tier.target_len, "cross_kv": tier.source_len})
 
 
+def test_without_a_limit_all_rows_of_the_largest_tier_have_room():
+    assert set(caches(max_bytes=None)[0].most_rows.values()) == {17}
+
+
 def test_one_row_of_the_largest_tier_always_has_room():
     made, _ = caches(max_bytes=1)
     assert set(made.most_rows.values()) == {1}
