@@ -590,6 +590,11 @@ class FakeCuda:
             ctypes.memmove(target, source, size)
         return 0
 
+    def cudaMemsetAsync(self, target, value, size, stream):
+        assert stream.value == 0x5000
+        ctypes.memset(target.value, value.value, size.value)
+        return self.fail
+
     def cudaMemcpyAsync(self, target, source, size, kind, stream):
         assert kind.value in (1, 2), "between host and device"
         assert stream.value == 0x5000

@@ -201,6 +201,11 @@ class CudaMemory:
         offset = self._stage(values)
         self._transfer(block.address, self._staging.pinned.address + offset, values.nbytes, HOST_TO_DEVICE)
 
+    def clear(self, block: Block) -> None:
+        if block.size:
+            pointer, size = ctypes.c_void_p(block.address), ctypes.c_size_t(block.size)
+            self._runtime.call("cudaMemsetAsync", pointer, ctypes.c_int(0), size, self.stream.argument, size=block.size)
+
     def upload(self, values: np.ndarray) -> int:
         offset = self._stage(values)
         address = self._staging.device.address + offset

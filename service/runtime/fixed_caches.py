@@ -3,6 +3,9 @@
 A captured step has the addresses of its rows. So the memory is allocated once, for as many rows of each tier
 (`service.cache_layout.Tier`) as the configured bytes hold, and all tiers share it: live rows change from one to another
 within it. What captured steps do not read, shortlists, grows elsewhere.
+
+Attention with a position bias multiplies what lies beyond the end of a row by zero, and does not skip it: there must be
+numbers. So the memory is zeroed at first, and whenever a turn has failed.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ class FixedCaches(CacheBuffers):
         for buffer in self._fixed:
             size = max(buffer.size_for(rows, _capacity(buffer.kind, tier)) for tier, rows in self.most_rows.items())
             buffer.resize(0, 0, live=0, size=size)
+            self.arena.memory.clear(buffer.block)
 
     def clear(self) -> None:
         self.rows, self.capacities = 0, {}
@@ -50,6 +54,7 @@ class FixedCaches(CacheBuffers):
                 buffer.clear()
             else:
                 buffer.forget()
+                self.arena.memory.clear(buffer.block)
 
     def use(self, tier: Tier, *, live: int = 0) -> None:
         """Gives rows the capacities of a tier and keeps the first `live`."""

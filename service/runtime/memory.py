@@ -90,6 +90,9 @@ class Memory(Protocol):
     def write(self, block: Block, values: np.ndarray) -> None:
         """Copies an array in main memory to the start of a block. The array may be changed afterwards."""
 
+    def clear(self, block: Block) -> None:
+        """Fills a block with zeros."""
+
     def upload(self, values: np.ndarray) -> int:
         """The address of these values as the next run of a graph may read them, and no later one. The array must
         stay alive and unchanged for that long."""
@@ -129,6 +132,10 @@ class HostMemory:
 
     def write(self, block: Block, values: np.ndarray) -> None:
         _array(StoredArray(block, 0, values.shape, values.dtype))[...] = values
+
+    def clear(self, block: Block) -> None:
+        assert isinstance(block, HostBlock)
+        block.bytes[:] = 0
 
     def upload(self, values: np.ndarray) -> int:
         return values.ctypes.data

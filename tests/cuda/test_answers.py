@@ -15,6 +15,9 @@ MODELS: dict[str, Any] = {
     "translation, head size 64": ("encoder_decoder", WIDE, 1),
     "generation, sinusoidal": ("decoder", WIDE, 2),
     "generation, window": ("decoder", {**WIDE, "sliding_window": 16}, 1),
+    "generation, ALiBi": ("decoder", {**WIDE, "positions": "alibi"}, 3),
+    "generation, bucketed": ("decoder", {**WIDE, "positions": "bucketed"}, 1),
+    "generation, Shaw": ("decoder", {**WIDE, "positions": "shaw"}, 1),
     "generation, llama, head size 32": ("decoder", LLAMA, 1),
     "generation, llama with groups, head size 64": ("decoder", {**LLAMA, "num_kv_heads": 2, "head_dim": 64}, 5, 7),
 }

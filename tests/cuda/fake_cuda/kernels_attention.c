@@ -261,3 +261,62 @@ void emulate_xqa(void *const *arguments, dim3 grid, dim3 block, const char *mang
       for (int i = 0; i < size; i++) ((_Float16 *)POINTER(arguments, 3))[line + i] = (_Float16)sum[i];
     }
 }
+
+/* Softmax of scores with a bias, which flash attention does not add: queries, keys, heads, scores (rows, heads, queries, keys)
+   in float, bias, whether there is one, its first and its second dimension are 1, lengths of rows or NULL, causal, window,
+   keys before the first query, scale, a cap of scores, a filter, output. The grid is (heads * queries, rows). */
+void emulate_unfused_softmax(void *const *arguments, dim3 grid, dim3 block, const char *mangled_name) {
+  (void)block;
+  int queries = INT(arguments, 0), keys = INT(arguments, 1), heads = INT(arguments, 2), window = INT(arguments, 10);
+  const float *scores = POINTER(arguments, 3);
+  const _Float16 *bias = FLAG(arguments, 5) ? POINTER(arguments, 4) : NULL;
+  const int32_t *lengths = POINTER(arguments, 8);
+  _Float16 *output = POINTER(arguments, 15);
+  if (REAL(arguments, 13) != 0) fake_cuda_log("UNKNOWN_OPERATOR\t%s", mangled_name);
+  for (int64_t line = 0; line < (int64_t)grid.x * grid.y; line++) {
+    int64_t row = line / grid.x, head = line % grid.x / queries, query = line % queries;
+    int length = lengths && lengths[row] < keys ? lengths[row] : keys, position = INT(arguments, 11) + (int)query;
+    int end = FLAG(arguments, 9) && position + 1 < length ? position + 1 : length;
+    int first = window >= 0 && position - window > 0 ? position - window : 0;
+    int64_t bias_row = (FLAG(arguments, 6) ? 0 : row) * (FLAG(arguments, 7) ? 1 : heads) + (FLAG(arguments, 7) ? 0 : head);
+    double scaled[keys], largest = -INFINITY, total = 0;
+    for (int key = first; key < end; key++) {
+      scaled[key] = scores[line * keys + key] * REAL(arguments, 12);
+      if (bias) scaled[key] += bias[(bias_row * queries + query) * keys + key];
+      largest = fmax(largest, scaled[key]);
+    }
+    for (int key = first; key < end; key++) total += exp(scaled[key] - largest);
+    for (int key = 0; key < keys; key++)
+      output[line * keys + key] = (_Float16)(key >= first && key < end ? exp(scaled[key] - largest) / total : 0);
+  }
+}
+
+/* Vectors of one head: how many elements of the kernel's type each has, in `size`, and the bytes of all. */
+static size_t head_bytes(void *const *arguments, const char *mangled_name) {
+  size_t element = strstr(mangled_name, "I6float2E") ? 8 : strstr(mangled_name, "I7__half2E") ? 4 : 2;
+  return element * (size_t)INT(arguments, 0);
+}
+
+/* (rows, positions, matrices, heads, size) to (matrices, rows, heads, positions, size): size, whether rows and positions are
+   swapped, input, output, …. The grid is (positions, rows, matrices), a block (size, heads). */
+void emulate_heads_first(void *const *arguments, dim3 grid, dim3 block, const char *mangled_name) {
+  size_t bytes = head_bytes(arguments, mangled_name);
+  if (FLAG(arguments, 1)) fake_cuda_log("UNKNOWN_OPERATOR\t%s", mangled_name);
+  for (int64_t line = 0; line < (int64_t)grid.x * grid.y * grid.z * block.y; line++) {
+    int64_t head = line % block.y, matrix = line / block.y % grid.z, position = line / block.y / grid.z % grid.x,
+            row = line / block.y / grid.z / grid.x;
+    int64_t target = ((matrix * grid.y + row) * block.y + head) * grid.x + position;
+    memcpy((char *)POINTER(arguments, 3) + target * bytes, (char *)POINTER(arguments, 2) + line * bytes, bytes);
+  }
+}
+
+/* (rows, heads, positions, size) to (rows, positions, heads, size): the arguments of emulate_heads_first. */
+void emulate_heads_last(void *const *arguments, dim3 grid, dim3 block, const char *mangled_name) {
+  size_t bytes = head_bytes(arguments, mangled_name);
+  if (FLAG(arguments, 1)) fake_cuda_log("UNKNOWN_OPERATOR\t%s", mangled_name);
+  for (int64_t line = 0; line < (int64_t)grid.x * grid.y * block.y; line++) {
+    int64_t position = line % grid.x, head = line / grid.x % block.y, row = line / grid.x / block.y;
+    int64_t target = (row * grid.x + position) * block.y + head;
+    memcpy((char *)POINTER(arguments, 3) + target * bytes, (char *)POINTER(arguments, 2) + line * bytes, bytes);
+  }
+}

@@ -288,3 +288,11 @@ void emulate_fast_gelu_half_pairs(void *const *arguments, dim3 grid, dim3 block,
   (void)grid, (void)block, (void)mangled_name;
   fast_gelu(HALF, 2, arguments);
 }
+
+/* Integers between two others: input, output, bounds on the device or NULL, bounds instead of those, count. */
+void emulate_clip(void *const *arguments, dim3 grid, dim3 block, const char *mangled_name) {
+  (void)grid, (void)block, (void)mangled_name;
+  const int64_t *input = POINTER(arguments, 0), *least = POINTER(arguments, 2), *most = POINTER(arguments, 3);
+  int64_t *output = POINTER(arguments, 1), low = least ? *least : LONG(arguments, 4), high = most ? *most : LONG(arguments, 5);
+  for (int64_t i = 0; i < LONG(arguments, 6); i++) output[i] = input[i] < low ? low : input[i] > high ? high : input[i];
+}

@@ -8,6 +8,7 @@ KERNEL("_BinaryElementWiseRhsPerChannelBatch1I", emulate_binary_channel, 8, 8, 1
 KERNEL("_BinaryElementWiseRhsPerChannelBatchNI", emulate_binary_channels, 8, 8, 12, 12, 8, 1, 4)
 KERNEL("_TenaryElementWiseSimpleI", emulate_where_simple, 8, 8, 8, 8, 4)
 KERNEL("_TenaryElementWiseI", emulate_where, 8, 72, 8, 72, 8, 72, 8, 100, 8, 4)
+KERNEL("_ClipIl", emulate_clip, 8, 8, 8, 8, 8, 8, 8)
 KERNEL("BiasGeluKernelI", emulate_bias_gelu, 8, 8, 8, 8)
 KERNEL("FastGeluKernelIf", emulate_fast_gelu_float, 4, 4, 4, 4, 4, 8, 8, 8)
 KERNEL("FastGeluKernelI6__half", emulate_fast_gelu_half, 2, 2, 2, 4, 4, 8, 8, 8)
@@ -56,6 +57,9 @@ KERNEL("UnpackRoPEAppendI6__half", emulate_append_to_cache, 8, 8, 8, 8, 8, 8, 8,
 KERNEL("flash_fwd_splitkv_combine_kernel", emulate_flash_combine, 440)
 KERNEL("flash_fwd_splitkv_kernel", emulate_flash, 440)
 KERNEL("flash_fwd_kernel", emulate_flash, 440)
+KERNEL("UnfusedSoftmaxKernelI6__half", emulate_unfused_softmax, 4, 4, 4, 8, 8, 1, 1, 1, 8, 1, 4, 4, 4, 4, 4, 8)
+KERNEL("12TransposeQKVI", emulate_heads_first, 4, 1, 8, 8, 4)
+KERNEL("12TransposeCtxI", emulate_heads_last, 4, 1, 8, 8)
 KERNEL("_fp1610kernel_mha", emulate_xqa, 4, 4, 4, 8, 8, 8, 40, 4, 8, 8, 8, 8)
 
 /* The best of a row: kernels_selection.c */

@@ -10,6 +10,7 @@ from service.cache_layout import CacheLayout, CacheShape, Tier, tiers_for
 from service.runtime.bindings import Arena
 from service.runtime.fixed_caches import FixedCaches
 from service.runtime.memory import HostMemory, StoredArray
+from tests.fakes import bytes_of
 
 SPECS = (
     StateSpec(name="self_key.0", kind="self_kv", dtype="float32", shape=("batch", 2, "past", 4)),
@@ -114,6 +115,24 @@ def test_rows_keep_their_contents_and_memory_its_place():
     made.clear()
     assert [buffer.block for buffer in made.buffers] == blocks
     assert arena.generation == generation
+
+
+def test_what_lies_beyond_the_end_of_a_row_are_numbers():
+    """Attention with a position bias multiplies it by zero, and zero times what is not a number is none."""
+
+    class Dirty(HostMemory):
+        def allocate(self, size):
+            block = super().allocate(size)
+            block.bytes[:] = 0xFF
+            return block
+
+    arena = Arena(Dirty())
+    made = FixedCaches(SPECS, arena, layout=LAYOUT, max_rows=4, max_bytes=1 << 20, shortlists=arena)
+    for _ in range(2):
+        assert not any(bytes_of(buffer.block).any() for buffer in made.buffers)
+        made.use(TIERS[0])
+        bytes_of(made.buffers[0].block)[:] = 0xFF  # a turn that failed
+        made.clear()
 
 
 def test_memory_that_the_device_does_not_have_is_an_error():

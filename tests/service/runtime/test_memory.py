@@ -39,6 +39,16 @@ def test_values_are_read_as_they_were_written(make):
     assert np.array_equal(part, values[1, 0])
 
 
+@pytest.mark.parametrize("make", [HostMemory, cuda_memory], ids=["host", "cuda"])
+def test_a_block_is_zeroed(make):
+    device = make()
+    blocks = [device.allocate(size) for size in (100, 0)]
+    device.write(blocks[0], np.arange(100, dtype=np.uint8))
+    for block in blocks:
+        device.clear(block)
+    assert not bytes_of(blocks[0]).any()
+
+
 @pytest.mark.parametrize("size", [1, 63, 64, 1000, 1 << 20])
 def test_host_blocks_are_aligned(size):
     block = HostMemory().allocate(size)
