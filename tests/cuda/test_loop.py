@@ -40,3 +40,14 @@ def test_a_step_waits_once_and_allocates_nothing(counted, search):
 @pytest.mark.parametrize("search", ["greedy", "beams"])
 def test_captured_steps_compute_what_the_others_do(counted, search):
     assert counted[search]["same_without_capture"]
+
+
+def test_inputs_that_do_not_keep_to_the_stream_give_other_answers(fake_cuda, exported):
+    """So that a missing wait would be seen by every test here."""
+    bundle = exported(tiny_model(tiny_config("decoder", **WIDE)), precisions=("fp32", "fp16"))
+    late, eager = (
+        json.loads(fake.run_python(fake_cuda, "-m", "tests.cuda.race", str(bundle), EAGER=is_eager))
+        for is_eager in (0, 1)
+    )
+    assert late["others"] > 5
+    assert eager["others"] == 0
