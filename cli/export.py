@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from export.select_scheme import Development
 
 PRECISIONS = ("fp32", "fp16", "int8", "int4")
+AUTO = "auto"
+LEFT_OUT = {"fp16": "so this bundle does not serve on CUDA"}
 COLUMNS = {
     "scheme": ("scheme", ""),
     "texts": ("evaluation_samples", ""),
@@ -36,7 +38,12 @@ COLUMNS = {
 """Columns of the table of measured schemes: the field of SchemeMeasurement, and its format."""
 
 Precisions = Annotated[
-    str, typer.Option("--precision", help="one or several of fp32, int8, int4 (CPU), fp16 (CUDA), such as fp32,int8")
+    str,
+    typer.Option(
+        "--precision",
+        help="one or several of fp32, int8, int4 (CPU), fp16 (CUDA), such as fp32,fp16,int8; auto: fp32, and fp16 if "
+        "the model's values fit into it",
+    ),
 ]
 Scheme = Annotated[
     str,
@@ -77,7 +84,7 @@ Shortlist = Annotated[
 def export(
     checkpoint: Annotated[Path, typer.Argument(help="checkpoint directory")],
     bundle: Annotated[Path, typer.Argument(help="bundle directory to write")],
-    precision: Precisions = "fp32",
+    precision: Precisions = AUTO,
     scheme: Scheme = "auto",
     development: DevelopmentText = None,
     max_loss: MaxLoss = None,
@@ -101,11 +108,14 @@ def export(
     from model.training.data import DataError, read_tsv
 
     with report_errors(BundleError, ConfigError, ExportError, CheckpointError, DataError):
-        precisions: list[Any] = [name.strip() for name in precision.split(",") if name.strip()]
+        listed = "fp32" if precision == AUTO else precision
+        precisions: list[Any] = [name.strip() for name in listed.split(",") if name.strip()]
         if not set(precisions) <= set(PRECISIONS):
-            raise UsageError(f"--precision: must be of {', '.join(PRECISIONS)}, with commas between, got {precision}")
+            known = f"{AUTO}, or of {', '.join(PRECISIONS)}, with commas between"
+            raise UsageError(f"--precision: must be {known}, got {precision}")
         options = ExportOptions(
             precisions=precisions,
+            fp16_if_possible=precision == AUTO,
             quantization=QuantizationOptions(
                 scheme=scheme,
                 development=development_text(checkpoint, development, source_language, target_language),
@@ -169,7 +179,10 @@ def verify(
 
 
 def show_parity(report: dict[str, Any], manifest: Manifest, bundle: Path, as_json: bool) -> None:
-    """Print the parity report, the measurements of quantized variants, and what serving the bundle takes."""
+    """Print the parity report, the measurements of quantized variants, and what serving the bundle takes; on stderr
+    which variants were left out."""
+    for precision, cause in report.get("left_out", {}).items():
+        typer.echo(f"warning: no {precision} graphs, {LEFT_OUT[precision]}: {cause}", err=True)
     figures: dict[str, float] = {"bundle_bytes": sum(file.bytes for file in manifest.files.values())}
     with contextlib.suppress(UsageError):  # such as fp16 without a GPU
         figures |= measure_serving(bundle)

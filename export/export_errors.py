@@ -18,12 +18,16 @@ class ExportError(Exception):
     """A model cannot be exported."""
 
 
+def describe_failure(check: Mapping[str, Any]) -> str:
+    """Return a failed check of a report as a phrase: its name, its error and limit, and where."""
+    return f"{check['name']}: error {check['max_error']:g} over {check['tolerance']:g} ({check['note']})"
+
+
 class ParityError(ExportError):
     """The graphs do not compute what the model computes."""
 
     def __init__(self, report: Mapping[str, Any]) -> None:
-        failed = [check for check in report["checks"] if not check["passed"]]
-        lines = [f"{c['name']}: error {c['max_error']:g} over {c['tolerance']:g} ({c['note']})" for c in failed]
+        lines = [describe_failure(check) for check in report["checks"] if not check["passed"]]
         super().__init__("verification refused the graphs; nothing was written; " + "; ".join(lines))
         self.report = report
 

@@ -43,6 +43,8 @@ class ExportOptions:
     """What to export of a model.
 
     precisions: one variant of each; CUDA requires fp16. quantization: the selection of the int8 and int4 schemes.
+    fp16_if_possible: also fp16, unless the model overflows there or its verification fails for another reason. The
+    report then says why, and the other variants are exported.
     texts: sentences similar to the training data, for verification.
     attention: also export a graph that returns every attention weight of a pass and, for models with a source, a graph
     that returns the cross-attention of a finished target.
@@ -50,6 +52,7 @@ class ExportOptions:
     """
 
     precisions: Sequence[Precision] = ("fp32",)
+    fp16_if_possible: bool = False
     quantization: QuantizationOptions = QuantizationOptions()
     texts: Sequence[str] = ()
     attention: bool = False
@@ -94,6 +97,8 @@ def check_options(config: ModelConfig, options: ExportOptions) -> None:
     precisions, name = options.precisions, options.quantization.scheme
     if not precisions or len(set(precisions)) != len(precisions):
         raise ExportError(f"precision: must be one or several different ones, got {', '.join(precisions) or 'none'}")
+    if options.fp16_if_possible and "fp16" in precisions:
+        raise ExportError("fp16_if_possible: fp16 is among the precisions already; fix: take it away from one of them")
     scheme = SCHEMES.get(name)
     if name != "auto" and (scheme is None or not scheme.is_quantized):
         known = [name for name, scheme in SCHEMES.items() if scheme.is_quantized]

@@ -6,6 +6,7 @@ bundle gets its final name. Raises ExportError (`export.export_errors`).
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import errno
 import shutil
@@ -14,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from export.bundle import write_bundle
-from export.export_errors import DiskError, ExportError, FullDiskError, NoGoldenError, ParityError
+from export.export_errors import DiskError, ExportError, FullDiskError, NoGoldenError, ParityError, describe_failure
 from export.graphs.tracing import versions
-from export.manifest import SHORTLIST, TOKENIZER, Manifest
+from export.manifest import SHORTLIST, TOKENIZER, Manifest, Variant
 from export.manifest_entries import entries_of
 from export.options import DEFAULTS, ExportOptions, check_exportable, check_options, scheme_names
 from export.passes.quantization_scheme import SCHEMES
@@ -81,18 +82,23 @@ def export_model(
         origin = {**(lineage or {}), "model": config.to_json(), "export": versions()}
         if options.parallel:
             origin["shortlist"] = save_shortlist(options.parallel, tokenizer, config, directory)
-        variants = save_variants(model, tokenizer, directory, options)
+        variants, left_out = _save_all(model, tokenizer, directory, options)
         samples = sample_inputs(config, tokenizer, options.texts)
-        checks, golden = verify_variants(directory, variants, model, samples)
-        report = make_report(checks)
+        optional = ("fp16",) if options.fp16_if_possible else ()
+        verified = verify_variants(directory, variants, model, samples, optional=optional)
+        left_out |= {name: describe_failure(dataclasses.asdict(check)) for name, check in verified.left_out.items()}
+        report = make_report(verified.checks)
         if not report["passed"]:
             raise ParityError(report)
-        if golden is None:
+        if verified.golden is None:
             raise NoGoldenError(options.precisions)
+        for precision in left_out:
+            shutil.rmtree(directory / precision, ignore_errors=True)
+            report["left_out"] = left_out
         return Manifest(
             **entries_of(config, attention=options.attention),
-            variants=variants,
-            golden=golden,
+            variants=verified.variants,
+            golden=verified.golden,
             lineage=origin,
             parity=report,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -108,10 +114,25 @@ def export_model(
         raise FullDiskError(out, needed_bytes, free_bytes(out)) from error
 
 
+def _save_all(
+    model: Model, tokenizer: Tokenizer, directory: Path, options: ExportOptions
+) -> tuple[tuple[Variant, ...], dict[str, str]]:
+    """Save every variant; return them, and why fp16 that is optional cannot be saved."""
+    variants = save_variants(model, tokenizer, directory, options)
+    if options.fp16_if_possible:
+        try:
+            half = dataclasses.replace(options, precisions=("fp16",))
+            variants += save_variants(model, tokenizer, directory, half)
+        except ExportError as error:
+            return variants, {"fp16": str(error)}
+    return variants, {}
+
+
 def weights_bytes(model: Model, options: ExportOptions) -> int:
     """Return the least number of bytes that exporting a model writes at one time: every parameter once, in each scheme
     that is saved. Schemes to choose from lie on the disk together."""
     names = {"fp32"} if options.quantized else set[str]()  # the baseline
+    names |= {"fp16"} if options.fp16_if_possible else set()
     for precision in options.precisions:
         is_plain = precision not in options.quantized
         scheme = options.quantization.scheme

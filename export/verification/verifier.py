@@ -7,7 +7,7 @@ report. It decides nothing about bundles: `export.to_onnx` refuses to write one 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,6 +41,16 @@ class Verification(NamedTuple):
     answers: tuple[RightAnswer, ...]
 
 
+class Verified(NamedTuple):
+    """Variants with their checks, a golden answer that all of them give, None if there is none, and by precision the
+    failed check of an optional variant that is not among them."""
+
+    variants: tuple[Variant, ...]
+    checks: tuple[Check, ...]
+    golden: Golden | None
+    left_out: Mapping[str, Check]
+
+
 def make_report(checks: Iterable[Check]) -> dict[str, Any]:
     """The report as JSON values."""
     listed = [asdict(check) for check in checks]
@@ -61,19 +71,49 @@ def verify_graphs(
 
 
 def verify_variants(
-    directory: Path, variants: Sequence[Variant], model: Model, samples: Samples
-) -> tuple[list[Check], Golden | None]:
-    """Every check of several variants, and a golden answer that all of them give; None if there is none."""
-    verified = [verify_graphs(directory, variant, model, samples) for variant in variants]
-    checks = [check for verification in verified for check in verification.checks]
-    limits, ends = limits_of(model.config), model.config.eos_ids
-    if not isinstance(model, Encoder):
-        golden = common_golden([verification.answers for verification in verified])
-    else:
-        golden = _golden_vectors(directory, variants, limits, samples) if make_report(checks)["passed"] else None
+    directory: Path,
+    variants: Sequence[Variant],
+    model: Model,
+    samples: Samples,
+    *,
+    optional: Collection[str] = (),
+) -> Verified:
+    """Every check of several variants. A variant of an `optional` precision that fails one, or shares no right answer
+    with the others, is left out."""
+    verified = {variant.precision: verify_graphs(directory, variant, model, samples) for variant in variants}
+    failed = {name: _first_failed(verification) for name, verification in verified.items() if name in optional}
+    left_out = {name: check for name, check in failed.items() if check is not None}
+    kept = [variant for variant in variants if variant.precision not in left_out]
+    golden = _common_golden(directory, kept, verified, model, samples)
+    spare = [variant.precision for variant in kept if variant.precision in optional]
+    if golden is None and spare:
+        problem = "no sample input has one that PyTorch and all precisions give"
+        left_out |= {name: _equality("golden answer", name, samples.describe(), problem) for name in spare}
+        kept = [variant for variant in kept if variant.precision not in left_out]
+        golden = _common_golden(directory, kept, verified, model, samples)
+    checks = [check for variant in kept for check in verified[variant.precision].checks]
     if golden is not None:
-        checks += [_check_golden(OrtGraphs(directory, variant, limits), golden, ends) for variant in variants]
-    return checks, golden
+        limits, ends = limits_of(model.config), model.config.eos_ids
+        checks += [_check_golden(OrtGraphs(directory, variant, limits), golden, ends) for variant in kept]
+    return Verified(tuple(kept), tuple(checks), golden, left_out)
+
+
+def _first_failed(verification: Verification) -> Check | None:
+    return next((check for check in verification.checks if not check.passed), None)
+
+
+def _common_golden(
+    directory: Path,
+    variants: Sequence[Variant],
+    verified: Mapping[str, Verification],
+    model: Model,
+    samples: Samples,
+) -> Golden | None:
+    if not isinstance(model, Encoder):
+        return common_golden([verified[variant.precision].answers for variant in variants])
+    if any(_first_failed(verified[variant.precision]) for variant in variants):
+        return None
+    return _golden_vectors(directory, variants, limits_of(model.config), samples)
 
 
 def _golden_vectors(directory: Path, variants: Sequence[Variant], limits: Limits, samples: Samples) -> Golden:

@@ -237,10 +237,11 @@ def _open_cuda(
     """Sessions on CUDA, whether `decode` can be captured, and their stream. Raises StartupError."""
     if CUDA not in available:
         raise StartupError("this onnxruntime has no CUDA provider; fix: install onnxruntime-gpu instead of onnxruntime")
-    if all(variant.precision != CUDA_PRECISION for variant in manifest.variants):
+    there = [variant.precision for variant in manifest.variants]
+    if CUDA_PRECISION not in there:
         raise StartupError(
-            "the bundle has no fp16 graphs, and attention over a cache has no fp32 kernel on CUDA; "
-            "fix: export it again with --precision fp32,fp16"
+            f"the bundle has no fp16 graphs, only {', '.join(there)}, and CUDA serves no others; "
+            f"fix: export it again with --precision {','.join([*there, CUDA_PRECISION])}"
         )
     variant = manifest.variant(CUDA_PRECISION)
     weights = sum(manifest.graph_bytes(graph) for role, graph in variant.graphs.items() if role not in LAZY_ROLES)

@@ -3,6 +3,7 @@
 import json
 from unittest import mock
 
+from cli.export import show_parity
 from export import bundle
 from tests.cli.command import run
 
@@ -45,10 +46,30 @@ def test_verify_hashes_each_file_once(tiny_generation_bundle, monkeypatch):
 
 def test_invalid_precisions_and_schemes_are_rejected(trained, tmp_path):
     out = tmp_path / "bundle"
-    assert "must be of fp32, fp16, int8, int4" in run("export", trained, out, "--precision", "int2", fails=True)
+    assert "must be auto, or of fp32, fp16, int8, int4" in run(
+        "export", trained, out, "--precision", "int2", fails=True
+    )
     refusal = run("export", trained, out, "--precision", "fp32", "--scheme", "w8a8-static", fails=True)
     assert "static is one of int8, which is not among the precisions fp32" in refusal
     assert "scheme: must be auto, w8a8-dynamic or" in run(
         "export", trained, out, "--precision", "int8", "--scheme", "x", fails=True
     )
     assert "different ones, got int8, int8" in run("export", trained, out, "--precision", "int8,int8", fails=True)
+
+
+def test_a_plain_export_serves_on_both_devices(trained, tmp_path):
+    report = json.loads(run("export", trained, tmp_path / "bundle", "--json"))
+    assert {check["precision"] for check in report["checks"]} == {"fp32", "fp16"}
+
+
+def test_a_variant_that_was_left_out_is_named_with_its_cause(tiny_generation_bundle, monkeypatch, capsys):
+    manifest = bundle.load_manifest(tiny_generation_bundle)
+    monkeypatch.setattr("cli.export.measure_serving", lambda *_: {})
+    report = {**manifest.parity, "left_out": {"fp16": "prefill against PyTorch: error 1 over 0.03 (logits)"}}
+    show_parity(report, manifest, tiny_generation_bundle, as_json=True)
+    written = capsys.readouterr()
+    assert json.loads(written.out)["left_out"] == report["left_out"]
+    assert written.err == (
+        "warning: no fp16 graphs, so this bundle does not serve on CUDA: "
+        "prefill against PyTorch: error 1 over 0.03 (logits)\n"
+    )

@@ -6,6 +6,7 @@ from unittest import mock
 
 import pytest
 import safetensors.torch
+import torch
 
 from export import to_onnx, variants
 from export.bundle import BundleExistsError, load_bundle, load_shortlist
@@ -14,9 +15,11 @@ from export.options import ExportOptions, QuantizationOptions
 from export.select_scheme import Development
 from export.to_onnx import export_bundle, export_model, weights_bytes
 from export.verification.checks import Check
+from export.verification.golden import common_golden
+from export.verification.verifier import Verified
 from model.checkpoint import CheckpointError, save_checkpoint, weights_of
 from model.config import TrainConfig
-from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
+from tests.tiny import TEXTS, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
 
 
 def test_a_bundle_is_complete_and_verified(tiny_translation_bundle, tiny_generation_bundle):
@@ -99,6 +102,72 @@ def test_graphs_of_another_model_never_become_a_bundle(tiny_generation_bundle, t
     assert list(tmp_path.iterdir()) == []
 
 
+PLAIN = ExportOptions(fp16_if_possible=True, texts=TEXTS)
+
+
+def test_fp16_is_exported_where_it_can_be(tmp_path):
+    model, tokenizer = tiny_model(tiny_config("decoder")), tiny_tokenizer()
+    manifest = export_model(model, tokenizer, tmp_path / "out", PLAIN)
+    assert [variant.precision for variant in manifest.variants] == ["fp32", "fp16"]
+    assert {check["precision"] for check in manifest.parity["checks"]} == {"fp32", "fp16"}
+    assert "left_out" not in manifest.parity
+    assert weights_bytes(model, PLAIN) == weights_bytes(model, ExportOptions(precisions=("fp32", "fp16")))
+    with pytest.raises(ExportError, match="fp16 is among the precisions already"):
+        export_model(model, tokenizer, tmp_path / "other", ExportOptions(precisions=("fp16",), fp16_if_possible=True))
+
+
+@pytest.mark.parametrize("architecture", ["decoder", "encoder_decoder"])
+def test_a_model_that_overflows_in_fp16_is_exported_without_it(architecture, tmp_path):
+    """Only fp16 that nobody named is left out: named, it is refused with the same cause."""
+    model = too_large_for_fp16(tiny_model(tiny_config(architecture)))
+    manifest = export_model(model, tiny_tokenizer(), tmp_path / "out", PLAIN)
+    assert [variant.precision for variant in manifest.variants] == ["fp32"]
+    assert not any(name.startswith("fp16/") for name in manifest.files)
+    assert manifest.parity["passed"]
+    cause = manifest.parity["left_out"]["fp16"]
+    assert ": error" in cause
+    with pytest.raises(ParityError, match=cause[:20]):
+        export_model(model, tiny_tokenizer(), tmp_path / "named", ExportOptions(precisions=("fp32", "fp16")))
+
+
+def test_an_encoder_that_overflows_in_fp16_is_exported_without_it(tmp_path):
+    model = too_large_for_fp16(tiny_encoder("attention"))
+    manifest = export_model(model, tiny_tokenizer(with_mask=True), tmp_path / "out", PLAIN)
+    assert list(manifest.golden.vectors) == ["fp32"]
+    assert "encode against PyTorch: error" in manifest.parity["left_out"]["fp16"]
+
+
+def too_large_for_fp16(model):
+    """A model with an activation above 65,504, after which a norm follows."""
+    (*_, product) = [module for name, module in model.named_modules() if name.endswith("feed_forward.outer")]
+    with torch.no_grad():
+        product.weight *= 1e5
+    return model
+
+
+def test_fp16_without_an_answer_in_common_is_left_out(tmp_path, monkeypatch):
+    common = "export.verification.verifier.common_golden"
+    monkeypatch.setattr(common, lambda variants: common_golden(variants) if len(variants) == 1 else None)
+    manifest = export_model(tiny_model(tiny_config("decoder")), tiny_tokenizer(), tmp_path / "out", PLAIN)
+    assert [variant.precision for variant in manifest.variants] == ["fp32"]
+    assert manifest.parity["left_out"]["fp16"] == (
+        "golden answer: error 1 over 0 (no sample input has one that PyTorch and all precisions give)"
+    )
+
+
+def test_fp16_that_cannot_be_traced_is_left_out(tmp_path, monkeypatch):
+    def trace(model, **options):
+        if next(model.parameters()).dtype == torch.float16:
+            raise ExportError("decode: the graph must have 2 GroupQueryAttention nodes, got 0")
+        return trace_model(model, **options)
+
+    trace_model = variants.trace_model
+    monkeypatch.setattr(variants, "trace_model", trace)
+    manifest = export_model(tiny_model(tiny_config("decoder")), tiny_tokenizer(), tmp_path / "out", PLAIN)
+    assert [variant.precision for variant in manifest.variants] == ["fp32"]
+    assert "must have 2 GroupQueryAttention nodes" in manifest.parity["left_out"]["fp16"]
+
+
 @pytest.mark.parametrize(
     ("precisions", "fix"),
     [(("fp32", "fp16"), "export each precision to a bundle of its own"), (("fp32",), "train the model further")],
@@ -106,7 +175,7 @@ def test_graphs_of_another_model_never_become_a_bundle(tiny_generation_bundle, t
 def test_an_export_without_a_golden_answer_says_so(precisions, fix, tmp_path, monkeypatch):
     check = Check(name="a", precision="", inputs="", max_error=0.0, tolerance=0.0, passed=True, note="")
     monkeypatch.setattr(to_onnx, "save_variants", lambda *_, **__: ())
-    monkeypatch.setattr(to_onnx, "verify_variants", lambda *_: ([check], None))
+    monkeypatch.setattr(to_onnx, "verify_variants", lambda *_, **__: Verified((), (check,), None, {}))
     with pytest.raises(
         NoGoldenError, match=f"golden answer: no sample input .* PyTorch.*{precisions[-1]}.*; fix: {fix}"
     ):

@@ -204,7 +204,7 @@ def test_places_of_other_rows_are_found(tiny_encoder_bundles, tmp_path):
 def test_graphs_of_another_model_are_not_written(tmp_path, monkeypatch):
     model = tiny_encoder("classify")
     other = tiny_model(model.config, seed=2)
-    monkeypatch.setattr("export.to_onnx.verify_variants", lambda d, v, m, s: verify_other(d, v, other, s))
+    monkeypatch.setattr("export.to_onnx.verify_variants", lambda d, v, m, s, **o: verify_other(d, v, other, s, **o))
     from export.verification.verifier import verify_variants as verify_other
 
     with pytest.raises(ParityError, match="encode against PyTorch"):

@@ -98,7 +98,7 @@ def test_requested_cpu_is_not_a_fallback(manifest):
 
 OBSTACLES = [
     ({"available": [CPU]}, "no CUDA provider; fix: install onnxruntime-gpu"),
-    ({"precisions": ["fp32"]}, "no fp16 graphs, .* fix: export it again with --precision fp32,fp16"),
+    ({"precisions": ["fp32"]}, "no fp16 graphs, only fp32, .* fix: export it again with --precision fp32,fp16"),
     ({"got": [CPU]}, "installed but did not load; fix: check the driver with nvidia-smi"),
     ({"got": RuntimeError("CUDA failure 35")}, r"refused the graphs \(CUDA failure 35\); fix: check driver"),
     ({"got": RuntimeError("CUDA failure 2: out of memory")}, "out of memory.; fix: end other programs on the device"),
@@ -107,6 +107,13 @@ OBSTACLES = [
     ({"check_cuda": full}, "the device has 0 MB free of 8,590 MB, and the weights take .* fix: end other programs"),
     ({"check_cuda": old_runtime}, "onnxruntime 1.30.0 crashes on CUDA.* fix: pip install 'onnxruntime-gpu>=1.31'"),
 ]
+
+
+@pytest.mark.parametrize("precisions", [["int8", "fp32"], ["int4"]])
+def test_cuda_refuses_a_bundle_by_the_graphs_that_it_has(manifest, precisions):
+    there, missing = ", ".join(precisions), ",".join([*precisions, "fp16"])
+    with pytest.raises(StartupError, match=f"no fp16 graphs, only {there}, .* fix: .* --precision {missing}"):
+        opened(manifest, device="cuda", precisions=precisions)
 
 
 def test_auto_on_an_onnxruntime_for_cpus_alone_falls_back_from_nothing(manifest):
