@@ -90,6 +90,8 @@ OPERATORS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
         },
         "MatMulIntegerToFloat": _NONE,
         "MatMulNBits": {"K": INT, "N": INT, "accuracy_level": INT, "bits": INT, "block_size": INT},
+        "SkipLayerNormalization": {"epsilon": FLOAT},
+        "SkipSimplifiedLayerNormalization": {"epsilon": FLOAT},
     },
 }
 EARLIER_OPERATORS: Mapping[str, Mapping[str, int]] = {"Min": _NONE}  # of ONNX, in exports of release 0.2.0 and before

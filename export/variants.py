@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from onnx import ModelProto
 from onnx.external_data_helper import set_external_data
 
@@ -26,6 +27,7 @@ from export.manifest import PAD_MULTIPLE, GraphSpec, Role, Variant, largest_capa
 from export.options import ExportOptions, scheme_names
 from export.passes.calibrate import MAX_SENTENCES as MAX_CALIBRATION
 from export.passes.calibrate import Ranges, calibrate
+from export.passes.fuse_norms import fuse_norms
 from export.passes.fuse_rotary import fuse_rotary
 from export.passes.optimize import name_weights, optimize, round_up_tables
 from export.passes.quantization_scheme import SCHEMES, Precision, QuantizationScheme
@@ -158,10 +160,13 @@ def trace_model(model: Model, *, attention: bool = False, shortlist: bool = Fals
         signatures = recurrent.signatures(model, attention=attention)
     else:
         signatures = encoder_decoder.signatures(model, attention=attention)
+    is_half = next(model.parameters()).dtype == torch.float16
     capacity = largest_capacity(limits_of(model.config).max_target_len)
     for role, signature in signatures.items():
         named_graph = name_weights(optimize(trace(signature)), weights)
         made[role] = fuse_rotary(round_up_tables(named_graph, PAD_MULTIPLE), capacity)
+        if is_half:
+            made[role] = fuse_norms(made[role])
         check_graph(made[role], role, model.config, has_plain_encoder=not attends_in_one_node(model))
     if shortlist:
         select_rows(made["decode"], last_product(model)[0])

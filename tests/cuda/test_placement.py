@@ -73,6 +73,22 @@ def test_a_step_blocks_only_at_its_end(placed, name):
     assert 0 < step["products"] < step["launches"]
 
 
+LAYERS = 2
+MOST = {  # kernels and products that a step of two layers starts, and those of a layer
+    "translation": (46, 18),
+    "translation, heads of 8": (42, 16),
+    "BART": (47, 17),
+    "llama": (34, 12),
+}
+
+
+@pytest.mark.parametrize("name", MOST)
+def test_a_layer_starts_few_kernels(placed, name):
+    step, (most, of_layer) = placed(name)["decode"], MOST[name]
+    assert step["launches"] + step["products"] <= most
+    assert most - LAYERS * of_layer <= 13, "embedding, last norm and logits"
+
+
 def test_an_operator_that_cuda_lacks_is_found(run_fake, tmp_path):
     matrix = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 2])
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [])
