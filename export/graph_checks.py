@@ -12,6 +12,7 @@ from onnx import ModelProto, TensorProto
 
 from export.export_errors import ExportError
 from export.graphs.attention import seen_attention
+from export.graphs.group_query_attention import EncoderOperator
 from export.graphs.tracing import versions
 from export.manifest import Role
 from export.passes.fuse_rotary import ROTARY_MULTIPLE
@@ -36,10 +37,12 @@ def _check_counts(graph: ModelProto, role: Role, nodes: Mapping[str, int], *, pa
             raise ExportError(f"{role}: the graph must have {expected} {what}, got {actual}; versions: {versions()}")
 
 
-def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, has_plain_encoder: bool = False) -> None:
+def check_graph(
+    graph: ModelProto, role: Role, config: ModelConfig, *, encoder_operator: EncoderOperator = "GroupQueryAttention"
+) -> None:
     """Check a graph for silent tracing and pass errors. Raises ExportError.
 
-    has_plain_encoder: `encode` attends in plain operators, not in one node for each layer (`attends_in_one_node`).
+    encoder_operator: with which `encode` attends; see `export.graphs.group_query_attention.encoder_operator`.
     """
     if role == "logprobs":
         _check_counts(graph, role, {"LogSoftmax": 1, "TopK": 1}, packed=0)
@@ -65,14 +68,15 @@ def check_graph(graph: ModelProto, role: Role, config: ModelConfig, *, has_plain
         blocks = own + theirs - 1
     else:
         blocks = config.num_encoder_layers
-        if has_plain_encoder:
-            softmaxes = blocks
-        else:
+        if encoder_operator == "GroupQueryAttention":
             nodes, packable = blocks, 0 if is_apart or is_rotary else blocks
+        elif not encoder_operator:
+            softmaxes = blocks
         softmaxes += int(config.head == "attention")
     routers = blocks if config.num_experts else 0
     counts = {
         "GroupQueryAttention": nodes,
+        "Attention": blocks if role == "encode" and encoder_operator == "Attention" else 0,
         "Conv": 2 * compressed,
         "Softmax": softmaxes + routers,
         "TopK": routers,

@@ -41,6 +41,7 @@ Unsqueeze Where
 OPERATORS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
     "": {
         **dict.fromkeys(_PLAIN.split(), _NONE),
+        "Attention": {"kv_num_heads": INT, "q_num_heads": INT, "scale": FLOAT},
         "Cast": {"to": INT},
         "Concat": _AXIS,
         "ConstantOfShape": {"value": TENSOR},

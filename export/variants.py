@@ -21,7 +21,7 @@ from onnx.external_data_helper import set_external_data
 from export.export_errors import ExportError
 from export.graph_checks import check_graph
 from export.graphs import encoder_decoder, recurrent
-from export.graphs.group_query_attention import attends_in_one_node
+from export.graphs.group_query_attention import encoder_operator
 from export.graphs.tracing import Signature, trace
 from export.manifest import PAD_MULTIPLE, GraphSpec, Role, Variant, largest_capacity
 from export.options import ExportOptions, scheme_names
@@ -167,7 +167,7 @@ def trace_model(model: Model, *, attention: bool = False, shortlist: bool = Fals
         made[role] = fuse_rotary(round_up_tables(named_graph, PAD_MULTIPLE), capacity)
         if is_half:
             made[role] = fuse_norms(made[role])
-        check_graph(made[role], role, model.config, has_plain_encoder=not attends_in_one_node(model))
+        check_graph(made[role], role, model.config, encoder_operator=encoder_operator(model))
     if shortlist:
         select_rows(made["decode"], last_product(model)[0])
     return Traced(model, made, signatures, shortlist)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from export.graphs.group_query_attention import GraphEncoderAttention
-from export.graphs.tracing import SOURCE, SOURCE_LENGTHS, Input, ModelGraph, Signature
+from export.graphs.group_query_attention import ATTENTION_OPSET, encoder_attention, encoder_operator
+from export.graphs.tracing import OPSET, SOURCE, SOURCE_LENGTHS, Input, ModelGraph, Signature
 from model.encoder import Encoder
 from model.transformer import EncoderDecoder
 
@@ -23,7 +23,7 @@ class EncoderGraph(ModelGraph[Encoder]):
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor, places_N: Tensor | None = None) -> list[Tensor]:
         model = self.model
-        states_BSM = model.encoder(source_BS, lengths_B, GraphEncoderAttention.of(model, source_BS, lengths_B))
+        states_BSM = model.encoder(source_BS, lengths_B, encoder_attention(model, source_BS, lengths_B))
         outputs = [states_BSM]
         if model.pooler is not None:
             outputs.append(model.pool(states_BSM))
@@ -43,7 +43,7 @@ class EncodeGraph(ModelGraph[EncoderDecoder]):
     """
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor) -> list[Tensor]:
-        attend = GraphEncoderAttention.of(self.model, source_BS, lengths_B)
+        attend = encoder_attention(self.model, source_BS, lengths_B)
         states_BSM = self.model.encoder(source_BS, lengths_B, attend)
         layers = self.model.decoder.project_source(states_BSM)
         return [states_BSM, *(tensor for layer in layers for tensor in layer)]
@@ -59,4 +59,11 @@ def encoder_signature(model: Encoder) -> Signature:
         outputs.append("place_logprobs")
     elif model.config.is_classifier:
         outputs += ["label_logits", *(["token_weights"] if model.attention is not None else [])]
-    return Signature(module=EncoderGraph(model), arguments=tuple(arguments), outputs=tuple(outputs))
+    return Signature(
+        module=EncoderGraph(model), arguments=tuple(arguments), outputs=tuple(outputs), opset=encoder_opset(model)
+    )
+
+
+def encoder_opset(model: EncoderDecoder | Encoder) -> int:
+    """Return the version of ONNX that the operators of `encode` need."""
+    return ATTENTION_OPSET if encoder_operator(model) == "Attention" else OPSET

@@ -12,7 +12,8 @@ import torch
 
 from export.graphs.attention import AlignGraph, attend_signature, seen_attention
 from export.graphs.decoder import DecodeCompressedGraph, DecodeGraph, DecodeTokenGraph
-from export.graphs.encoder import EncodeGraph, encoder_signature
+from export.graphs.encoder import EncodeGraph, encoder_opset, encoder_signature
+from export.graphs.group_query_attention import BIASES
 from export.graphs.logprobs import logprobs_signature
 from export.graphs.tracing import SOURCE, SOURCE_LENGTHS, Input, Signature, state_inputs
 from export.manifest import Role, StateSpec
@@ -21,8 +22,6 @@ from model.config import ModelConfig
 from model.encoder import Encoder
 from model.recurrent import Recurrent
 from model.transformer import EncoderDecoder
-
-BIASES = ("shaw", "bucketed", "alibi")  # positions that add to the scores of attention
 
 
 def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature]:
@@ -55,6 +54,7 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
             module=EncodeGraph(model),
             arguments=(SOURCE, SOURCE_LENGTHS),
             outputs=("encoder_states", *(state.name for state in crossing)),
+            opset=encoder_opset(model),
         )
         made["decode"] = Signature(module=DecodeTokenGraph(model), arguments=(*steps, *source, *keys), outputs=outputs)
         if attention:

@@ -1,4 +1,4 @@
-"""Every kind of attention as one `GroupQueryAttention` node of ONNX Runtime.
+"""Every kind of attention as one node, `GroupQueryAttention` of ONNX Runtime, or `Attention` of ONNX in fp16 encoders.
 
 Self-attention appends a block to the cache in place, with one length per row. Cross-attention is the same node without
 new keys: the source's keys and values are its cache. A single query sees the whole cache, so causal and full attention
@@ -15,20 +15,21 @@ heads, K key-value heads, D head_dim, E = H * D or K * D.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from model.architectures import Model
-from model.attention import PositionBias, split_heads
+from model.attention import Attend, PositionBias, split_heads
 from model.config import ModelConfig
 from model.encoder import Encoder
 from model.memory_compressed_attention import KeyValueCompression
-from model.recurrent import Recurrent
 from model.transformer import EncoderDecoder
 
 HEAD_DIM_MULTIPLE = 8  # required by GroupQueryAttention
+ATTENTION_OPSET = 24  # the first in which `Attention` reads lengths of rows
+BIASES = ("shaw", "bucketed", "alibi")  # positions that add to the scores of attention
 Pair = tuple[Tensor, Tensor]
 
 
@@ -169,33 +170,70 @@ class GraphEncoderAttention:
         self.config, self.last_B, self.length = config, last_B, length
 
     def __call__(
-        self, query_BSE: Tensor, key_BSE: Tensor, value_BSE: Tensor, bias: PositionBias | None = None
+        self, query_BTE: Tensor, key_BSE: Tensor, value_BSE: Tensor, bias: PositionBias | None = None
     ) -> Tensor:
         config = self.config
         added: tuple[Tensor | None, ...] = ()
         if bias is not None:
-            positions_S = torch.arange(query_BSE.shape[1])
-            added = (None, None, None, bias(_scaled_heads(config, query_BSE), positions_S[None], positions_S))
-        inputs = (query_BSE, key_BSE, value_BSE, None, None, self.last_B, self.length, *added)
-        (mixed_BSE,) = group_query_attention(inputs, (query_BSE,), causal=0, **_attributes(config))
-        return mixed_BSE
-
-    @classmethod
-    def of(cls, model: EncoderDecoder | Encoder, source_BS: Tensor, lengths_B: Tensor) -> GraphEncoderAttention | None:
-        """Build the attention for a batch of sources; None for models that use plain operators."""
-        if not attends_in_one_node(model):
-            return None
-        return cls(model.encoder.config, lengths_B - 1, torch.tensor(0, dtype=torch.int32) + source_BS.shape[1])
+            positions_S = torch.arange(query_BTE.shape[1])
+            added = (None, None, None, bias(_scaled_heads(config, query_BTE), positions_S[None], positions_S))
+        inputs = (query_BTE, key_BSE, value_BSE, None, None, self.last_B, self.length, *added)
+        (mixed_BTE,) = group_query_attention(inputs, (query_BTE,), causal=0, **_attributes(config))
+        return mixed_BTE
 
 
-def attends_in_one_node(model: Model) -> bool:
-    """Report whether `encode` uses one attention node per layer.
+class GraphHalfEncoderAttention:
+    """The same for half-precision models, as ONNX's `Attention`.
 
-    Half-precision models do not. They are for GPUs, where the non-causal node is untested, and plain operators run
-    everywhere, even with a head_dim that the operator rejects.
+    On CUDA `GroupQueryAttention` without a cache attends to padding in a ragged batch; this operator reads the lengths
+    of all rows there. On the CPU it takes longer for batches.
     """
-    if isinstance(model, Recurrent):  # its encoder has no attention
-        return False
-    is_float32 = next(model.parameters()).dtype == torch.float32
+
+    def __init__(self, config: ModelConfig, lengths_B: Tensor) -> None:
+        """lengths_B: int64."""
+        self.config, self.lengths_B = config, lengths_B
+
+    def __call__(
+        self, query_BTE: Tensor, key_BSE: Tensor, value_BSE: Tensor, bias: PositionBias | None = None
+    ) -> Tensor:
+        assert bias is None
+        config = self.config
+        heads = {"q_num_heads": config.num_heads, "kv_num_heads": config.attention_kv_heads}
+        mixed_BTE: Tensor = torch.onnx.ops.symbolic(
+            "::Attention",
+            (query_BTE, key_BSE, value_BSE, None, None, None, self.lengths_B),
+            {**heads, "scale": config.softmax_scale},
+            dtype=query_BTE.dtype,
+            shape=query_BTE.shape,
+            version=ATTENTION_OPSET,
+        )
+        return mixed_BTE
+
+
+EncoderOperator = Literal["GroupQueryAttention", "Attention", ""]
+
+
+def encoder_attention(model: EncoderDecoder | Encoder, source_BS: Tensor, lengths_B: Tensor) -> Attend | None:
+    """Build the attention of `encode` for a batch of sources; None for models that use plain operators."""
+    match encoder_operator(model):
+        case "GroupQueryAttention":
+            length = torch.tensor(0, dtype=torch.int32) + source_BS.shape[1]
+            return GraphEncoderAttention(model.encoder.config, lengths_B - 1, length)
+        case "Attention":
+            return GraphHalfEncoderAttention(model.encoder.config, lengths_B.long())
+        case _:
+            return None
+
+
+def encoder_operator(model: Model) -> EncoderOperator:
+    """Return the operator of the one node with which each layer of `encode` attends; "" for plain operators.
+
+    Those run with every head_dim, and in half precision they add the biases of positions: there `Attention` would need
+    kernels that are slower than they are.
+    """
     config = model.encoder.config if isinstance(model, EncoderDecoder | Encoder) else model.config
-    return is_float32 and config.attention_head_dim % HEAD_DIM_MULTIPLE == 0
+    if config.is_recurrent or config.attention_head_dim % HEAD_DIM_MULTIPLE:  # recurrent encoders have no attention
+        return ""
+    if next(model.parameters()).dtype == torch.float32:
+        return "GroupQueryAttention"
+    return "" if config.positions in BIASES else "Attention"

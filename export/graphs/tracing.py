@@ -58,13 +58,15 @@ class Signature:
     """How a graph is called, and the names of its tensors.
 
     arguments: those of the module's `forward`, each an `Input` or a list of arguments. finish: a final transformation
-    of the traced graph after all passes; `inputs` and `outputs` then name the tensors before it.
+    of the traced graph after all passes; `inputs` and `outputs` then name the tensors before it. opset: the version of
+    ONNX of the traced graph.
     """
 
     module: nn.Module
     arguments: tuple[Any, ...]
     outputs: tuple[str, ...]
     finish: Callable[[ModelProto], ModelProto] | None = None
+    opset: int = OPSET
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -95,7 +97,7 @@ def trace(signature: Signature) -> ModelProto:
             signature.module.eval(),
             pytree.tree_map(lambda argument: argument.example, signature.arguments),
             dynamo=True,
-            opset_version=OPSET,
+            opset_version=signature.opset,
             dynamic_shapes=pytree.tree_map(lambda argument: argument.dynamic_axes, signature.arguments),
             input_names=signature.inputs,
             output_names=signature.outputs,

@@ -1,11 +1,14 @@
 """Graphs of the wrong structure are refused."""
 
+from collections import Counter
+
 import onnx
 import pytest
 
 from export.export_errors import ExportError
 from export.graph_checks import check_graph
 from export.graphs import encoder_decoder, recurrent
+from export.graphs.group_query_attention import encoder_operator
 from export.graphs.tracing import trace
 from export.passes.optimize import name_weights, optimize
 from export.variants import trace_model
@@ -88,3 +91,21 @@ def test_a_state_that_does_not_depend_on_what_was_is_refused():
     graph.graph.node.append(onnx.helper.make_node("Identity", ["first_hidden.0"], ["present.fed"]))
     with pytest.raises(ExportError, match=r"must read past\.(hidden\.0|fed) once, and before it writes present"):
         check_graph(graph, "decode", config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "attention", "softmaxes", "opset"),
+    [({}, 2, 0, 24), ({"num_kv_heads": 2}, 2, 0, 24), ({"positions": "alibi"}, 0, 2, 23), ({"head_dim": 4}, 0, 2, 23)],
+    ids=["plain", "grouped", "biases", "narrow heads"],
+)
+def test_half_precision_encoders_attend_in_one_node_where_it_reads_lengths(changes, attention, softmaxes, opset):
+    """On CUDA the node of float32 encoders would attend to padding."""
+    model = tiny_model(tiny_config("encoder_decoder", **changes)).half()
+    graph = trace(encoder_decoder.signatures(model)["encode"])
+    found = Counter(node.op_type for node in graph.graph.node)
+    assert (found["Attention"], found["Softmax"], found["GroupQueryAttention"]) == (attention, softmaxes, 0)
+    assert {entry.version for entry in graph.opset_import if entry.domain == ""} == {opset}
+    operator = encoder_operator(model)
+    check_graph(optimize(graph), "encode", model.config, encoder_operator=operator)
+    with pytest.raises(ExportError, match="encode: the graph must have"):
+        check_graph(graph, "encode", model.config, encoder_operator="" if operator else "Attention")

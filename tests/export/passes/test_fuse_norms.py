@@ -2,12 +2,13 @@
 
 import copy
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import onnx.parser
 import onnxruntime as ort
 import pytest
-from onnx import ModelProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from export.passes.fuse_norms import fuse_norms
 from export.variants import trace_model
@@ -119,7 +120,7 @@ def test_the_epsilon_of_a_norm_is_kept_whether_or_not_it_is_named():
 
 
 BEFORE = {"norm_position": "pre"}
-MODELS = {  # architecture, changes, fused norms of `decode`, and norms of it that have nothing to add
+MODELS: dict[str, Any] = {  # architecture, changes, fused norms of `decode`, and norms of it that have nothing to add
     "translation": ("encoder_decoder", BEFORE, 6, 1),
     "norms after the layers": ("encoder_decoder", {"norm_position": "post"}, 6, 0),
     "llama": ("decoder", {"norm": "rms", "bias": False, "gated": True, "positions": "rotary"}, 4, 1),
@@ -136,5 +137,5 @@ def test_every_residual_of_an_fp16_model_is_added_by_a_norm(name):
     assert not {"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"} & plain.keys()
 
 
-def operators(model: ModelProto) -> Counter:
+def operators(model):
     return Counter(node.op_type for node in model.graph.node)
