@@ -22,7 +22,9 @@ MODELS: dict[str, Any] = {
     "generation, llama with groups, head size 64": ("decoder", {**LLAMA, "num_kv_heads": 2, "head_dim": 64}, 5, 7),
 }
 LARGEST_DIFFERENCE = 0.05
-"""Of a log-probability: float16 on CUDA, float32 on the CPU."""
+"""Of a log-probability or score: float16 on CUDA, float32 on the CPU."""
+MOST_NEAR_TIES = 1
+"""Of eight answers, so many may differ, with as good a score: random weights leave two tokens nearly equal."""
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -33,5 +35,6 @@ def test_answers_are_those_of_the_cpu(fake_cuda, exported, name):
     found = json.loads(printed)
     assert not found["not emulated"]
     for search, answers in found["answers"].items():
-        assert answers["same"] == answers["requests"], (search, answers)
+        assert answers["same"] >= answers["requests"] - MOST_NEAR_TIES, (search, answers)
+        assert answers["scores"] < LARGEST_DIFFERENCE, (search, answers)
         assert answers["difference"] < LARGEST_DIFFERENCE, (search, answers)
