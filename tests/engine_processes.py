@@ -77,6 +77,10 @@ class FakeLink:
     def is_open(self):
         return self.end_reason is None and self.opening.done() and not self.opening.exception()
 
+    @property
+    def engines(self):
+        return self.opening.result().engines if self.is_open else 0
+
     async def wait_opened(self, timeout_s):
         return await asyncio.shield(self.opening)
 

@@ -69,7 +69,7 @@ class World:
         self.processes: list[SimulatedProcess] = []
         settings = scenario.settings
         limits = PoolLimits(
-            rows=settings.max_rows * scenario.engines,
+            rows=settings.max_rows,
             queued=-(-settings.max_queue // scenario.processes),
             start_s=settings.process_start_timeout_s,
             heartbeat_s=settings.heartbeat_timeout_s,

@@ -105,6 +105,11 @@ class EngineLink:
         """Whether it takes requests."""
         return self.end_reason is None and self.opened.done() and not self.opened.exception()
 
+    @property
+    def engines(self) -> int:
+        """Those of the process, while it takes requests; else 0."""
+        return self.opened.result().engines if self.is_open else 0
+
     async def wait_opened(self, timeout_s: float) -> Opened:
         """What it opened. Raises StartupError; the process has ended then."""
         try:

@@ -71,7 +71,7 @@ class ModelOpener:
         first, self._next_engine = self._next_engine, self._next_engine + plan.engines
         start = partial(self._start, name, path, plan, opening_bytes(settings, manifest), metrics, first)
         limits = PoolLimits(
-            rows=settings.max_rows * plan.engines_per_process,
+            rows=settings.max_rows,
             queued=math.ceil(settings.max_queue / plan.processes),
             start_s=settings.process_start_timeout_s,
             heartbeat_s=settings.heartbeat_timeout_s,

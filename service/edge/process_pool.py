@@ -49,7 +49,7 @@ class PoolMetrics(Protocol):
 
 
 class PoolLimits(NamedTuple):
-    """rows: of all engines of a process together. queued: more requests that it may hold. start_s: until it must be
+    """rows: of each engine. queued: more requests that it may hold. start_s: until it must be
     open. heartbeat_s: an engine that has not turned for so long hangs."""
 
     rows: int
@@ -125,8 +125,8 @@ class ProcessPool:
 
     @property
     def _least_busy(self) -> EngineLink | None:
-        """The process that gets the next request; None while none runs."""
-        return min(filter(_is_open, self._links), key=_unfinished, default=None)
+        """The process that gets the next request, with the most of its room free; None while none runs."""
+        return min(filter(_is_open, self._links), key=self._load, default=None)
 
     @property
     def is_ready(self) -> bool:
@@ -147,8 +147,15 @@ class ProcessPool:
         link = self._least_busy
         return self._predicted_s(link, caller) if link else 0.0
 
+    def _rows(self, link: EngineLink) -> int:
+        """Those of all engines of a process, which are fewer than planned on a device."""
+        return self._limits.rows * link.engines
+
+    def _load(self, link: EngineLink) -> float:
+        return len(link.receivers) / (self._rows(link) + self._limits.queued)
+
     def _predicted_s(self, link: EngineLink, caller: Caller, max_tokens: int = 0) -> float:
-        rows = self._limits.rows
+        rows = self._rows(link)
         link.pace.observe(len(link.receivers), rows, self._clock())
         return link.tenant_paces.predicted_s(caller, link.shares, rows, max_tokens)
 
@@ -164,9 +171,10 @@ class ProcessPool:
         if link is None:
             problem = f"no engine of model {self._model} runs"
             raise EngineUnavailable(problem, retry_after_s=RESTART_S)
-        caller, now_s, pace, limits = request.caller, self._clock(), link.pace, self._limits
-        retry_after_s, full = pace.retry_after_s(limits.rows), partial(pace.overloaded, limits.queued)
-        most = limits.rows + limits.queued
+        caller, now_s, pace, queued = request.caller, self._clock(), link.pace, self._limits.queued
+        rows = self._rows(link)
+        retry_after_s, full = pace.retry_after_s(rows), partial(pace.overloaded, queued)
+        most = rows + queued
         if refusal := link.shares.refusal(caller, most, now_s, retry_after_s=retry_after_s, full=full):
             raise refusal
         if request.deadline_s is not None:
@@ -295,10 +303,6 @@ FIX = "check the bundle with `glossa doctor BUNDLE` and the machine's memory; th
 
 def _is_open(link: EngineLink) -> bool:
     return link.is_open
-
-
-def _unfinished(link: EngineLink) -> int:
-    return len(link.receivers)
 
 
 def _is_failing(deaths: collections.deque[float], now_s: float) -> bool:

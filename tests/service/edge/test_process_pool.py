@@ -152,6 +152,17 @@ async def test_requests_beyond_rows_and_queue_of_every_process_are_refused_with_
 
 
 @virtually
+async def test_a_process_takes_requests_for_the_engines_that_it_has():
+    """Fewer than planned on a device, more where the processor had to do."""
+    async with open_pool(opened(engines=1), opened(engines=3)) as one:
+        for _ in range(5 + 11):
+            one.submit()
+        assert [len(link.receivers) for link in one.links] == [5, 11]
+        with pytest.raises(Overloaded):
+            one.submit()
+
+
+@virtually
 async def test_one_tenant_cannot_fill_a_process_while_others_are_present():
     async with open_pool(processes=1) as one:
         one.submit(tenant="victim")
