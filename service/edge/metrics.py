@@ -268,7 +268,7 @@ class Metrics:
 
     def model(self, name: str) -> ModelMetrics:
         """The metrics of a model."""
-        return ModelMetrics(_bind(_ModelSeries(), self._models, name))
+        return ModelMetrics(name, _bind(_ModelSeries(), self._models, name), self._models)
 
     def event_loop_worked(self, cpu_s: float) -> None:
         """The event loop has used so much more processor time."""
@@ -286,18 +286,24 @@ class Metrics:
 class ModelMetrics:
     """The metrics of one model, and the `EngineMetrics` of its engines, which are called from their threads."""
 
-    def __init__(self, series: _ModelSeries) -> None:
-        self._series = series
+    def __init__(self, name: str, series: _ModelSeries, families: Mapping[str, Any]) -> None:
+        self._name, self._series, self._families = name, series, families
+        self._description: dict[str, tuple[str, ...]] = {}
         self._finished = {reason: series.finished(reason) for reason in END_REASONS}
         for kind in MEMORY_KINDS:
             series.memory(kind)
         self._processes_ended = {reason: series.processes_ended(reason) for reason in PROCESS_ENDS}
 
     def describe(self, manifest: Manifest, choice: ExecutionChoice) -> None:
-        """Sets the labels of a model that is served from now on."""
-        series = self._series
-        series.info(manifest.architecture, manifest.task, choice.precision).set(1)
-        series.provider(choice.provider, choice.requested, str(int(choice.fallback))).set(1)
+        """Sets the labels of a model that is served from now on, or from now on elsewhere."""
+        for attribute, labels in self._description.items():
+            self._families[attribute].remove(self._name, *labels)
+        self._description = {
+            "info": (manifest.architecture, manifest.task, choice.precision),
+            "provider": (choice.provider, choice.requested, str(int(choice.fallback))),
+        }
+        for attribute, labels in self._description.items():
+            self._families[attribute].labels(self._name, *labels).set(1)
 
     def measure(
         self,

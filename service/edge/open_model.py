@@ -85,12 +85,11 @@ class ModelOpener:
         except BaseException:
             await pool.aclose()
             raise
-        metrics.describe(manifest, opened.choice)
         metrics.measure(lambda: pool.states, lambda: pool.memory_bytes, lambda: pool.processes)
-        return ServedModel(
+        model = ServedModel(
             name=name,
             manifest=manifest,
-            choice=opened.choice,
+            choice=pool.choice,
             bundle_sha256=digest,
             tokenizer=tokenizer,
             pool=pool,
@@ -99,8 +98,10 @@ class ModelOpener:
             draft_tokens=settings.draft_tokens if manifest.limits.max_block != 1 else 0,
             is_batch_invariant=opened.is_batch_invariant,
             processes=plan.processes,
-            engines=plan.processes * opened.engines,
+            engines=pool.engines,
         )
+        follow_choice(model, pool, metrics)
+        return model
 
     def _start(
         self,
@@ -133,6 +134,17 @@ class ModelOpener:
             self._environment,
             tenant_share=self._settings.tenant_share,
         )
+
+
+def follow_choice(model: ServedModel, pool: ProcessPool, metrics: ModelMetrics) -> None:
+    """Shows where the engines of a model run, now and whenever that changes."""
+
+    def show() -> None:
+        model.choice, model.engines = pool.choice, pool.engines
+        metrics.describe(model.manifest, model.choice)
+
+    pool.on_move = show
+    show()
 
 
 async def _in_thread(function: Callable[..., T], *arguments: Any, **named: Any) -> T:

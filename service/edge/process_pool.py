@@ -14,6 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -22,6 +23,7 @@ from service.answer_pace import too_late
 from service.edge import logs
 from service.edge.engine_link import EXIT_S, EndReason, EngineLink, deliver
 from service.errors import EngineUnavailable, RequestError, ShuttingDown, StartupError
+from service.execution_choice import ExecutionChoice
 from service.request import Caller, Cancel, EventSink, Request
 from service.wire.messages import Beat, Opened, State
 
@@ -61,7 +63,8 @@ class PoolLimits(NamedTuple):
 class ProcessPool:
     """Engine processes of one model, as a `service.edge.served_model.Pool`.
 
-    start: starts the process of a place; the bundle's digest is empty the first time.
+    start: starts the process of a place; the bundle's digest is empty the first time. on_move: called when a process
+    that was started again runs elsewhere than the one before it.
     """
 
     def __init__(
@@ -78,6 +81,8 @@ class ProcessPool:
         self._tickets = itertools.count()
         self._deaths = [collections.deque[float](maxlen=FAILING_DEATHS) for _ in range(processes)]
         self._links: list[EngineLink] = []
+        self._found: list[Opened] = []  # by the last process of each place that opened
+        self.on_move: Callable[[], object] = lambda: None
         self._tasks: list[asyncio.Task[None]] = []
         self._is_closing = False
         self.opened: Opened | None = None
@@ -93,12 +98,22 @@ class ProcessPool:
         except BaseException:
             await self._end_all()
             raise
+        self._found = found
         is_invariant = all(opened.is_batch_invariant for opened in found)
-        told = next((opened for opened in found if opened.choice.fallback), found[0])  # a device that failed, if any
-        self.opened = msgspec.structs.replace(told, is_batch_invariant=is_invariant)
+        self.opened = msgspec.structs.replace(found[0], is_batch_invariant=is_invariant)
         self._tasks = [asyncio.create_task(self._keep_running(place)) for place in range(len(self._links))]
         self._tasks.append(asyncio.create_task(self._watch()))
         return self.opened
+
+    @property
+    def choice(self) -> ExecutionChoice:
+        """Where the engines run: of processes whose devices failed, if there are any."""
+        return max((opened.choice for opened in self._found), key=lambda choice: choice.fallback)
+
+    @property
+    def engines(self) -> int:
+        """Those of all processes."""
+        return sum(opened.engines for opened in self._found)
 
     @property
     def processes(self) -> Mapping[str, Beat | None]:
@@ -126,7 +141,9 @@ class ProcessPool:
     @property
     def _least_busy(self) -> EngineLink | None:
         """The process that gets the next request, with the most of its room free; None while none runs."""
-        return min(filter(_is_open, self._links), key=self._load, default=None)
+        queued = self._limits.queued
+        loads = [(len(link.receivers) / (self._rows(link) + queued), link) for link in self._links if link.is_open]
+        return min(loads, key=itemgetter(0), default=(0.0, None))[1]
 
     @property
     def is_ready(self) -> bool:
@@ -150,9 +167,6 @@ class ProcessPool:
     def _rows(self, link: EngineLink) -> int:
         """Those of all engines of a process, which are fewer than planned on a device."""
         return self._limits.rows * link.engines
-
-    def _load(self, link: EngineLink) -> float:
-        return len(link.receivers) / (self._rows(link) + self._limits.queued)
 
     def _predicted_s(self, link: EngineLink, caller: Caller, max_tokens: int = 0) -> float:
         rows = self._rows(link)
@@ -236,13 +250,16 @@ class ProcessPool:
         assert self.opened is not None
         try:
             link = self._links[place] = self._start(place, self.opened.bundle_sha256)
-            choice = (await link.wait_opened(self._limits.start_s)).choice
+            found = await link.wait_opened(self._limits.start_s)
         except StartupError as error:
             self._links[place].end("not_started")
             await self._links[place].child.wait(EXIT_S)
             return str(error)
         fields = {"process": link.name, "pid": link.child.pid, "start_s": round(self._clock() - began_s, 3)}
         logs.event("engine_process_started", fields)
+        before, self._found[place] = self._found[place], found
+        if (choice := found.choice) != before.choice:
+            self.on_move()
         if choice.fallback:
             fields = {"process": link.name, "provider": choice.provider, "requested": choice.requested}
             logs.event("provider_fallback", {**fields, "reason": choice.reason}, level=logs.WARNING)
@@ -299,10 +316,6 @@ Progresses = weakref.WeakKeyDictionary[EngineLink, tuple[int, float]]
 """The processor time of each process, and since when it has stood still."""
 
 FIX = "check the bundle with `glossa doctor BUNDLE` and the machine's memory; the server goes on trying"
-
-
-def _is_open(link: EngineLink) -> bool:
-    return link.is_open
 
 
 def _is_failing(deaths: collections.deque[float], now_s: float) -> bool:

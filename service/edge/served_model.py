@@ -41,9 +41,10 @@ class Pool(Protocol):
         """Why only a restart of the server could help; []: nothing. From any thread."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class ServedModel:
-    """One model with everything that its requests need."""
+    """One model with everything that its requests need. Only `choice` and `engines` ever change: they follow processes
+    that were started again elsewhere."""
 
     name: str
     manifest: Manifest
@@ -72,7 +73,7 @@ class ServedModel:
         comparison = self._variant.comparison if self._variant else ()
         return next((figures for figures in comparison if figures.chosen), None)
 
-    @functools.cached_property
+    @property
     def _variant(self) -> Variant | None:
         return next((variant for variant in self.manifest.variants if variant.precision == self.choice.precision), None)
 

@@ -1,12 +1,15 @@
 import asyncio
 import contextlib
 import functools
+import re
 
 import pytest
 
 from service.answer_pace import MARGIN
 from service.edge.child_process import Progress
 from service.edge.metrics import Metrics
+from service.edge.model_description import describe
+from service.edge.open_model import follow_choice
 from service.edge.process_pool import (
     CHECK_S,
     FAILING_DELAY_S,
@@ -17,11 +20,13 @@ from service.edge.process_pool import (
     PoolLimits,
     ProcessPool,
 )
+from service.edge.request_limits import TextLimits
 from service.engine.engine import IDLE_TURN_S
 from service.engine_process.engine_process import BEAT_S
 from service.errors import DeadlineTooSoon, EngineUnavailable, Overloaded, ShuttingDown, StartupError, TenantLimit
 from service.execution_choice import ExecutionChoice
 from service.request import Caller, Finished, FinishReason, Priority, Timings
+from tests.edge import served
 from tests.engine_processes import DIGEST, FakeStart, opened, state
 from tests.engines import request
 from tests.fakes import Sink
@@ -606,9 +611,29 @@ async def test_a_restart_that_a_device_refuses_is_served_elsewhere_and_told(capl
 
 
 @virtually
+async def test_a_model_shows_where_it_runs_after_each_restart():
+    on_cuda = ExecutionChoice("CUDAExecutionProvider", "auto", False, "", "fp16", captures=True)
+    moves = [opened(choice=on_cuda), opened(choice=FALLBACK, engines=6), opened(choice=on_cuda)]
+    async with open_pool(*moves, processes=1) as one:
+        model = served("m", one.pool)
+        follow_choice(model, one.pool, one.metrics.model("m"))
+        for choice, engines in ((on_cuda, 1), (FALLBACK, 6), (on_cuda, 1)):
+            shown = describe(model, TextLimits())
+            assert (shown.execution_provider.provider, shown.precision) == (choice.provider, choice.precision)
+            assert (shown.execution_provider.reason, shown.engines) == (choice.reason, engines)
+            text = one.metrics.render().decode()
+            (gauge,) = re.findall(r"^glossa_execution_provider_info\{(.*)\} 1\.0$", text, re.MULTILINE)
+            assert f'fallback="{int(choice.fallback)}"' in gauge
+            assert f'provider="{choice.provider}"' in gauge
+            assert len(re.findall(r"^glossa_model_info\{", text, re.MULTILINE)) == 1
+            one.links[-1].dies()
+            await asyncio.sleep(0.3)
+
+
+@virtually
 @pytest.mark.parametrize("place", [0, 1])
 async def test_one_process_that_its_device_failed_shows_in_the_choice_of_the_model(place):
     choices = [opened(), opened()]
     choices[place] = opened(choice=FALLBACK)
     async with open_pool(*choices) as one:
-        assert one.pool.opened.choice == FALLBACK
+        assert one.pool.choice == FALLBACK
