@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from export.manifest import LEAST_WORDS, MOST_WORDS, TOKENIZER, Manifest, Variant
+from export.manifest import Manifest, Variant
 from service.attention_request import Lengths, computed_bytes
-from service.cache_layout import CacheLayout
 from service.config import ServerSettings
 from service.edge.process_plan import ProcessPlan, weight_bytes
 from service.edge.request_limits import MAX_ATTENTION_BYTES
 from service.execution_choice import LAZY_ROLES, SINGLE_ENGINE_MIN_BYTES, cpu_precision, single_engine_role
 from service.memory_prediction import EdgeLimits, EngineLimits, ModelPlan, ModelShape, Prediction, predict
+from service.model_sizes import shape_of
 from service.options import MAX_WIDTH
 from service.processors import MAX_SINGLE_ENGINE_THREADS, Processors
 
-CHUNK_TOKENS = 128  # of a prompt in one pass: `SchedulerConfig.chunk_tokens`
 NO_VARIANT = Variant(precision="none", graphs={}, states=())
 SETTINGS = {  # those that lower a part
     "messages": "--max-requests or --max-message-bytes",
@@ -64,9 +63,7 @@ def model_shape(settings: ServerSettings, manifest: Manifest, found: Processors)
     """The sizes of a model as these settings serve it."""
     precision = cpu_precision(manifest, settings.precision)
     variant = next(iter(manifest.variants), NO_VARIANT) if precision is None else manifest.variant(precision)
-    limits, graphs = manifest.limits, variant.graphs
-    width, inner, heads = widths(manifest, variant)
-    opened, later = weight_bytes(manifest, settings.precision), 0
+    graphs, opened, later = variant.graphs, weight_bytes(manifest, settings.precision), 0
     role = single_engine_role(graphs) if graphs else ""
     second = manifest.graph_bytes(graphs[role]) if role else 0
     threads = settings.single_engine_threads
@@ -75,44 +72,7 @@ def model_shape(settings: ServerSettings, manifest: Manifest, found: Processors)
     elif not threads and min(found.usable, MAX_SINGLE_ENGINE_THREADS) > 1 and second >= SINGLE_ENGINE_MIN_BYTES:
         later += second
     later += sum(manifest.graph_bytes(graph) for name, graph in graphs.items() if name in LAZY_ROLES)
-    tokenizer = manifest.files.get(TOKENIZER)
-    shortlist = MOST_WORDS + (LEAST_WORDS + 1) * limits.max_source_len + limits.max_target_len
-    return ModelShape(
-        layout=CacheLayout.of(variant.states),
-        vocab_size=limits.vocab_size,
-        width=width,
-        inner=inner,
-        heads=heads,
-        max_source_len=limits.max_source_len,
-        max_target_len=limits.max_target_len,
-        chunk_tokens=0 if limits.max_block == 1 or not limits.max_target_len else CHUNK_TOKENS,
-        shortlist_len=min(limits.vocab_size, shortlist) if manifest.shortlist else 0,
-        opened=opened,
-        opened_later=later,
-        tokenizer=tokenizer.bytes if tokenizer else 0,
-        attention=_attention_bytes(manifest),
-    )
-
-
-def widths(manifest: Manifest, variant: Variant) -> tuple[int, int, int]:
-    """The width of a position, that of its inner layer, and heads: those of the model that was exported, and where the
-    manifest lacks it, of its states."""
-    states = [[size for size in state.shape[1:] if isinstance(size, int)] for state in variant.states]
-    heads = max([sizes[0] for sizes in states if len(sizes) > 1], default=1)
-    width = max([heads * sizes[-1] for sizes in states if sizes], default=64)
-    if manifest.encoding is not None:
-        width = max(width, manifest.encoding.width)
-    model = manifest.lineage.get("model")
-    config: Mapping[str, object] = model if isinstance(model, Mapping) else {}
-
-    def largest(default: int, *names: str) -> int:
-        values = [value for name in names if isinstance(value := config.get(name), int)]
-        return max([default, *values])
-
-    width = largest(width, "d_model", "encoder_dim")
-    experts = largest(1, "experts_per_token") if config.get("num_experts") else 1
-    inner = largest(0, "d_ff", "encoder_d_ff") or 4 * width
-    return width, experts * inner, largest(heads, "num_heads", "encoder_num_heads")
+    return shape_of(manifest, variant, opened=opened, opened_later=later, attention=_attention_bytes(manifest))
 
 
 def _attention_bytes(manifest: Manifest) -> int:

@@ -2,12 +2,9 @@
 
 from dataclasses import replace
 
-import pytest
-
 from export.manifest import AlignmentSpec, FileDigest, GraphSpec, StateSpec, Variant
-from service.edge.memory_plan import CHUNK_TOKENS, advice, model_plan, model_shape, predict_memory, widths
+from service.edge.memory_plan import advice, model_plan, model_shape, predict_memory
 from service.edge.process_plan import ProcessPlan
-from service.engine.scheduler import SchedulerConfig
 from service.execution_choice import SINGLE_ENGINE_MIN_BYTES
 from service.processors import Processors
 from tests.edge import manifest, settings
@@ -36,19 +33,6 @@ def test_sizes_of_a_model():
     assert (shape.opened, shape.opened_later, shape.tokenizer) == (3000, 0, 500)
     assert shape.max_source_len == found.limits.max_source_len
     assert shape.attention == 0
-
-
-def test_widths_are_those_of_the_model_that_was_exported():
-    found = model(lineage={"model": {"d_model": 512, "d_ff": 2048, "num_heads": 8, "bias": True}})
-    assert widths(found, found.variants[0]) == (512, 2048, 8)
-    experts = model(lineage={"model": {"d_model": 512, "d_ff": 100, "num_experts": 4, "experts_per_token": 2}})
-    assert widths(experts, experts.variants[0]) == (512, 200, 4)
-
-
-@pytest.mark.parametrize("lineage", [{}, {"model": "large"}, {"model": {"d_model": "wide"}}])
-def test_without_them_they_are_those_of_the_states(lineage):
-    found = model(lineage=lineage)
-    assert widths(found, found.variants[0]) == (32, 128, 4)
 
 
 def test_weights_that_are_opened_a_second_time():
@@ -89,7 +73,3 @@ def test_limits_lower_the_prediction_as_advised():
     for changes in ({"max_requests": 100}, {"max_message_bytes": 10_000}, {"request_memory_bytes": 1 << 24}):
         assert prediction(**changes).total < default.total - 200_000_000
     assert prediction(parking_bytes=0).total == default.total - (1 << 28)
-
-
-def test_chunks_are_those_of_the_scheduler():
-    assert SchedulerConfig().chunk_tokens == CHUNK_TOKENS
