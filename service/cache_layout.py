@@ -119,6 +119,36 @@ class CacheLayout:
         own = self.shortlist_bytes * shortlist_capacity_for(shortlist_len)
         return row_capacity_for(rows, max_rows) * (target + source + own + self.row_bytes)
 
+    def rows_within(self, tier: Tier, *, max_rows: int, max_bytes: int | None) -> int:
+        """The most rows of a tier within so many bytes, as buffers are sized; at least one. None: no limit."""
+        if max_bytes is None:
+            return max_rows
+        rooms = sorted({row_capacity_for(rows, max_rows) for rows in range(1, max_rows + 1)})
+        fitting = [rows for rows in rooms if self.bytes_for(rows, *tier, max_rows=max_rows) <= max_bytes]
+        return max(fitting, default=1)
+
+    def fixed_bytes(self, *, max_rows: int, max_bytes: int) -> int:
+        """Bytes of buffers that hold as many rows of each tier as `max_bytes` allow, in turn: more than those if one
+        tier has the largest buffers of one kind and another those of another kind."""
+        sizes = [
+            [self.rows_within(tier, max_rows=max_rows, max_bytes=max_bytes) * size for size in self._sizes(tier)]
+            for tier in self.tiers
+        ]
+        return sum(map(max, zip(*sizes, strict=True)))
+
+    def _sizes(self, tier: Tier) -> list[int]:
+        """Bytes of a row of a tier, by what its buffers grow with."""
+        strided = [size * -(-tier.target_len // stride) for stride, size in self.stride_bytes]
+        return [self.target_bytes * tier.target_len, *strided, self.source_bytes * tier.source_len, self.row_bytes]
+
+    def steps_within(self, *, max_rows: int, max_bytes: int) -> list[int]:
+        """The limits at which one more row of a tier fits, ascending: one row of the largest tier, and those beyond it
+        up to `max_bytes`."""
+        rooms = {row_capacity_for(rows, max_rows) for rows in range(1, max_rows + 1)}
+        sizes = {self.bytes_for(rows, *tier, max_rows=max_rows) for rows in rooms for tier in self.tiers}
+        least = self.bytes_for(1, *self.tiers[-1], max_rows=max_rows)
+        return sorted({least, *(size for size in sizes if least <= size <= max_bytes)})
+
 
 @dataclass(frozen=True, slots=True)
 class CacheAxes:

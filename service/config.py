@@ -42,6 +42,7 @@ def _check_devices(value: str) -> str:
 CudaDevices = Annotated[str, Field(coerce_numbers_to_str=True), AfterValidator(_check_devices)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Positive = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
 PositiveSeconds = Annotated[float, Field(gt=0, le=86400, allow_inf_nan=False)]
@@ -108,6 +109,9 @@ class ServerSettings(BaseSettings):
     max_rows: int = Field(64, ge=1, le=4096, description="rows (hypotheses being decoded) per engine")
     kv_cache_bytes: Positive = Field(
         1 << 30, description="limit of a model's KV cache in bytes; requests wait for free space"
+    )
+    cuda_memory_bytes: NotNegative = Field(
+        0, description="limit in bytes of a model on a CUDA device, weights included; 0: nine tenths of what is free"
     )
     max_prefill_tokens: Positive = Field(
         256, description="limit of source and prompt tokens processed between two tokens of running requests"

@@ -29,6 +29,7 @@ class EngineSettings:
     single_engine_threads: int = 0
     max_rows: int = 64
     kv_cache_bytes: int = 1 << 30
+    cuda_memory_bytes: int = 0
     max_prefill_tokens: int = 256
     prefix_cache_bytes: int = 1 << 27
     parking_bytes: int = 1 << 28

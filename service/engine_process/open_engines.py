@@ -22,6 +22,7 @@ from service.engine.engine import Engine, EngineConfig
 from service.engine.engine_metrics import EngineMetrics, NullMetrics
 from service.engine.golden_check import check_golden_decode, is_batch_invariant
 from service.engine.scheduler import SchedulerConfig
+from service.engine_process.device_limits import limits_on_device
 from service.engine_settings import EngineSettings
 from service.errors import StartupError
 from service.execution_choice import SINGLE_ENGINE_MIN_BYTES, ExecutionChoice
@@ -141,7 +142,7 @@ def _open_checked(
 
 
 class _CudaFailure(Exception):
-    """The first answers on CUDA failed; the message has cause and fix."""
+    """CUDA opened the model and cannot serve it; the message has cause and fix."""
 
 
 def _open_model(bundle: CheckedBundle, settings: EngineSettings, open_model: OpenModel) -> OnnxModel:
@@ -161,8 +162,14 @@ def _open_model(bundle: CheckedBundle, settings: EngineSettings, open_model: Ope
 def _check(model: OnnxModel, bundle: CheckedBundle, settings: EngineSettings, checks_batches: bool) -> _Checked:
     """Raises StartupError, and _CudaFailure for whatever fails on CUDA."""
     is_cpu = model.choice.provider == CPU
+    config = _engine_config(settings, settings.model_engines if is_cpu else 1)  # a device has memory of its own
+    if model.stream is not None:
+        try:
+            scheduler = limits_on_device(model, model.stream, config.scheduler, settings.cuda_memory_bytes)
+        except StartupError as error:
+            raise _CudaFailure(str(error)) from None
+        config = replace(config, scheduler=scheduler)
     try:
-        config = _engine_config(settings, settings.model_engines if is_cpu else 1)  # a device has memory of its own
         limit = config.scheduler.kv_cache_bytes
         runners = [
             model.runner(max_rows=settings.max_rows, kv_cache_bytes=limit, draft_tokens=settings.draft_tokens)

@@ -35,7 +35,7 @@ class CudaRuntime:
     """The functions of the CUDA runtime library, of CUDA 13: earlier ones have another cudaMemcpyBatchAsync."""
 
     def __init__(self, library: Any) -> None:
-        self._library = library
+        self.library = library
 
     def call(self, name: str, *arguments: Any, size: int | None = None) -> None:
         """Calls a function. Raises CudaError. size: bytes concerned, for the message."""
@@ -45,7 +45,7 @@ class CudaRuntime:
 
     def status(self, name: str, *arguments: Any) -> int:
         """Calls a function and returns its cudaError_t."""
-        status: int = getattr(self._library, name)(*arguments)
+        status: int = getattr(self.library, name)(*arguments)
         return status
 
 

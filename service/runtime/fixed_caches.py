@@ -40,7 +40,9 @@ class FixedCaches(CacheBuffers):
         """
         super().__init__(specs, arena, max_rows=max_rows, shortlists=shortlists)
         self._fixed = [buffer for buffer in self.buffers if buffer.kind != "shortlist"]
-        self.most_rows = {tier: _rows_within(layout, tier, max_rows, max_bytes) for tier in layout.tiers}
+        self.most_rows = {
+            tier: layout.rows_within(tier, max_rows=max_rows, max_bytes=max_bytes) for tier in layout.tiers
+        }
         self._layout = layout
         for buffer in self._fixed:
             size = max(buffer.size_for(rows, _capacity(buffer.kind, tier)) for tier, rows in self.most_rows.items())
@@ -83,15 +85,6 @@ class FixedCaches(CacheBuffers):
         for buffer in self.of_kind("shortlist"):
             if (buffer.rows, buffer.capacity) != (room, capacity):
                 buffer.resize(room, capacity, live=live)
-
-
-def _rows_within(layout: CacheLayout, tier: Tier, max_rows: int, max_bytes: int | None) -> int:
-    """The most rows of a tier within so many bytes, as buffers are sized; at least one."""
-    if max_bytes is None:
-        return max_rows
-    rooms = sorted({row_capacity_for(rows, max_rows) for rows in range(1, max_rows + 1)})
-    fitting = [rows for rows in rooms if layout.bytes_for(rows, *tier, max_rows=max_rows) <= max_bytes]
-    return max(fitting, default=1)
 
 
 def _capacity(kind: StateKind, tier: Tier) -> int:

@@ -1,3 +1,4 @@
+import re
 import weakref
 from functools import partial
 from pathlib import Path
@@ -73,8 +74,8 @@ def half_bundle(exported):
 class FailingCuda:
     """CUDA whose sessions open, and whose runs fail with `error`. opened: a reference to each session."""
 
-    def __init__(self, path: Path, error: Exception):
-        self.runtime, self.error = FakeCuda(), error
+    def __init__(self, path: Path, error: Exception, **device: Any):
+        self.runtime, self.error = FakeCuda(**device), error
         self.opened: list[weakref.ref[Any]] = []
         self.left_when_cpu_opened: list[Any] = []
         self._open = graph_opener(path, load_bundle(path))
@@ -142,6 +143,23 @@ def test_cuda_required_refuses_when_the_first_answer_fails(half_bundle, monkeypa
         StartupError, match=r"device cuda is required, but .*out of memory; fix: .* or ask for device auto or cpu"
     ):
         open_engines(half_bundle, EngineSettings(device="cuda"), open_model=cuda.open_model)
+
+
+@pytest.mark.parametrize("limit", [0, 100_000_000])
+def test_a_device_without_room_for_one_request_is_not_used(half_bundle, limit):
+    cuda = FailingCuda(half_bundle, OUT_OF_MEMORY, free=8 << 30 if limit else 100_000_000)
+    choice = open_engines(half_bundle, EngineSettings(cuda_memory_bytes=limit), open_model=cuda.open_model).choice
+    assert (choice.provider, choice.fallback) == (CPU, True)
+    allowed = "and --cuda-memory-bytes allows 100 MB in all, " if limit else ""
+    free = "8,590" if limit else "100"
+    assert re.fullmatch(
+        rf"the device has {free} MB free of 8,590 MB beside the weights, 0 MB, {allowed}but the largest request takes "
+        r"2\d\d MB; fix: end other programs on the device \(nvidia-smi lists them\), raise --cuda-memory-bytes, lower "
+        r"--max-rows, or name another device with --cuda-devices, or ask for device cpu",
+        choice.reason,
+    )
+    with pytest.raises(StartupError, match=r"cuda is required, but the device has .* largest request takes .* fix: "):
+        open_engines(half_bundle, EngineSettings(device="cuda", cuda_memory_bytes=limit), open_model=cuda.open_model)
 
 
 @pytest.mark.parametrize("device", ["auto", "cuda"])

@@ -62,6 +62,23 @@ def test_without_a_limit_all_rows_of_the_largest_tier_have_room():
     assert set(caches(max_bytes=None)[0].most_rows.values()) == {17}
 
 
+@pytest.mark.parametrize("max_rows", [1, 5, 17, 64])
+@pytest.mark.parametrize("max_bytes", [1, 1 << 15, 1 << 17, 1 << 19, 1 << 22])
+def test_a_layout_knows_what_is_allocated(max_rows, max_bytes):
+    made, _ = caches(max_rows, max_bytes)
+    assert made.size == LAYOUT.fixed_bytes(max_rows=max_rows, max_bytes=max_bytes)
+
+
+def test_a_limit_between_two_steps_lets_in_as_much_as_the_step_below():
+    steps = LAYOUT.steps_within(max_rows=17, max_bytes=1 << 22)
+    assert steps == sorted(steps)
+    assert steps[0] == LAYOUT.bytes_for(1, *TIERS[-1], max_rows=17)
+    assert steps[-1] <= 1 << 22
+    rows = [caches(17, step)[0].most_rows for step in steps]
+    assert [caches(17, step - 1)[0].most_rows for step in steps[1:]] == rows[:-1]
+    assert LAYOUT.steps_within(max_rows=17, max_bytes=1) == steps[:1]
+
+
 def test_one_row_of_the_largest_tier_always_has_room():
     made, _ = caches(max_bytes=1)
     assert set(made.most_rows.values()) == {1}
