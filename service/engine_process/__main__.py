@@ -45,10 +45,10 @@ def main() -> None:
     except (StartupError, ImportError, MemoryError) as error:
         fix = "" if isinstance(error, StartupError) else "; fix: reinstall Glossa, see `glossa doctor`"
         end.send(encode(Refused(f"{str(error) or type(error).__name__}{fix}"[:10_000])))
-        sys.exit(1)
+        os._exit(1)
     except DeviceLost:
-        os._exit(DEVICE_LOST)  # destructors of the device's libraries could crash or hang
-    os._exit(0)  # threads of libraries must not delay the end
+        os._exit(DEVICE_LOST)
+    os._exit(0)  # as above: threads of libraries must not delay the end, nor destructors of a failed device crash
 
 
 def _start_message(end: socket.socket) -> Start:

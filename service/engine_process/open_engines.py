@@ -127,18 +127,26 @@ def _open_checked(
     """Where CUDA is not required but its first answers fail, the model is opened on the CPU, and the choice says why.
     Raises StartupError."""
     cause = ""
+    model = _open_model(bundle, settings, open_model)
     try:
-        return _check(_open_model(bundle, settings, open_model), bundle, settings, checks_batches)
+        return _check(model, bundle, settings, checks_batches)
     except _CudaFailure as failure:
+        if model.stream is not None and model.stream.runtime.lasting_error():
+            _LOST.append(model)
         if settings.device == "cuda":
             raise StartupError(f"device cuda is required, but {failure}, or ask for device auto or cpu") from None
         cause = str(failure)
+    del model
     gc.collect()  # sessions and device memory of the failed model: its traceback held them until here
     model = _open_model(bundle, replace(settings, device="cpu"), open_model)
     model.choice = replace(
         model.choice, requested=settings.device, fallback=True, reason=f"{cause}, or ask for device cpu"
     )
     return _check(model, bundle, settings, checks_batches)
+
+
+_LOST: list[OnnxModel] = []
+"""Models whose devices failed for good. The destructor of a captured step would end the process then."""
 
 
 class _CudaFailure(Exception):

@@ -48,6 +48,13 @@ class CudaRuntime:
         status: int = getattr(self.library, name)(*arguments)
         return status
 
+    def lasting_error(self) -> int:
+        """The cudaError_t of a device that has failed for good; 0: it has not."""
+        # An illegal address, a failed launch or an uncorrectable memory error makes every later call of the process
+        # fail. Other errors, such as out of memory, are reported once.
+        self.status("cudaGetLastError")
+        return self.status("cudaDeviceSynchronize") or self.status("cudaGetLastError")
+
 
 class CudaStream:
     """A stream that does not wait for others, and that others do not wait for. It is never destroyed, as sessions end
@@ -213,11 +220,7 @@ class CudaMemory:
         return address
 
     def check_device(self) -> None:
-        # An illegal address, a failed launch or an uncorrectable memory error makes every later call of the process
-        # fail. Other errors, such as out of memory, are reported once.
-        self._runtime.status("cudaGetLastError")
-        status = self._runtime.status("cudaDeviceSynchronize") or self._runtime.status("cudaGetLastError")
-        if status:
+        if status := self._runtime.lasting_error():
             raise DeviceLost(f"the CUDA device fails for good with CUDA error {status}")
 
     def _stage(self, values: np.ndarray) -> int:

@@ -1,3 +1,4 @@
+import gc
 import re
 import weakref
 from functools import partial
@@ -135,6 +136,14 @@ def test_nothing_of_cuda_is_left_when_the_cpu_takes_over(half_bundle, monkeypatc
     assert cuda.opened
     assert cuda.left_when_cpu_opened == []
     assert not cuda.runtime.live
+
+
+def test_a_session_whose_device_failed_for_good_is_never_destroyed(half_bundle):
+    """Its destructor would end the process, and the server would have no model instead of one on the CPU."""
+    cuda = FailingCuda(half_bundle, OUT_OF_MEMORY, lost=700)
+    assert open_engines(half_bundle, EngineSettings(), open_model=cuda.open_model).choice.provider == CPU
+    gc.collect()
+    assert all(session() is not None for session in cuda.opened)
 
 
 def test_cuda_required_refuses_when_the_first_answer_fails(half_bundle, monkeypatch):
