@@ -99,6 +99,14 @@ def test_devices_and_driver_are_settings(outcome, settings, expected):
     assert outcome("num_devices", **settings) == expected
 
 
+@pytest.mark.parametrize(
+    ("names", "count"), [("0,1,2", 3), ("2", 1), ("1,0", 2), ("0,7,1", 1), ("7", 0), ("", 0), ("-1", 0), ("GPU-1", 0)]
+)
+def test_a_process_sees_the_devices_that_it_may_see(outcome, monkeypatch, names, count):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
+    assert outcome("num_devices", DEVICES=3) == [0 if count else NO_DEVICE, count]
+
+
 def test_the_log_tells_calls_in_order(outcome, tmp_path):
     outcome("replay", LOG=tmp_path / "log")
     lines = [line.split("\t")[2] for line in (tmp_path / "log").read_text().splitlines()]
