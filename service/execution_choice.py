@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from export.manifest import Manifest
 
 CPU_PRECISIONS = ("int8", "int4", "fp32")  # fastest first
+CUDA_PRECISION = "fp16"  # GroupQueryAttention has no fp32 kernel there
 LAZY_ROLES = ("attend",)
 """Opened on first use: `ModelSessions.open_attend`."""
 SINGLE_ENGINE_ROLES = ("decode", "encode")
@@ -36,6 +37,11 @@ class ExecutionChoice:
     reason: str
     precision: str
     captures: bool = False
+
+    @property
+    def on_device(self) -> bool:
+        """Whether weights and caches are in the memory of a device."""
+        return self.provider == "CUDAExecutionProvider"
 
 
 def cpu_precision(manifest: Manifest, wanted: str) -> str | None:

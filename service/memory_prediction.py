@@ -2,8 +2,8 @@
 
 Each part is bounded by something that the server enforces: caches and parked rows by admission in the engine, messages
 and answers by admission in the edge, activations by the largest batch. `service.edge.memory_plan` takes the numbers
-from settings and manifests. Nothing here measures, and nothing knows a GPU: with one, main memory is predicted too
-high.
+from settings and manifests. Nothing here measures. Of a model on a device main memory alone is predicted: weights,
+caches and activations are in the device's (`service.device_memory`).
 
 Constants are resident memory on Python 3.11, onnxruntime 1.31.1, grpcio 1.85.1, glibc 2.36.
 """
@@ -33,6 +33,10 @@ MESSAGE_COPIES = 2.2  # of a message: gRPC's pieces, which glibc keeps once they
 LOG_BYTES = 10 * MB  # 10,000 lines that nobody reads
 FLOOD_BYTES = 64 * MB  # calls beyond admission until they are refused, connections, and what glibc keeps of both
 ATTENTION_FACTOR = 4  # for each byte of attention: by count, of the graph, the message, its memory file, the response
+# Of a process with a device: its libraries and what they keep in main memory. An allowance, which no GPU was there to
+# measure.
+DEVICE_PROGRAM_BYTES = 1000 * MB
+STAGING_BYTES = 4 * MB  # pinned, and twice that while it grows
 FLOAT = 4
 RANKED_TOKENS = 128  # best tokens of a line
 ENCODER_TOKENS, PREFILL_ROWS = 256, 8  # of a batch; of first chunks
@@ -87,12 +91,13 @@ class EdgeLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelPlan:
-    """A model and its processes."""
+    """A model and its processes. on_device: whether all of them compute on a device."""
 
     shape: ModelShape
     engine: EngineLimits
     processes: int
     engines_per_process: int
+    on_device: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,7 @@ class Prediction:
 def predict(models: Sequence[ModelPlan], edge: EdgeLimits) -> Prediction:
     """The peak of a server with these models."""
     headers = HEADERS_BYTES + edge.metadata_bytes
-    opening = [model.processes * (PROCESS_BYTES + _opening(model.shape)) for model in models]
+    opening = [model.processes * (_program(model) + _opening(model.shape)) for model in models]
     tokenizers = sum(TOKENIZER_FACTOR * model.shape.tokenizer for model in models)
     return Prediction(
         edge={
@@ -143,8 +148,31 @@ def _opening(shape: ModelShape) -> int:
     return TOKENIZER_FACTOR * shape.tokenizer + int(OPENING_FACTOR * shape.opened)
 
 
+def _program(model: ModelPlan) -> int:
+    return PROCESS_BYTES + (DEVICE_PROGRAM_BYTES if model.on_device else 0)
+
+
+def device_process_parts(model: ModelPlan) -> dict[str, int]:
+    """The parts of one engine process on a device, in main memory. What is freed once weights are on the device is not
+    given back."""
+    shape, limits = model.shape, model.engine
+    # Of each row the best tokens, and its distribution where a request wants that; outputs of an encoder.
+    rows = limits.rows * (limits.draft_tokens + 2 if limits.draft_tokens else 1)
+    outputs = rows * (12 * RANKED_TOKENS + FLOAT * shape.vocab_size) if shape.max_target_len else 0
+    encoded = _encoded(shape) * FLOAT * max(shape.width, shape.vocab_size if not shape.max_target_len else 0)
+    return {
+        "program": _program(model),
+        "tokenizer": TOKENIZER_FACTOR * shape.tokenizer,
+        "opening": int(OPENING_FACTOR * (shape.opened + shape.opened_later)),
+        "outputs": 2 * (outputs + encoded) + STAGING_BYTES,
+        "bindings": BINDINGS_BYTES + HUGE_PAGES_BYTES,
+    }
+
+
 def process_parts(model: ModelPlan) -> dict[str, int]:
     """The parts of one engine process."""
+    if model.on_device:
+        return device_process_parts(model)
     shape, count = model.shape, model.engines_per_process
     engines = {name: count * size for name, size in engine_parts(shape, model.engine).items()}
     more = OPENING_FACTOR - OPEN_FACTOR

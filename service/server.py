@@ -16,7 +16,7 @@ import platform
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,7 @@ class Server:
         self._clock = clock
         self._preparation = Preparation(settings.tenant_share)
         self._models: list[ServedModel] = []
+        self._predicted: list[int] = []  # places of models whose memory was last predicted as that of a device
         self._opening: dict[str, float] = {}  # since when, by model
         self.health = Health(SERVICES)
         self._ops: OpsServer | None = None
@@ -247,6 +248,8 @@ class Server:
             self.metrics.log_lines_dropped(dropped - before)
             self.calls.unwritten.end_stalled()
             self._show_health()
+            if self.state == "ready" and _places_on_device(self._models) != self._predicted:
+                self._predict_memory()
             await asyncio.sleep(BEAT_S)
 
     def _note_collapse(self) -> None:
@@ -274,16 +277,8 @@ class Server:
         self.health.set("", alive and not self.not_ready())
 
     def _predict_memory(self) -> None:
-        """Tells how much memory the server may come to need, and warns if its cgroups allow less."""
-        plans = [(one.manifest, ProcessPlan(one.processes, one.engines // one.processes)) for one in self._models]
-        prediction, limit = predict_memory(self.settings, plans, processors()), memory_limit()
-        self.metrics.memory_predicted(prediction.total)
-        fields: dict[str, Any] = {"peak_bytes": prediction.total, "limit_bytes": limit}
-        each = {model.name: prediction.process_peak(place) for place, model in enumerate(self._models)}
-        logs.event("memory_predicted", {**fields, "engine_process_bytes": each})
-        if limit is not None and limit < prediction.total:
-            fix = f"raise the limit, or lower {advice(prediction)}"
-            logs.event("memory_limit_below_prediction", {**fields, "fix": fix}, level=logs.WARNING)
+        self._predicted = _places_on_device(self._models)
+        self.metrics.memory_predicted(tell_memory(self.settings, self._models))
 
     def _announce(self, seconds: float) -> None:
         settings = self.settings
@@ -341,6 +336,24 @@ class Server:
             "grpc": grpc.__version__,
             "models": {model.name: model.bundle_sha256 for model in list(self._models)},
         }
+
+
+def _places_on_device(models: Sequence[ServedModel]) -> list[int]:
+    return [place for place, model in enumerate(models) if model.choice.on_device]
+
+
+def tell_memory(settings: ServerSettings, models: Sequence[ServedModel]) -> int:
+    """Logs how much memory the server may come to need, and warns if its cgroups allow less. Returns the bytes."""
+    plans = [(one.manifest, ProcessPlan(one.processes, -(-one.engines // one.processes))) for one in models]
+    prediction = predict_memory(settings, plans, processors(), on_device=_places_on_device(models))
+    limit = memory_limit()
+    fields: dict[str, Any] = {"peak_bytes": prediction.total, "limit_bytes": limit}
+    each = {model.name: prediction.process_peak(place) for place, model in enumerate(models)}
+    logs.event("memory_predicted", {**fields, "engine_process_bytes": each})
+    if limit is not None and limit < prediction.total:
+        fix = f"raise the limit, or lower {advice(prediction)}"
+        logs.event("memory_limit_below_prediction", {**fields, "fix": fix}, level=logs.WARNING)
+    return prediction.total
 
 
 def own_address(host: str, port: int) -> str:

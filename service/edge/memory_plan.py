@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from export.manifest import Manifest, Variant
 from service.attention_request import Lengths, computed_bytes
 from service.config import ServerSettings
 from service.edge.process_plan import ProcessPlan, weight_bytes
 from service.edge.request_limits import MAX_ATTENTION_BYTES
-from service.execution_choice import LAZY_ROLES, SINGLE_ENGINE_MIN_BYTES, cpu_precision, single_engine_role
+from service.execution_choice import (
+    CUDA_PRECISION,
+    LAZY_ROLES,
+    SINGLE_ENGINE_MIN_BYTES,
+    cpu_precision,
+    single_engine_role,
+)
 from service.memory_prediction import EdgeLimits, EngineLimits, ModelPlan, ModelShape, Prediction, predict
 from service.model_sizes import shape_of
 from service.options import MAX_WIDTH
@@ -29,19 +35,30 @@ SETTINGS = {  # those that lower a part
 
 
 def predict_memory(
-    settings: ServerSettings, models: Iterable[tuple[Manifest, ProcessPlan]], found: Processors
+    settings: ServerSettings,
+    models: Iterable[tuple[Manifest, ProcessPlan]],
+    found: Processors,
+    *,
+    on_device: Container[int] = (),
 ) -> Prediction:
-    """The peak of a server with these models on these processors."""
+    """The peak of a server with these models on these processors. on_device: the places of those that compute on a
+    device in all of their processes."""
     edge = EdgeLimits(
         calls=settings.max_requests,
         message_bytes=settings.max_message_bytes,
         metadata_bytes=settings.max_metadata_bytes,
         request_bytes=settings.request_memory_bytes,
     )
-    return predict([model_plan(settings, manifest, plan, found) for manifest, plan in models], edge)
+    plans = [
+        model_plan(settings, manifest, plan, found, on_device=place in on_device)
+        for place, (manifest, plan) in enumerate(models)
+    ]
+    return predict(plans, edge)
 
 
-def model_plan(settings: ServerSettings, manifest: Manifest, plan: ProcessPlan, found: Processors) -> ModelPlan:
+def model_plan(
+    settings: ServerSettings, manifest: Manifest, plan: ProcessPlan, found: Processors, *, on_device: bool = False
+) -> ModelPlan:
     """One model. One that has no graphs for the CPU is counted by its first variant."""
     engines = plan.engines
     limits = EngineLimits(
@@ -52,11 +69,21 @@ def model_plan(settings: ServerSettings, manifest: Manifest, plan: ProcessPlan, 
         draft_tokens=settings.draft_tokens,
     )
     return ModelPlan(
-        shape=model_shape(settings, manifest, found),
+        shape=device_shape(manifest) if on_device else model_shape(settings, manifest, found),
         engine=limits,
         processes=plan.processes,
         engines_per_process=plan.engines_per_process,
+        on_device=on_device,
     )
+
+
+def device_shape(manifest: Manifest) -> ModelShape:
+    """The sizes of a model as it is served on a device."""
+    variant = manifest.variant(CUDA_PRECISION)
+    sizes = {role: manifest.graph_bytes(graph) for role, graph in variant.graphs.items()}
+    later = sum(size for role, size in sizes.items() if role in LAZY_ROLES)
+    opened = sum(sizes.values()) - later
+    return shape_of(manifest, variant, opened=opened, opened_later=later, attention=_attention_bytes(manifest))
 
 
 def model_shape(settings: ServerSettings, manifest: Manifest, found: Processors) -> ModelShape:

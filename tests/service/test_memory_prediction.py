@@ -9,6 +9,7 @@ from service.memory_prediction import (
     ARENA_FACTOR,
     BINDINGS_BYTES,
     CODE_BYTES,
+    DEVICE_PROGRAM_BYTES,
     EDGE_BYTES,
     FLOOD_BYTES,
     HEADERS_BYTES,
@@ -17,6 +18,7 @@ from service.memory_prediction import (
     MESSAGE_COPIES,
     OPENING_FACTOR,
     PROCESS_BYTES,
+    STAGING_BYTES,
     TOKENIZER_FACTOR,
     EdgeLimits,
     EngineLimits,
@@ -105,6 +107,22 @@ def test_a_server_is_the_sum_of_its_processes():
     opening = PROCESS_BYTES + TOKENIZER_FACTOR * 1000 + int(OPENING_FACTOR * 10_000_000)
     assert prediction.start == CODE_BYTES + EDGE_BYTES + TOKENIZER_FACTOR * 1000 + 3 * opening
     assert prediction.start < prediction.total
+
+
+def test_of_a_model_on_a_device_main_memory_has_neither_weights_nor_caches():
+    plan = ModelPlan(shape=SHAPE, engine=ENGINE, processes=1, engines_per_process=1, on_device=True)
+    parts = process_parts(plan)
+    assert parts == {
+        "program": PROCESS_BYTES + DEVICE_PROGRAM_BYTES,
+        "tokenizer": TOKENIZER_FACTOR * 1000,
+        "opening": int(OPENING_FACTOR * 10_000_000),
+        "outputs": 2 * (8 * (12 * 128 + 4 * 1000) + 256 * 4 * 32) + STAGING_BYTES,
+        "bindings": BINDINGS_BYTES + HUGE_PAGES_BYTES,
+    }
+    larger = replace(ENGINE, kv_cache_bytes=1 << 40, prefix_cache_bytes=1 << 40, parking_bytes=1 << 40)
+    assert process_parts(replace(plan, engine=larger)) == parts
+    on_cpu = predict([replace(plan, on_device=False)], EDGE)
+    assert predict([plan], EDGE).start == on_cpu.start + DEVICE_PROGRAM_BYTES
 
 
 def test_what_opens_before_the_first_request_may_have_the_place_of_requests():

@@ -1,5 +1,6 @@
 import asyncio
 import collections
+import dataclasses
 import functools
 import re
 import socket
@@ -24,6 +25,7 @@ from bench.lean_client import (
     request_headers,
 )
 from cli.local_server import samples
+from export.manifest import Variant
 from glossa.client import AsyncClient, ClientError
 from glossa.v1 import glossa_pb2, glossa_pb2_grpc
 from glossa.version import VERSION
@@ -387,3 +389,24 @@ def test_server_options_bound_untrusted_clients():
     assert options["grpc.max_receive_message_length"] == 1 << 18
     assert options["grpc.keepalive_time_ms"] == 12_500
     assert options["grpc.http2.min_ping_interval_without_data_ms"] < 20_000  # what the client sends
+
+
+async def test_memory_is_predicted_again_when_a_model_has_left_its_device(caplog):
+    caplog.set_level("INFO", "glossa")
+
+    def predictions():
+        return [record.fields for record in caplog.records if record.getMessage() == "memory_predicted"]
+
+    async with running() as edge:
+        model = edge.server._models[0]
+        half = Variant(precision="fp16", graphs={}, states=())
+        model.manifest = dataclasses.replace(model.manifest, variants=(*model.manifest.variants, half))
+        on_cpu, before = model.choice, predictions()
+        for choice in (dataclasses.replace(on_cpu, provider="CUDAExecutionProvider", precision="fp16"), on_cpu):
+            model.choice, told = choice, len(predictions())
+            async with asyncio.timeout(60):
+                while len(predictions()) == told:
+                    await asyncio.sleep(0)
+        on_device, after = predictions()[len(before) :]
+        assert after["peak_bytes"] == before[-1]["peak_bytes"]
+        assert on_device["engine_process_bytes"][model.name] != after["engine_process_bytes"][model.name]

@@ -63,6 +63,23 @@ def test_each_engine_has_its_share_of_the_limits():
     assert (plan.processes, plan.engines_per_process) == (3, 2)
 
 
+def test_a_model_on_a_device_is_counted_by_the_graphs_it_has_there():
+    graphs = {
+        role: GraphSpec(role=role, file=f"fp16/{role}.onnx", inputs=(), outputs=()) for role in ("decode", "attend")
+    }
+    found = model()
+    half = Variant(precision="fp16", graphs=graphs, states=STATES)
+    sizes = {"fp16/decode.onnx": FileDigest(sha256="", bytes=70), "fp16/attend.onnx": FileDigest(sha256="", bytes=9)}
+    both = replace(found, variants=(*found.variants, half), files={**found.files, **sizes})
+    plans = [(both, ProcessPlan(1, 1)), (both, ProcessPlan(1, 1))]
+    plan = model_plan(settings(), *plans[0], TWO, on_device=True)
+    assert (plan.shape.opened, plan.shape.opened_later, plan.on_device) == (70, 9, True)
+    prediction = predict_memory(settings(), plans, TWO, on_device=[1])
+    assert "kv_cache" in prediction.processes[0]
+    assert "kv_cache" not in prediction.processes[1]
+    assert prediction.processes[0] == predict_memory(settings(), [(found, ProcessPlan(1, 1))], TWO).processes[0]
+
+
 def test_limits_lower_the_prediction_as_advised():
     def prediction(**changes):
         return predict_memory(settings(**changes), [(model(), ProcessPlan(2, 1))], TWO)
