@@ -162,7 +162,7 @@ def launches_of(file: Path) -> dict[str, Any]:
     on_device = {argument.name for argument in session.get_inputs() if len(argument.shape) == 4}
     for argument in session.get_inputs():
         value = _input(argument)
-        if argument.name == "total_length" or argument.name not in on_device:
+        if argument.name in HOST_INPUTS or argument.name not in on_device:
             kept[argument.name] = ort.OrtValue.ortvalue_from_numpy(value)
         else:
             kept[argument.name] = ort.OrtValue.ortvalue_from_numpy(value, "cuda", 0)
@@ -195,10 +195,13 @@ TYPES = {
     "tensor(bool)": np.bool_,
 }
 ROWS, CAPACITY = 2, 16
+HOST_INPUTS = ("total_length", "total_slots")
 
 
 def _input(argument: Any) -> np.ndarray:
     """A plausible input of a decode step: two rows, the first position, caches of CAPACITY."""
+    if argument.name == "key_positions":
+        return np.arange(CAPACITY)
     cache = len(argument.shape) == 4
     sizes = [n if isinstance(n, int) else CAPACITY if axis == 2 else ROWS for axis, n in enumerate(argument.shape)]
     if not cache:
@@ -206,7 +209,7 @@ def _input(argument: Any) -> np.ndarray:
             ROWS if axis == 0 and not isinstance(n, int) else n if isinstance(n, int) else 1
             for axis, n in enumerate(argument.shape)
         ]
-    value = CAPACITY if argument.name == "total_length" else 1 if "length" in argument.name else 0
+    value = CAPACITY if argument.name in HOST_INPUTS else 1 if "length" in argument.name else 0
     return np.full(sizes, value, TYPES.get(argument.type, np.int32))
 
 
