@@ -67,6 +67,10 @@ $(FAKE_CUDA)/.installed: requirements/fake-cuda.txt | $(STAMP)
 cuda-test: $(STAMP) fake-cuda  ## run the tests of the CUDA provider on a fake CUDA, without a GPU
 	$(PYTEST) --quiet $(PARALLEL) -m cuda tests/cuda
 
+.PHONY: gpu-check
+gpu-check: $(STAMP)  ## check answers and speed on a machine with an NVIDIA GPU, in an hour at most (docs/cuda.md; ARGS="--parts machine golden")
+	$(BIN)/python -m bench gpu-check $(ARGS)
+
 .PHONY: test-shuffled
 test-shuffled: $(STAMP)  ## run the tests in random order (SEED=1), which must not matter
 	$(PYTEST) --quiet $(PARALLEL) --shuffle $(or $(SEED),1)

@@ -60,6 +60,7 @@ TOPICS = {
         "speculation",
         "quantised-quality",
     ),
+    "a GPU": ("gpu-check",),
     "promises": (
         "simulate",
         "invariance",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bench.gpu.decoding import decode, sureness
 from export.bundle import file_digests, write_bundle
 from export.manifest import SHORTLIST, TOKENIZER, Golden, Manifest, Shortlist
 from export.manifest_entries import entries_of
@@ -37,9 +39,12 @@ def save_unverified(
     samples: Callable[[], Samples] = tuple,
     shortlist: Shortlist | None = None,
     traced: Traced | None = None,
+    also_fp16: bool = False,
+    questions: Sequence[Request] = (),
 ) -> None:
     """Write a bundle of one scheme. source: of the golden answer; samples: what static schemes are calibrated on;
-    traced: the graphs of this model, if they are known."""
+    traced: the graphs of this model, if they are known. also_fp16: with the variant for CUDA. questions: instead of
+    `source`; the one whose answer is the surest becomes the golden one."""
     config = model.config
 
     def fill(directory: Path) -> Manifest:
@@ -47,16 +52,14 @@ def save_unverified(
         if shortlist is not None:
             (directory / SHORTLIST).write_text(shortlist.to_json())
         has_one = shortlist is not None
+        graphs = traced or trace_model(model, shortlist=has_one)
+        ranges = calibrate(model, samples()) if SCHEMES[scheme].needs_ranges else None
+        variants = [save_variant(graphs, directory, SCHEMES[scheme], ranges=ranges)]
+        if also_fp16:
+            variants.append(save_variant(trace_model(copy.deepcopy(model).half()), directory, SCHEMES["fp16"]))
         unchecked = Manifest(
             **entries_of(config, attention=False),
-            variants=(
-                save_variant(
-                    traced or trace_model(model, shortlist=has_one),
-                    directory,
-                    SCHEMES[scheme],
-                    ranges=calibrate(model, samples()) if SCHEMES[scheme].needs_ranges else None,
-                ),
-            ),
+            variants=tuple(variants),
             shortlist=SHORTLIST if has_one else "",
             golden=Golden(source=source, prompt=(config.bos_id,), output=(config.eos_id,)),
             lineage={},
@@ -65,7 +68,11 @@ def save_unverified(
         )
         question = Request(request_id="golden", source=source, prompt=(config.bos_id,), max_tokens=4)
         written = dataclasses.replace(unchecked, files=file_digests(directory))
-        answer = decode_single(OnnxModel.open(directory, written, device="cpu").runner(max_rows=1), question)
-        return dataclasses.replace(unchecked, golden=dataclasses.replace(unchecked.golden, output=tuple(answer)))
+        runner = OnnxModel.open(directory, written, device="cpu").runner(max_rows=1)
+        if questions:
+            question = max(questions, key=lambda one: sureness(decode(runner, [one])[one.request_id]))
+        answer = tuple(decode_single(runner, question))
+        golden = Golden(source=question.source, prompt=question.prompt, output=answer)
+        return dataclasses.replace(unchecked, golden=golden)
 
     write_bundle(path, fill)

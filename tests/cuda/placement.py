@@ -5,8 +5,6 @@ python -m tests.cuda.placement GRAPH …  # on the fake itself: the placement of
 """
 
 import json
-import os
-import re
 import sys
 import tempfile
 from collections import Counter
@@ -89,73 +87,28 @@ def placements(files: list[Path]) -> dict[str, Any]:
 
 
 def placement(file: Path) -> dict[str, Any]:
-    session, log, obstacle = opened(file, captures=True)
-    captured, error = session is not None, ""
-    if not captured:
-        session, log, error = opened(file, captures=False)
-    nodes = nodes_by_provider(log)
+    from bench.gpu.placement import place
+
+    placed = place(file)
+    captured = not placed.obstacle
     sized_by_kernels = b"NonZero" in file.read_bytes()  # the only such operator in our graphs
-    memcpy = re.findall(r" Add (Memcpy\w+)", log)
     return {
-        "cuda": len(nodes.get("CUDAExecutionProvider", [])) - len(memcpy),  # Memcpy nodes are among them
-        "cpu": sorted(nodes.get("CPUExecutionProvider", [])),
-        "memcpy": sorted(memcpy),
+        "cuda": placed.cuda,
+        "cpu": placed.cpu,
+        "memcpy": placed.memcpy,
         "captured": captured,
-        "obstacle": obstacle,  # to a capture
-        "error": error,
+        "obstacle": placed.obstacle,  # to a capture
+        "error": placed.error,
         "sized_by_kernels": sized_by_kernels,
         **(launches_of(file) if captured and file.stem == "decode" and not sized_by_kernels else {}),
     }
 
 
-def opened(file: Path, *, captures: bool) -> tuple[Any, str, str]:
-    """The session as the service opens it, or None, with its verbose log and why it cannot be opened."""
-    import onnxruntime as ort
-
-    from export.manifest import SESSION_THREADS
-    from service.runtime import sessions
-
-    class Verbose(ort.InferenceSession):  # type: ignore[misc]
-        def __init__(self, graph, options, **more):
-            options.log_severity_level = 0
-            super().__init__(graph, options, **more)
-
-    quiet, stderr = ort.InferenceSession, os.dup(2)
-    with tempfile.TemporaryFile() as log:
-        os.dup2(log.fileno(), 2)
-        ort.InferenceSession = Verbose
-        try:
-            providers = sessions.providers_of(sessions.CUDA, captures=captures)
-            config = sessions.session_config(providers)
-            session = sessions._open_session(file.read_bytes(), file.parent, providers, SESSION_THREADS, config)
-            error = ""
-        except Exception as refused:
-            session, error = None, str(refused)
-        finally:
-            ort.InferenceSession = quiet
-            os.dup2(stderr, 2)
-            os.close(stderr)
-        log.seek(0)
-        return session, log.read().decode(errors="replace"), error
-
-
-def nodes_by_provider(log: str) -> dict[str, list[str]]:
-    """Operators of the nodes that a verbose log lists under each provider."""
-    found: dict[str, list[str]] = {}
-    provider = ""
-    for line in log.splitlines():
-        if all_nodes := re.search(r"All nodes placed on \[(\w+)\]\. Number of nodes: (\d+)", line):
-            found[all_nodes[1]] = ["?"] * int(all_nodes[2])
-        elif some := re.search(r"Node\(s\) placed on \[(\w+)\]", line):
-            provider = some[1]
-        elif provider and (node := re.search(r"VerifyEachNodeIsAssignedToAnEp\]\s+(\w+) \(", line)):
-            found.setdefault(provider, []).append(node[1])
-    return found
-
-
 def launches_of(file: Path) -> dict[str, Any]:
     """Launches, products and blocking calls of a run of `decode` for two rows, whose buffers are on the device."""
     import onnxruntime as ort
+
+    from bench.gpu.placement import opened
 
     session, _, _ = opened(file, captures=False)
     binding, kept = session.io_binding(), {}
