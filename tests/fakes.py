@@ -663,7 +663,7 @@ class RandomShares(FairShares):
 
     def meet(self, lanes):
         self.left = self.rng.randrange(8)
-        found = frozenset(lane for lane in lanes if self.rng.random() < 0.4)
+        found = frozenset(lane for lane in sorted(lanes) if self.rng.random() < 0.4)
         self.guests = found if len(found) < len(lanes) else frozenset()
 
     @property
