@@ -11,7 +11,7 @@ from tests.tiny import tiny_config, tiny_model
 
 # Architecture, shape, a seed of the requests and perhaps of the model: with some seeds two answers are equally good.
 MODELS: dict[str, Any] = {
-    "translation, head size 8": ("encoder_decoder", {}, 1),
+    "translation, head size 8": ("encoder_decoder", {}, 5),
     "translation, head size 64": ("encoder_decoder", WIDE, 1),
     "generation, sinusoidal": ("decoder", WIDE, 2),
     "generation, window": ("decoder", {**WIDE, "sliding_window": 16}, 1),
