@@ -1,9 +1,10 @@
 """Do several checkouts of this repository give bit-identical answers? Tokens, log-probabilities and scores.
 
-Each serves the same bundle with its own code and receives all sentences concurrently: greedy, with beams of 4 and by
-sampling with a seed for each sentence. Exits with 1 when any answer differs from the first checkout's.
+Each serves a bundle with its own code and receives all sentences concurrently: greedy, with beams of 4 and by sampling
+with a seed for each sentence. Exits with 1 when any answer differs from the first checkout's.
 
-CHECKOUT: a directory with its stubs generated, such as one that `git worktree add` made.
+CHECKOUT: a directory with its stubs generated, such as one that `git worktree add` made. --bundle: one for all, or
+one for each.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def answers(one: Served, calls: Calls, texts: list[str], max_tokens: int, strate
 
 @case(
     checkouts=Flag([], "the first one is what the others are compared with", type=Path, positional=True),
-    bundle=Flag(Path, required=True),
+    bundle=Flag([], type=Path, required=True),
     data=Flag(Path, "TSV of sentence pairs; the embedded corpus if not given"),
     sentences=1000,
     precision="auto",
@@ -64,7 +65,7 @@ def answers(one: Served, calls: Calls, texts: list[str], max_tokens: int, strate
 )
 def compare_answers(options: argparse.Namespace) -> None:
     texts = [source for source, _ in sentence_pairs(options.data, options.sentences)]
-    calls, result, differing = calls_of(options.bundle), dict[str, Any](), 0
+    calls, result, differing = calls_of(options.bundle[0]), dict[str, Any](), 0
     with ExitStack() as stack:
         first, *others = serve(stack, options.checkouts, options.bundle, options.precision)
         for strategy in STRATEGIES:

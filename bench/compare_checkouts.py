@@ -1,6 +1,6 @@
 """Which of several checkouts of this repository is faster? Single-stream, batch, beams and streams, in one run.
 
-All checkouts serve the same bundle concurrently, each with its own code and from two processes: the order in which
+All checkouts serve a bundle concurrently, each with its own code and from two processes: the order in which
 processes start moves throughput by 5 %, so they start in one order and then in the reverse of it. One client measures
 all of them interleaved and in random order, so a difference of 2 % shows on a machine whose figures vary by 30 %.
 Ratios are of neighbouring measurements. The client writes HTTP/2 frames itself, so it takes hardly any processor time.
@@ -11,8 +11,8 @@ Ratios are of neighbouring measurements. The client writes HTTP/2 frames itself,
     beams-batch  throughput with beams of --beam
     streams      one stream at a time; also gaps between its messages
 
-CHECKOUT: a directory with its stubs generated, such as one that `git worktree add` made. Answers are not compared:
-`compare-answers` does that.
+CHECKOUT: a directory with its stubs generated, such as one that `git worktree add` made. --bundle: one for all, or
+one for each, so that each serves graphs it exported itself. Answers are not compared: `compare-answers` does that.
 """
 
 from __future__ import annotations
@@ -89,10 +89,13 @@ def calls_of(bundle: Path) -> Calls:
     return CALLS[load_manifest(bundle).task]
 
 
-def serve(stack: ExitStack, checkouts: list[Path], bundle: Path, precision: str) -> list[Served]:
-    """Two servers for each checkout, started in mirrored order; the stack ends them."""
+def serve(stack: ExitStack, checkouts: list[Path], bundles: list[Path], precision: str) -> list[Served]:
+    """Two servers for each checkout, started in mirrored order; the stack ends them. bundles: one, or one for each."""
+    if len(bundles) not in (1, len(checkouts)):
+        raise SystemExit(f"--bundle: {len(bundles)} bundles for {len(checkouts)} checkouts; name one, or one for each")
+    pairs = list(zip(checkouts, bundles * len(checkouts) if len(bundles) == 1 else bundles, strict=True))
     served = []
-    for checkout in [*checkouts, *reversed(checkouts)]:
+    for checkout, bundle in [*pairs, *reversed(pairs)]:
         server = glossa_server(bundle.resolve(), checkout=checkout.resolve(), flags=["--precision", precision])
         address, _ = stack.enter_context(server)
         served.append(
@@ -103,7 +106,7 @@ def serve(stack: ExitStack, checkouts: list[Path], bundle: Path, precision: str)
 
 @case(
     checkouts=Flag([], "the first one is what the others are compared with", type=Path, positional=True),
-    bundle=Flag(Path, required=True),
+    bundle=Flag([], type=Path, required=True),
     data=Flag(Path, "TSV of sentence pairs; the embedded corpus if not given"),
     modes=Flag(["single", "batch", "beams"], choices=MODES),
     count=64,
@@ -115,7 +118,7 @@ def serve(stack: ExitStack, checkouts: list[Path], bundle: Path, precision: str)
 )
 def compare_checkouts(options: argparse.Namespace) -> None:
     texts = [source for source, _ in sentence_pairs(options.data, options.count)]
-    calls, draw = calls_of(options.bundle), random.Random(1)
+    calls, draw = calls_of(options.bundle[0]), random.Random(1)
     gaps: dict[Path, list[float]] = {checkout: [] for checkout in options.checkouts}
 
     def messages(beam: int) -> list[bytes]:
@@ -131,6 +134,8 @@ def compare_checkouts(options: argparse.Namespace) -> None:
     def measured(mode: str, one: Served, work: list[Any]) -> float:
         time.sleep(REST_S)
         if mode == "streams":
+            for other in served:
+                other.connection.answer_pings()
             return seconds(lambda: stream(one, work[0]))
         return seconds(lambda: one.connection.call(calls.path, work))
 

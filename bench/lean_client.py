@@ -72,6 +72,11 @@ class LeanConnection:
         """For poll: readable when `ended` would not block."""
         return self._socket.fileno()
 
+    def answer_pings(self) -> None:
+        """Reads what has come, without blocking: a server ends a connection that leaves its pings unanswered."""
+        while select.select([self], [], [], 0.0)[0]:
+            self.frames()
+
     def shut_down(self) -> None:
         """Ends the connection; whoever waits for it in another thread learns of it."""
         with contextlib.suppress(OSError):  # it has ended already
