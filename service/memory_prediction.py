@@ -36,7 +36,7 @@ ATTENTION_FACTOR = 4  # for each byte of attention: by count, of the graph, the 
 # Of a process with a device: its libraries and what they keep in main memory. An allowance, which no GPU was there to
 # measure.
 DEVICE_PROGRAM_BYTES = 1000 * MB
-STAGING_BYTES = 4 * MB  # pinned, and twice that while it grows
+STAGING_BYTES = 4 * MB  # pinned: 1 MB, and more in turns that read or write more
 FLOAT = 4
 RANKED_TOKENS = 128  # best tokens of a line
 ENCODER_TOKENS, PREFILL_ROWS = 256, 8  # of a batch; of first chunks

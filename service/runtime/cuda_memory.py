@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -110,29 +110,45 @@ class _Pinned:
             self._runtime.status("cudaFreeHost", ctypes.c_void_p(self.address))
 
 
-class _Staging:
-    """Pinned memory and as much on the device, handed out from the beginning after each wait for the stream: copies
-    that were put on the stream may still read it until then."""
+class _Staged(NamedTuple):
+    """Bytes of pinned memory, uint8, and as many on the device."""
+
+    pinned: np.ndarray
+    pinned_address: int
+    device_address: int
+
+
+class _StagingPart:
+    """Pinned memory and as much on the device. used: bytes that have been handed out."""
 
     def __init__(self, stream: CudaStream, size: int) -> None:
-        self._stream, self._used, self.size = stream, 0, size
-        self.pinned, self.device = _Pinned(stream.runtime, size), CudaBlock(stream, size)
+        self.size, self.used = size, 0
+        self._pinned, self._device = _Pinned(stream.runtime, size), CudaBlock(stream, size)
 
-    def take(self, size: int) -> int:
-        """The offset of `size` free bytes, waiting for the stream if there are none."""
-        size = -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
-        if self._used + size > self.size:
-            self.wait()
-            if size > self.size:
-                self.size = 1 << (size - 1).bit_length()
-                self.pinned, self.device = _Pinned(self._stream.runtime, self.size), CudaBlock(self._stream, self.size)
-        offset, self._used = self._used, self._used + size
-        return offset
+    def take(self, size: int) -> _Staged:
+        start, self.used = self.used, self.used + -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
+        pinned = self._pinned.bytes[start : start + size]
+        return _Staged(pinned, self._pinned.address + start, self._device.address + start)
 
-    def wait(self) -> None:
-        """Waits for the stream; then all of the memory is free."""
-        self._stream.wait()
-        self._used = 0
+
+class _Staging:
+    """Memory through which values go to the device and back. It is handed out anew after each wait for the stream:
+    until then copies may read it, and so may a run that is not on the stream yet. Hence another part is added when one
+    is full; only the first one stays."""
+
+    def __init__(self, stream: CudaStream, size: int) -> None:
+        self._stream, self._parts = stream, [_StagingPart(stream, size)]
+
+    def take(self, size: int) -> _Staged:
+        """`size` bytes that no one uses."""
+        if self._parts[-1].used + size > self._parts[-1].size:
+            self._parts.append(_StagingPart(self._stream, max(self._parts[0].size, size)))
+        return self._parts[-1].take(size)
+
+    def free(self) -> None:
+        """Takes all of it back. To be called after a wait for the stream."""
+        del self._parts[1:]
+        self._parts[0].used = 0
 
 
 class CudaMemory:
@@ -189,24 +205,22 @@ class CudaMemory:
 
     def read(self, *arrays: StoredArray) -> list[np.ndarray]:
         """One wait for all arrays."""
-        sizes = [int(np.prod(stored.shape, dtype=np.int64)) * stored.dtype.itemsize for stored in arrays]
-        ends = np.cumsum([-(-size // ALIGNMENT) * ALIGNMENT for size in sizes])
-        first = self._staging.take(int(ends[-1]))
-        offsets = [first, *(first + int(end) for end in ends[:-1])]
-        for stored, size, offset in zip(arrays, sizes, offsets, strict=True):
-            source = stored.block.address + stored.offset
-            self._transfer(self._staging.pinned.address + offset, source, size, DEVICE_TO_HOST)
-        self._staging.wait()
-        pinned = self._staging.pinned.bytes
-        return [
-            np.frombuffer(pinned[offset : offset + size].tobytes(), stored.dtype).reshape(stored.shape)
-            for stored, size, offset in zip(arrays, sizes, offsets, strict=True)
+        staged = []
+        for stored in arrays:
+            size = int(np.prod(stored.shape, dtype=np.int64)) * stored.dtype.itemsize
+            staged.append(self._staging.take(size))
+            self._transfer(staged[-1].pinned_address, stored.block.address + stored.offset, size, DEVICE_TO_HOST)
+        self.stream.wait()
+        found = [
+            np.frombuffer(pinned.tobytes(), stored.dtype).reshape(stored.shape)
+            for stored, (pinned, *_) in zip(arrays, staged, strict=True)
         ]
+        self._staging.free()
+        return found
 
     def write(self, block: Block, values: np.ndarray) -> None:
         assert values.nbytes <= block.size, (values.nbytes, block.size)
-        offset = self._stage(values)
-        self._transfer(block.address, self._staging.pinned.address + offset, values.nbytes, HOST_TO_DEVICE)
+        self._transfer(block.address, self._stage(values).pinned_address, values.nbytes, HOST_TO_DEVICE)
 
     def clear(self, block: Block) -> None:
         if block.size:
@@ -214,20 +228,18 @@ class CudaMemory:
             self._runtime.call("cudaMemsetAsync", pointer, ctypes.c_int(0), size, self.stream.argument, size=block.size)
 
     def upload(self, values: np.ndarray) -> int:
-        offset = self._stage(values)
-        address = self._staging.device.address + offset
-        self._transfer(address, self._staging.pinned.address + offset, values.nbytes, HOST_TO_DEVICE)
-        return address
+        staged = self._stage(values)
+        self._transfer(staged.device_address, staged.pinned_address, values.nbytes, HOST_TO_DEVICE)
+        return staged.device_address
 
     def check_device(self) -> None:
         if status := self._runtime.lasting_error():
             raise DeviceLost(f"the CUDA device fails for good with CUDA error {status}")
 
-    def _stage(self, values: np.ndarray) -> int:
-        offset = self._staging.take(values.nbytes)
-        flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-        self._staging.pinned.bytes[offset : offset + values.nbytes] = flat
-        return offset
+    def _stage(self, values: np.ndarray) -> _Staged:
+        staged = self._staging.take(values.nbytes)
+        staged.pinned[:] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        return staged
 
     def _transfer(self, target: int, source: int, size: int, kind: int) -> None:
         if size:
