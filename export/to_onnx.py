@@ -94,6 +94,7 @@ def export_model(
             raise NoGoldenError(options.precisions)
         for precision in left_out:
             shutil.rmtree(directory / precision, ignore_errors=True)
+        if left_out:
             report["left_out"] = left_out
         return Manifest(
             **entries_of(config, attention=options.attention),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+VISIBLE, NO_DEVICE = "CUDA_VISIBLE_DEVICES", "-1"
 Device = Literal["auto", "cpu", "cuda"]
 Precision = Literal["auto", "fp32", "int8", "int4"]
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from export.manifest import Manifest
 from service.config import ServerSettings
-from service.engine_settings import VISIBLE, EngineSettings
+from service.engine_settings import NO_DEVICE, VISIBLE, EngineSettings
 from service.execution_choice import LAZY_ROLES, cpu_precision
 from service.processors import Processors, in_core_order
 
@@ -109,6 +109,8 @@ def engine_settings(
 
 def _device(number: str) -> str:
     """How CUDA names a device to a new process, which counts from 0 what CUDA_VISIBLE_DEVICES lets this one see."""
-    visible = os.environ.get(VISIBLE, "")
-    names = [name.strip() for name in visible.split(",")] if visible else []
-    return names[int(number)] if int(number) < len(names) else number
+    visible = os.environ.get(VISIBLE)
+    if visible is None:
+        return number
+    names = [name.strip() for name in visible.split(",") if name.strip()]
+    return names[int(number)] if int(number) < len(names) else NO_DEVICE

@@ -10,7 +10,7 @@ import ctypes
 import os
 from typing import Any
 
-from service.engine_settings import VISIBLE
+from service.engine_settings import NO_DEVICE, VISIBLE
 from service.errors import StartupError
 
 DRIVERS = {12: 525, 13: 580}  # the first driver of each major version of CUDA
@@ -38,7 +38,8 @@ def check_device(runtime: Any, *, cuda_major: int, weight_bytes: int) -> None:
     status = runtime.cudaGetDeviceCount(ctypes.byref(count))
     if status or not count.value:
         visible = os.environ.get(VISIBLE)
-        seen = "" if visible is None else f" with {VISIBLE}={visible}"
+        hidden = f"; {VISIBLE} lets the server see fewer" if visible == NO_DEVICE else f" with {VISIBLE}={visible}"
+        seen = "" if visible is None else hidden
         because = f" (CUDA error {status})" if status else ""
         raise StartupError(
             f"CUDA finds no device{seen}{because}; fix: name one of those that nvidia-smi -L lists with "

@@ -177,7 +177,8 @@ def test_each_device_has_a_process(wheels, devices, engines, plan):
 
 
 @pytest.mark.parametrize(
-    ("visible", "named"), [(None, ["1", "3"]), ("", ["1", "3"]), ("7,5,6,GPU-ab", ["5", "GPU-ab"]), ("7,5", ["5", "3"])]
+    ("visible", "named"),
+    [(None, ["1", "3"]), ("", ["-1", "-1"]), ("7,5,6,GPU-ab", ["5", "GPU-ab"]), ("7,5", ["5", "-1"])],
 )
 def test_a_process_sees_its_device_alone(wheels, monkeypatch, visible, named):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

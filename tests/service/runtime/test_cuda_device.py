@@ -32,6 +32,14 @@ def test_each_obstacle_has_its_cause_and_fix(monkeypatch, cuda, problem):
         check_device(cuda, cuda_major=13, weight_bytes=6_000_000)
 
 
+def test_a_device_that_the_server_must_not_see_is_not_found(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    with pytest.raises(
+        StartupError, match="finds no device; CUDA_VISIBLE_DEVICES lets the server see fewer; fix: name"
+    ):
+        check_device(FakeCuda(count=0), cuda_major=13, weight_bytes=1)
+
+
 def test_a_newer_driver_runs_older_libraries():
     check_device(FakeCuda(driver=13010), cuda_major=12, weight_bytes=1)
 
