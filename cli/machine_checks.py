@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from cli.local_server import process_at
 from export.bundle import BundleError, load_bundle
 from export.manifest import Manifest
+from service.execution_choice import CUDA
 from service.huge_pages import SINCE, SWITCH, TUNABLE, VARIABLE, has_huge_pages, obstacle_to_huge_pages
 from service.processors import MAX_SINGLE_ENGINE_THREADS, processors
 
@@ -100,7 +101,7 @@ def _providers(root: Path) -> Finding:
     except ImportError as error:
         return Finding("fail", f"none: {error}", INSTALL)
     value = ", ".join(providers)
-    if "CUDAExecutionProvider" in providers:
+    if CUDA in providers:
         return _cuda(value)
     if (root / "proc/driver/nvidia/version").exists():
         value += "; an NVIDIA driver is installed, but this ONNX Runtime cannot use it"

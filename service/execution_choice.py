@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from export.manifest import Manifest
 
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"  # as ONNX Runtime names them
 CPU_PRECISIONS = ("int8", "int4", "fp32")  # fastest first
 CUDA_PRECISION = "fp16"  # GroupQueryAttention has no fp32 kernel there
 LAZY_ROLES = ("attend",)
@@ -41,7 +42,7 @@ class ExecutionChoice:
     @property
     def on_device(self) -> bool:
         """Whether weights and caches are in the memory of a device."""
-        return self.provider == "CUDAExecutionProvider"
+        return self.provider == CUDA
 
 
 def cpu_precision(manifest: Manifest, wanted: str) -> str | None:

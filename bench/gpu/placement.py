@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import onnxruntime as ort
 
 from export.manifest import SESSION_THREADS
+from service.execution_choice import CPU, CUDA
 from service.runtime import sessions
 
 
@@ -36,8 +37,8 @@ def place(file: Path) -> Placement:
         session, log, error = opened(file, captures=False)
     nodes = nodes_by_provider(log)
     memcpy = sorted(re.findall(r" Add (Memcpy\w+)", log))
-    on_cuda = len(nodes.get(sessions.CUDA, [])) - len(memcpy)  # Memcpy nodes are among them
-    return Placement(session, on_cuda, sorted(nodes.get(sessions.CPU, [])), memcpy, obstacle, error)
+    on_cuda = len(nodes.get(CUDA, [])) - len(memcpy)  # Memcpy nodes are among them
+    return Placement(session, on_cuda, sorted(nodes.get(CPU, [])), memcpy, obstacle, error)
 
 
 def opened(file: Path, *, captures: bool) -> tuple[Any, str, str]:
@@ -53,7 +54,7 @@ def opened(file: Path, *, captures: bool) -> tuple[Any, str, str]:
         os.dup2(log.fileno(), 2)
         ort.InferenceSession = Verbose
         try:
-            providers = sessions.providers_of(sessions.CUDA, captures=captures)
+            providers = sessions.providers_of(CUDA, captures=captures)
             config = sessions.session_config(providers)
             session = sessions._open_session(file.read_bytes(), file.parent, providers, SESSION_THREADS, config)
             error = ""

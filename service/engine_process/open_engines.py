@@ -25,11 +25,10 @@ from service.engine.scheduler import SchedulerConfig
 from service.engine_process.device_limits import limits_on_device
 from service.engine_settings import EngineSettings
 from service.errors import StartupError
-from service.execution_choice import SINGLE_ENGINE_MIN_BYTES, ExecutionChoice
+from service.execution_choice import CPU, CUDA, SINGLE_ENGINE_MIN_BYTES, ExecutionChoice
 from service.processors import MAX_SINGLE_ENGINE_THREADS, processors
 from service.runtime.model_sessions import BusyEngines
 from service.runtime.runner import OnnxModel, OnnxRunner
-from service.runtime.sessions import CPU, CUDA
 
 OpenModel = Callable[..., OnnxModel]
 """`OnnxModel.open`, or what acts like it."""

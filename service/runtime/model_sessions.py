@@ -22,10 +22,9 @@ from export.manifest import Manifest, Variant
 from service.cache_layout import CacheLayout, tiers_for
 from service.engine_settings import Device, Precision
 from service.errors import StartupError
-from service.execution_choice import ExecutionChoice, single_engine_role
+from service.execution_choice import CPU, ExecutionChoice, single_engine_role
 from service.runtime.cuda_memory import CudaStream
 from service.runtime.sessions import (
-    CPU,
     CheckCuda,
     Open,
     Sessions,

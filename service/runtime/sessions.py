@@ -25,14 +25,21 @@ from export.manifest import (
 )
 from service.engine_settings import Device, Precision
 from service.errors import StartupError
-from service.execution_choice import CUDA_PRECISION, LAZY_ROLES, ExecutionChoice, cpu_precision, single_engine_role
+from service.execution_choice import (
+    CPU,
+    CUDA,
+    CUDA_PRECISION,
+    LAZY_ROLES,
+    ExecutionChoice,
+    cpu_precision,
+    single_engine_role,
+)
 from service.process_memory import give_back_memory
 from service.runtime.cuda_device import check_device, load_runtime
 from service.runtime.cuda_memory import CudaRuntime, CudaStream
 
 log = logging.getLogger(__name__)
 
-CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
 CPU_ONLY_CONFIG = ("optimization.disable_specified_optimizers",)
 """Settings of SESSION_CONFIG whose reasons hold on the CPU alone: CUDA has kernels for the fusions they switch off."""

@@ -12,11 +12,11 @@ from export.bundle import load_bundle
 from service.cache_layout import row_capacity_for
 from service.decoding.search import advance
 from service.engine.scheduler import Scheduler, SchedulerConfig
+from service.execution_choice import CUDA
 from service.options import DecodingOptions
 from service.request import Request
 from service.runtime.cuda_memory import CudaRuntime, CudaStream
 from service.runtime.runner import OnnxModel
-from service.runtime.sessions import CUDA
 from service.runtime.step_outputs import FEW_LINES
 from tests.fakes import EveryDraft, FakeCuda, RandomDrafts, bytes_at
 from tests.runner_requests import (

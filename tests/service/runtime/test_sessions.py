@@ -9,12 +9,12 @@ import pytest
 from export.bundle import load_bundle
 from export.manifest import SESSION_CONFIG
 from service.errors import StartupError
-from service.execution_choice import LAZY_ROLES
+from service.execution_choice import CPU, CUDA, LAZY_ROLES
 from service.runtime import sessions
 from service.runtime.cuda_device import check_device
 from service.runtime.cuda_memory import CudaRuntime, CudaStream
 from service.runtime.runner import OnnxModel
-from service.runtime.sessions import CPU, CUDA, providers_of, session_config
+from service.runtime.sessions import providers_of, session_config
 from tests.fakes import FakeCuda, RecordingSession
 from tests.tiny import tiny_config, tiny_model
 
