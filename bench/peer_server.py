@@ -214,7 +214,8 @@ def _listening(
                     if log is not None:
                         log.seek(0)
                     problem = "" if log is None else log.read().strip()[-2000:]
-                    raise SystemExit(f"{' '.join(command)} is not ready: {problem}")
+                    status = process.poll()
+                    raise SystemExit(f"{' '.join(command)} is not ready (exit status {status}): {problem}")
                 time.sleep(0.05)
             yield f"127.0.0.1:{port}", process.pid
         finally:
