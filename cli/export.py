@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from export.manifest import Manifest, Variant
     from export.select_scheme import Development
 
-PRECISIONS = ("fp32", "fp16", "int8", "int4")
+PRECISIONS = ("fp32", "fp16", "int8", "int4", "w4a16")
 AUTO = "auto"
 LEFT_OUT = {"fp16": "so this bundle does not serve on CUDA"}
 COLUMNS = {
@@ -41,24 +41,24 @@ Precisions = Annotated[
     str,
     typer.Option(
         "--precision",
-        help="one or several of fp32, int8, int4 (CPU), fp16 (CUDA), such as fp32,fp16,int8; auto: fp32, and fp16 if "
-        "the model's values fit into it",
+        help="one or several of fp32, int8, int4 (CPU), fp16, w4a16 (CUDA), such as fp32,fp16,int8; auto: fp32, and "
+        "fp16 if the model's values fit into it",
     ),
 ]
 Scheme = Annotated[
     str,
     typer.Option(
         help="quantization scheme: w8a8-dynamic, w8a8-static, w8a8-dynamic-kv8, w8a8-static-kv8, w8-block64 of int8; "
-        "w4-block32, w4-block128 of int4 (with w4-block128 answers may depend on the batch); auto: the fastest within "
-        "--max-loss"
+        "w4-block32, w4-block128 of int4 (with w4-block128 answers may depend on the batch); w4a16-block32 of w4a16; "
+        "auto: the fastest within --max-loss"
     ),
 ]
 DevelopmentText = Annotated[
     Path | None,
     typer.Option(
         "--development",
-        help="text on which int8 and int4 are compared with fp32: .tsv of sources and references, or one text a line; "
-        "models trained on an embedded corpus have a default",
+        help="text on which int8, int4 and w4a16 are compared with fp32: .tsv of sources and references, or one text a "
+        "line; models trained on an embedded corpus have a default",
     ),
 ]
 CalibrationText = Annotated[
@@ -71,8 +71,8 @@ CalibrationText = Annotated[
 MaxLoss = Annotated[
     float | None,
     typer.Option(
-        help="most that int8 and int4 may lose there: BLEU points [0.3]; without references the share of answers that "
-        "differ [0.25]; nats per token of a model that continues text [0.05]"
+        help="most that int8, int4 and w4a16 may lose there: BLEU points [0.3]; without references the share of "
+        "answers that differ [0.25]; nats per token of a model that continues text [0.05]"
     ),
 ]
 Shortlist = Annotated[

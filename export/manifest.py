@@ -138,8 +138,8 @@ class Quantization:
     scheme: Scheme  # "w8a8-dynamic", "w8a8-static-kv8", …: the exporter's name for the combination of all other fields
     weight_bits: Annotated[int, Range(1, 32)]
     block_size: Annotated[int, Range(0, MAX_SIZE)]  # inputs that share a scale; 0: all inputs of an output channel
-    activations: Literal["dynamic", "static", "block"]  # what shares a scale: a row, a product, a block
-    kv_cache: Literal["float32", "int8"]
+    activations: Literal["dynamic", "static", "block", "float16"]  # what shares a scale: a row, a product, a block
+    kv_cache: Literal["float32", "float16", "int8"]
     batch_invariant: bool  # a request's result has the same bits in every batch
 
 

@@ -18,12 +18,13 @@ from model.tokenizer import Tokenizer
 AUTOMATIC: Mapping[Precision, tuple[str, ...]] = {
     "int8": ("w8a8-dynamic", "w8a8-static", "w8a8-dynamic-kv8", "w8a8-static-kv8"),
     "int4": ("w4-block32",),
+    "w4a16": ("w4a16-block32",),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizationOptions:
-    """Selection of the int8 and int4 schemes.
+    """Selection of the quantization schemes.
 
     scheme: a name in `export.passes.quantization_scheme.SCHEMES`, or "auto" for the fastest of `AUTOMATIC`.
     development: text on which schemes are compared; None if there is none.
@@ -42,7 +43,7 @@ class QuantizationOptions:
 class ExportOptions:
     """What to export of a model.
 
-    precisions: one variant of each; CUDA requires fp16. quantization: the selection of the int8 and int4 schemes.
+    precisions: one variant of each; CUDA requires fp16 or w4a16. quantization: the selection of the schemes.
     fp16_if_possible: also fp16, unless the model overflows there or its verification fails for another reason. The
     report then says why, and the other variants are exported.
     texts: sentences similar to the training data, for verification.

@@ -50,26 +50,34 @@ INLINE_LIMIT = 1 << 20  # bytes of weights; a separate file is mapped, not copie
 
 
 def save_variants(model: Model, tokenizer: Tokenizer, directory: Path, options: ExportOptions) -> tuple[Variant, ...]:
-    """Save a variant of each precision below `directory`, int8 and int4 in the selected schemes."""
+    """Save a variant of each precision below `directory`, quantized ones in the selected schemes."""
     traced_of = functools.partial(trace_model, attention=options.attention, shortlist=bool(options.parallel))
-    variants = dict[Precision, Variant]()
-    if "fp16" in options.precisions:
-        variants["fp16"] = save_variant(traced_of(copy.deepcopy(model).half()), directory, SCHEMES["fp16"])
+    variants, half = dict[Precision, Variant](), None
+    if {"fp16", "w4a16"}.intersection(options.precisions):
+        half = traced_of(copy.deepcopy(model).half())
+        if "fp16" in options.precisions:
+            variants["fp16"] = save_variant(half, directory, SCHEMES["fp16"])
     if set(options.precisions) != {"fp16"}:
         traced = traced_of(model)
         if "fp32" in options.precisions:
             variants["fp32"] = save_variant(traced, directory, SCHEMES["fp32"])
         if options.quantized:
-            variants |= save_quantized(traced, tokenizer, directory, options, variants.get("fp32"))
+            variants |= save_quantized(traced, half, tokenizer, directory, options, variants.get("fp32"))
     return tuple(variants[precision] for precision in options.precisions)
 
 
 def save_quantized(
-    traced: Traced, tokenizer: Tokenizer, directory: Path, options: ExportOptions, plain: Variant | None
+    traced: Traced,
+    half: Traced | None,
+    tokenizer: Tokenizer,
+    directory: Path,
+    options: ExportOptions,
+    plain: Variant | None,
 ) -> dict[Precision, Variant]:
-    """Save the int8 and int4 variants below `directory` in the schemes that `select_scheme` selects.
+    """Save the quantized variants below `directory` in the schemes that `select_scheme` selects.
 
-    plain: the fp32 variant, if it is already there. Raises ExportError if a precision has no scheme to select.
+    half: of the float16 model, for the schemes that need it. plain: the fp32 variant, if it is already there. Raises
+    ExportError if a precision has no scheme to select.
     """
     model, quantization, scratch = traced.model, options.quantization, directory / "candidates"
     limits, variants = limits_of(model.config), dict[Precision, Variant]()
@@ -83,7 +91,11 @@ def save_quantized(
     place = directory if plain else scratch / "fp32"
     baseline = OrtGraphs(place, plain or save_variant(traced, place, SCHEMES["fp32"]), limits)
     for precision, names in candidates.items():
-        saved = {name: save_variant(traced, scratch / name, SCHEMES[name], ranges=ranges) for name in names}
+        saved = dict[str, Variant]()
+        for name in names:
+            source = half if SCHEMES[name].is_half else traced
+            assert source is not None
+            saved[name] = save_variant(source, scratch / name, SCHEMES[name], ranges=ranges)
         served = {name: OrtGraphs(scratch / name, saved[name], limits) for name in names}
         try:
             choice = select_scheme(
@@ -190,7 +202,7 @@ def save_variant(
 ) -> Variant:
     """Quantize and save every graph of a model below `directory`/PRECISION.
 
-    traced: of a float16 model for fp16, of a float32 model for all other schemes. ranges: for schemes that need them.
+    traced: of a float16 model if `scheme.is_half`, else of a float32 model. ranges: for schemes that need them.
     """
     model, made = traced.model, dict[Role, ModelProto]()
     (directory / scheme.precision).mkdir(parents=True)
@@ -201,11 +213,11 @@ def save_variant(
         made[role] = signature.finish(graph) if signature.finish else graph
     states_of = recurrent.states if model.config.is_recurrent else encoder_decoder.states
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    assert (dtype == "float16") == (scheme.precision == "fp16"), (dtype, scheme.name)
+    assert (dtype == "float16") == scheme.is_half, (dtype, scheme.name)
     states = states_of(model.config, "int8" if scheme.has_int8_cache else dtype)
     if traced.has_shortlist:
-        made |= shortlist_graphs(*last_product(model), is_quantized=scheme.is_quantized)
-        states += shortlist_states(*last_product(model), is_quantized=scheme.is_quantized)
+        made |= shortlist_graphs(*last_product(model), is_quantized=scheme.has_integer_products)
+        states += shortlist_states(*last_product(model), is_quantized=scheme.has_integer_products)
     specs = dict[str, GraphSpec]()
     for role, graph in made.items():
         inputs = tuple(value.name for value in graph.graph.input)

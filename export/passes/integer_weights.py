@@ -11,20 +11,22 @@ BLOCK_CLIPS = np.linspace(0.7, 1.0, 7, dtype=np.float32)  # candidate shares of 
 
 
 def symmetric_columns(weight_KN: np.ndarray, *, most: int = MOST_WEIGHT) -> tuple[np.ndarray, np.ndarray]:
-    """Return weights int8 (K, N) and scales float32 (N,), with `most` as the largest magnitude of each column.
+    """Return weights int8 (K, N) and scales (N,) of the weights' type, with `most` as the largest magnitude of each
+    column.
 
-    The product of both differs from the original weight by at most half a scale.
+    weight_KN: float32 or float16. The product of both differs from the original weight by at most half a scale.
     """
-    scale_N = np.maximum(np.abs(weight_KN).max(0), WORST_SHARE) / most
-    integers = np.rint(weight_KN / scale_N).astype(np.int8)
-    return integers, scale_N.astype(np.float32)
+    scale_N = _scales(np.maximum(np.abs(weight_KN).max(0).astype(np.float32), WORST_SHARE) / most, weight_KN.dtype)
+    integers = np.rint(weight_KN / scale_N.astype(np.float32)).astype(np.int8)
+    return integers, scale_N
 
 
 def symmetric_blocks(weight_KN: np.ndarray, *, bits: int, block: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return weights for MatMulNBits: uint8 (N, blocks, bytes) with zero point 2^(bits-1), scales float32 (N, blocks).
+    """Return weights for MatMulNBits: uint8 (N, blocks, bytes) with zero point 2^(bits-1), and scales (N, blocks) of
+    the weights' type.
 
-    Each block uses the candidate scale with the smallest squared error: at 4 bits, slight clipping of the largest
-    weight gives all other weights a finer step.
+    weight_KN: float32 or float16. Each block uses the candidate scale with the smallest squared error: at 4 bits,
+    slight clipping of the largest weight gives all other weights a finer step.
     """
     inputs, outputs = weight_KN.shape
     blocks = -(-inputs // block)
@@ -38,7 +40,7 @@ def symmetric_blocks(weight_KN: np.ndarray, *, bits: int, block: int) -> tuple[n
     best_error = np.full((outputs, blocks), np.inf, np.float32)
     scale, integers = np.zeros_like(widest), np.zeros_like(parts)
     for clip in BLOCK_CLIPS if bits == 4 else BLOCK_CLIPS[-1:]:
-        tried = (widest * clip).astype(np.float32)
+        tried = _scales(widest * clip, weight_KN.dtype).astype(np.float32)
         rounded = np.clip(np.rint(parts / tried[..., None]), -half, half - 1)
         error = np.square(rounded * tried[..., None] - parts).sum(2)
         better = error < best_error
@@ -48,4 +50,10 @@ def symmetric_blocks(weight_KN: np.ndarray, *, bits: int, block: int) -> tuple[n
     unsigned: np.ndarray = (integers + half).astype(np.uint8)
     if bits == 4:
         unsigned = unsigned[..., 0::2] | (unsigned[..., 1::2] << 4)
-    return unsigned, scale.astype(np.float32)
+    return unsigned, scale.astype(weight_KN.dtype)
+
+
+def _scales(exact: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Round scales to the type that stores them; none becomes 0, as small ones would in float16."""
+    rounded = exact.astype(dtype)
+    return np.where(rounded == 0, np.finfo(dtype).smallest_subnormal, rounded)

@@ -9,8 +9,8 @@ from typing import Literal
 
 from export.manifest import Quantization, Role
 
-Precision = Literal["fp32", "fp16", "int8", "int4"]
-Activations = Literal["dynamic", "static", "block"]
+Precision = Literal["fp32", "fp16", "int8", "int4", "w4a16"]
+Activations = Literal["dynamic", "static", "block", "float16"]
 INVARIANT_BLOCKS = {4: 32, 8: 64}  # largest MatMulNBits block whose rows do not depend on their number
 
 
@@ -30,6 +30,16 @@ class QuantizationScheme:
         return self.activations is not None
 
     @property
+    def is_half(self) -> bool:
+        """Whether graphs compute in float16, for CUDA, and are those of a float16 model."""
+        return self.precision == "fp16" or self.activations == "float16"
+
+    @property
+    def has_integer_products(self) -> bool:
+        """Whether activations are rounded to integers, too."""
+        return self.is_quantized and not self.is_half
+
+    @property
     def needs_ranges(self) -> bool:
         return self.activations == "static" or self.has_int8_cache
 
@@ -42,15 +52,15 @@ class QuantizationScheme:
             weight_bits=self.weight_bits,
             block_size=self.block_size,
             activations=self.activations,
-            kv_cache="int8" if self.has_int8_cache else "float32",
+            kv_cache="int8" if self.has_int8_cache else "float16" if self.is_half else "float32",
             batch_invariant=batch_invariant,
         )
 
     def for_role(self, role: Role) -> QuantizationScheme:
         """Return the scheme for one graph.
 
-        Blocks are for few rows, so graphs whose products always have many rows do without them. `attend` keeps no
-        caches.
+        Blocks of integer products are for few rows, so graphs whose products always have many rows do without them.
+        `attend` keeps no caches.
         """
         scheme = SCHEMES["w8a8-dynamic"] if self.activations == "block" and role != "decode" else self
         return dataclasses.replace(scheme, has_int8_cache=False) if role == "attend" else scheme
@@ -72,5 +82,8 @@ SCHEMES: Mapping[str, QuantizationScheme] = {
         QuantizationScheme(name="w8-block64", precision="int8", weight_bits=8, block_size=64, activations="block"),
         QuantizationScheme(name="w4-block32", precision="int4", weight_bits=4, block_size=32, activations="block"),
         QuantizationScheme(name="w4-block128", precision="int4", weight_bits=4, block_size=128, activations="block"),
+        QuantizationScheme(
+            name="w4a16-block32", precision="w4a16", weight_bits=4, block_size=32, activations="float16"
+        ),
     )
 }

@@ -1,7 +1,7 @@
-"""Quantization of the optimized fp32 graphs in a `QuantizationScheme`.
+"""Quantization of the optimized graphs in a `QuantizationScheme`: of fp32 graphs, and for `w4a16` of fp16 graphs.
 
 Products read int8 or 4-bit weights, embeddings become int8, and caches may hold int8. Norms, softmax, biases and
-residuals stay float32. The schemes, and the use of each:
+residuals stay as they are. The schemes, and the use of each:
 
     w8a8-dynamic            u8 activations, one scale per row from its largest magnitude; no calibration
     w8a8-static             u8 activations, one calibrated scale and zero point per product; the fastest for many rows
@@ -10,6 +10,7 @@ residuals stay float32. The schemes, and the use of each:
     w8-block64              int8 weights in blocks of 64 inputs, activations quantized per block: fast for 1 to 4 rows
     w4-block32, w4-block128 the same with 4-bit weights in blocks of 32 or 128 in the decoder; the encoder, whose
                             products have many rows, uses "w8a8-dynamic"
+    w4a16-block32           4-bit weights in blocks of 32 inputs, float16 activations, in every graph: for CUDA
 
 This module runs no graph; `export.select_scheme` measures the quality loss of a scheme.
 """
@@ -17,7 +18,7 @@ This module runs no graph; `export.select_scheme` measures the quality loss of a
 from __future__ import annotations
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import ModelProto, NodeProto, helper
 
 from export.manifest import Role
 from export.passes.calibrate import Ranges
@@ -48,7 +49,7 @@ def quantize(model: ModelProto, role: Role, scheme: QuantizationScheme, ranges: 
             opset.version = max(opset.version, SCATTER_OPSET) if opset.domain == "" else opset.version
     quantize_embeddings(rewriter)
     ProductQuantizer(rewriter, scheme, ranges, divided).quantize_products()
-    if role == "encode":
+    if role == "encode" and scheme.has_integer_products:
         model = unpad_encoder(model)
     if scheme.activations == "block":
         model = sum_in_norms(model)
@@ -58,7 +59,8 @@ def quantize(model: ModelProto, role: Role, scheme: QuantizationScheme, ranges: 
 
 
 def quantize_embeddings(rewriter: GraphRewriter) -> None:
-    """Gather(float32 table) → Gather(int8 table) times Gather(one scale per row). Position tables stay float32."""
+    """Gather(table) → Gather(int8 table) times Gather(one scale per row), in the type of the table. Position tables
+    stay as they are."""
     replacements: dict[int, list[NodeProto]] = {}
     for i, node in enumerate(rewriter.graph.node):
         if node.op_type != "Gather" or not node.input[0].endswith(".embedding.tokens.weight"):
@@ -69,6 +71,7 @@ def quantize_embeddings(rewriter: GraphRewriter) -> None:
         rows = rewriter.constant(f"{name}.weight", rows_KN.T)
         scales = rewriter.constant(f"{name}.scale", scale_N[:, None])
         row, scale = (rewriter.add("Gather", [table, node.input[1]]) for table in (rows, scales))
-        rewriter.add("Mul", [rewriter.add("Cast", [row], to=TensorProto.FLOAT), scale], node.output[0])
+        kind = rewriter.constants[node.input[0]].data_type
+        rewriter.add("Mul", [rewriter.add("Cast", [row], to=kind), scale], node.output[0])
         replacements[i] = rewriter.added()
     rewriter.replace(replacements)

@@ -4,7 +4,8 @@ Weights of integer products range from -64 to 64: processors without VNNI sum pa
 products of such a weight and an unsigned byte fit. A product is therefore exact for any kernel, number of threads and
 number of rows, and "w8a8-dynamic" and "w8a8-static" are batch-invariant bit for bit, as fp32 is. `MatMulNBits` is
 batch-invariant for blocks up to 64 (8-bit) and, with AVX-512, up to 32 (4-bit). With larger blocks, rows differ between
-even and odd batches; without AVX-512, a single row differs from the same row in a batch.
+even and odd batches; without AVX-512, a single row differs from the same row in a batch. "w4a16-block32" rounds no
+activations: CUDA multiplies up to 16 rows by the packed weights and unpacks them for more, so rows depend on the batch.
 
 The schemes avoid signed activations, whose kernel is 10 to 40 times slower than that of unsigned ones. They also avoid
 `DynamicQuantizeMatMul`, whose step depends on all rows of a batch.
@@ -28,7 +29,7 @@ ROW_ZERO = 128  # zero point of activations that are as often negative as positi
 
 
 def is_kept(weight: str) -> bool:
-    """Report whether a weight stays float32 in every scheme.
+    """Report whether a weight is not rounded in any scheme.
 
     Router weights do, since a rounded logit may choose another expert (Fedus et al. 2022, 2.4), and so do vectors of
     distances, which are few.
@@ -53,7 +54,7 @@ class _Product:
 
 
 class ProductQuantizer:
-    """Quantizes the products of one graph by constant float32 matrices."""
+    """Quantizes the products of one graph by constant matrices of floats."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class ProductQuantizer:
         self.makers: dict[str, NodeProto] = {}  # of the values that products read
 
     def products(self) -> Iterator[_Product]:
-        """Yield every product by a constant float32 matrix, with its bias if the next node adds one."""
+        """Yield every product by a constant matrix of floats, with its bias if the next node adds one."""
         for node in self.rewriter.graph.node:
             if (
                 node.op_type not in ("MatMul", "Gemm")
@@ -77,7 +78,11 @@ class ProductQuantizer:
             ):
                 continue
             tensor = self.rewriter.constants[node.input[1]]
-            if tensor.data_type != TensorProto.FLOAT or len(tensor.dims) != 2 or is_kept(node.input[1]):
+            if (
+                tensor.data_type not in (TensorProto.FLOAT, TensorProto.FLOAT16)
+                or len(tensor.dims) != 2
+                or is_kept(node.input[1])
+            ):
                 continue
             weight = numpy_helper.to_array(tensor)
             bias: np.ndarray | None = None
@@ -104,7 +109,12 @@ class ProductQuantizer:
     def quantize_products(self) -> None:
         replacements: dict[int, list[NodeProto]] = {}
         places = {node.output[0]: i for i, node in enumerate(self.rewriter.graph.node)}
-        compute = {"dynamic": self.by_row, "static": self.statically, "block": self.by_blocks}
+        compute = {
+            "dynamic": self.by_row,
+            "static": self.statically,
+            "block": self.by_blocks,
+            "float16": self.weights_alone,
+        }
         assert self.scheme.activations is not None
         self.makers = makers_of(self.rewriter.graph)
         for product in list(self.products()):
@@ -173,19 +183,29 @@ class ProductQuantizer:
 
     def by_blocks(self, product: _Product) -> None:
         """x and blocks of integer weights with their scales → one node that quantizes x by block itself."""
+        inputs, attributes = self.blocks(product)
+        inputs += ["", "", self.bias(product)]
+        attributes["accuracy_level"] = 4  # integer products; other levels unpack the weights in every call
+        self.rewriter.add("MatMulNBits", inputs, product.output, domain=MICROSOFT, **attributes)
+
+    def weights_alone(self, product: _Product) -> None:
+        """x and blocks of integer weights with their scales → one node that computes in the type of x.
+
+        The bias stays an Add, which the kernel of a GELU may absorb; else ONNX Runtime makes it an input of the node.
+        """
+        inputs, attributes = self.blocks(product)
+        if product.bias_N is None:
+            self.rewriter.add("MatMulNBits", inputs, product.output, domain=MICROSOFT, **attributes)
+            return
+        result = self.rewriter.add("MatMulNBits", inputs, domain=MICROSOFT, **attributes)
+        bias = self.rewriter.constant(f"{product.weight_name.removesuffix('.weight')}.bias", product.bias_N)
+        self.rewriter.add("Add", [result, bias], product.output)
+
+    def blocks(self, product: _Product) -> tuple[list[str], dict[str, int]]:
+        """Return the first inputs and the attributes of a MatMulNBits: x, integers of the weight, their scales."""
         bits, block = self.scheme.weight_bits, self.scheme.block_size
         packed, scale = symmetric_blocks(product.weight_KN, bits=bits, block=block)
         name, constant = f"{product.weight_name}.int{bits}", self.rewriter.constant
-        weight, scales = constant(f"{name}.weight", packed), constant(f"{name}.scale", scale.reshape(-1))
+        inputs = [product.x, constant(f"{name}.weight", packed), constant(f"{name}.scale", scale.reshape(-1))]
         inputs_N, outputs_N = product.weight_KN.shape
-        self.rewriter.add(
-            "MatMulNBits",
-            [product.x, weight, scales, "", "", self.bias(product)],
-            product.output,
-            domain=MICROSOFT,
-            K=inputs_N,
-            N=outputs_N,
-            bits=bits,
-            block_size=block,
-            accuracy_level=4,  # integer products; other levels unpack the weights in every call
-        )
+        return inputs, {"K": inputs_N, "N": outputs_N, "bits": bits, "block_size": block}

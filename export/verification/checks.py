@@ -27,21 +27,22 @@ from export.verification.measure import Comparison, Measured, count_differences,
 # int8, int4: the root mean squared error of a row as a share of the row's standard deviation, against the model with
 # the same roundings. Most rows have 1e-6. A sum that differs in its last bit can round to the neighbouring integer,
 # which moves later values by a step: of 20 random models the most sensitive reaches 0.07, most reach 0.01.
-TOLERANCES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 0.15, "int4": 0.15}
+TOLERANCES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 0.15, "int4": 0.15, "w4a16": 0.15}
 # Weights are at most 1. The error of a weight is up to half the error of its score, and float32's error is proportional
 # to the score: above LARGE_SCORE the tolerance grows in proportion. Unscaled random models have scores above 100, where
 # PyTorch itself has an error of 1e-5.
 ATTENTION_TOLERANCES = {**TOLERANCES, "fp32": 1e-5}
 # Error of a shortlist's logits against the same states times the checkpoint's weights: seven bits reach 0.02.
-SHORTLIST_TOLERANCES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 0.1, "int4": 0.1}
+SHORTLIST_TOLERANCES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 0.1, "int4": 0.1, "w4a16": 3e-2}
 # The same measure as TOLERANCES, of logits against the unquantized model, in the median row. The most sensitive random
 # models, whose predictions have small margins, reach half of it. A graph whose output ignores the token has an error
 # of 1.
-UNROUNDED_TOLERANCES = {"int8": 0.6, "int4": 0.9}
+UNROUNDED_TOLERANCES = {"int8": 0.6, "int4": 0.9, "w4a16": 0.9}
 # The same measure for one product of integers: models reach 1e-6, and some 1e-5 where a value between two integers is
 # rounded to the other one.
 PRODUCT_TOLERANCE = 1e-3
 HALF_A_STEP = 0.501  # between a weight and its integer: half a step plus the error of float32
+HALF_A_FLOAT16_STEP = 0.57  # the same if the weight was float16, whose error is up to 2^-11 of 127 steps
 SUM_TOLERANCE = 5e-5  # of a row's probabilities, in any precision: log-softmax is always computed in float32
 
 
@@ -75,9 +76,10 @@ def checks_of(case: Case) -> Iterator[CheckSpec]:
     config, roles, precision = case.config, case.graphs.roles, case.precision
     near = TOLERANCES[precision]
     same = 0.0 if case.quantization is None or case.quantization.batch_invariant else near
+    half_a_step = HALF_A_FLOAT16_STEP if precision == "w4a16" else HALF_A_STEP
     if case.quantization:
         outputs = "logits" if config.has_decoder else "states"
-        yield CheckSpec("weights against the checkpoint", quantization_checks.weights, HALF_A_STEP)
+        yield CheckSpec("weights against the checkpoint", quantization_checks.weights, half_a_step)
         yield CheckSpec("each product against its inputs", quantization_checks.products, PRODUCT_TOLERANCE)
         limit = UNROUNDED_TOLERANCES[precision]
         yield CheckSpec(f"{outputs} against PyTorch without rounding", quantization_checks.unrounded, limit)
@@ -115,7 +117,7 @@ def checks_of(case: Case) -> Iterator[CheckSpec]:
     if "attend" in roles:
         if case.quantization:
             name = "weights of every attention against the checkpoint"
-            yield CheckSpec(name, quantization_checks.attend_weights, HALF_A_STEP)
+            yield CheckSpec(name, quantization_checks.attend_weights, half_a_step)
         yield CheckSpec("every attention against PyTorch", attention_checks.every, ATTENTION_TOLERANCES[precision])
         yield CheckSpec("every attention stays within its rows", attention_checks.every_inside, 0.0)
 

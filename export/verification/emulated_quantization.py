@@ -128,7 +128,9 @@ class _Reader:
         integers_NK = unsigned.reshape(len(packed), -1)[:, :inputs].astype(np.float32) - half
         scales = self.array(node.input[2]).reshape(len(packed), -1)
         scales_NK = np.repeat(scales, block, axis=1)[:, :inputs]
-        weight = RoundedWeight(integers_NK, scales_NK, bits, BEYOND[bits], round_input=round_blocks(block))
+        is_integer = attributes.get("accuracy_level") == 4  # otherwise activations are multiplied as they are
+        round_input: Round = round_blocks(block) if is_integer else lambda x: x
+        weight = RoundedWeight(integers_NK, scales_NK, bits, BEYOND[bits], round_input=round_input)
         self.found.products[_weight_name(node.input[1])] = weight
 
     def table(self, node: NodeProto) -> None:
@@ -157,15 +159,26 @@ def _weight_name(integers: str) -> str:
 
 @dataclass(frozen=True)
 class RecordedProduct:
-    """The input and output of one product during a run of a graph, with the name of its weight."""
+    """The input and output of one product during a run of a graph, with the name of its weight. has_bias: the output
+    includes the bias, if there is one."""
 
     weight: str
     input_RK: Array
     output_RN: Array
+    has_bias: bool = True
 
 
-def product_values(model: ModelProto) -> list[tuple[str, str, str]]:
-    """For every quantized product: the names of its weight, its float32 input and its float32 output."""
+class ProductValues(NamedTuple):
+    """The names of a product's weight, and of its input and output, which are floats; see `RecordedProduct`."""
+
+    weight: str
+    given: str
+    result: str
+    has_bias: bool
+
+
+def product_values(model: ModelProto) -> list[ProductValues]:
+    """The values of every quantized product."""
     found, makers = [], makers_of(model.graph)
 
     def users(name: str) -> Iterator[NodeProto]:
@@ -173,7 +186,8 @@ def product_values(model: ModelProto) -> list[tuple[str, str, str]]:
 
     for node in model.graph.node:
         if node.op_type == "MatMulNBits":
-            found.append((_weight_name(node.input[1]), node.input[0], node.output[0]))
+            has_bias = len(node.input) > 5
+            found.append(ProductValues(_weight_name(node.input[1]), node.input[0], node.output[0], has_bias))
         elif node.op_type == "MatMulIntegerToFloat":
             source, result = makers[node.input[0]].input[0], node.output[0]
             divide = makers.get(source)
@@ -181,7 +195,7 @@ def product_values(model: ModelProto) -> list[tuple[str, str, str]]:
                 source, result = divide.input[0], next(users(result)).output[0]
                 bias = f"{node.input[1].removesuffix('.weight')}.bias"
                 result = next((use.output[0] for use in users(result) if bias in use.input), result)
-            found.append((_weight_name(node.input[1]), source, result))
+            found.append(ProductValues(_weight_name(node.input[1]), source, result, True))
     return found
 
 
@@ -341,9 +355,9 @@ def product_error(model: Model, roundings: Roundings, recorded: Sequence[Recorde
         part, weight = by_weight[product.weight], roundings.products[product.weight]
         assert weight.round_input is not None, product.weight
         bias = part.module.bias
-        x_RK = weight.round_input(torch.from_numpy(product.input_RK)).numpy()
+        x_RK = weight.round_input(torch.from_numpy(product.input_RK.astype(np.float32))).numpy()
         expected_RN = x_RK.astype(np.float64) @ weight.values_NK.T
-        if isinstance(bias, Tensor):
+        if product.has_bias and isinstance(bias, Tensor):
             expected_RN += bias.detach().numpy() / part.divisors_N1[:, 0]
         comparison = "a product", product.output_RN, expected_RN
         errors.append((part.name, largest_error([comparison], by_deviation=True).error))

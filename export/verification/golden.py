@@ -15,7 +15,7 @@ from export.verification.ort_graphs import OrtGraphs, lengths, round_up
 
 # The largest difference of a vector on another machine, as a share of its largest value. Quantized graphs can differ by
 # a step where a value lies between two integers.
-VECTOR_TOLERANCES = {"fp32": 1e-3, "fp16": 3e-2, "int8": 0.1, "int4": 0.1}
+VECTOR_TOLERANCES = {"fp32": 1e-3, "fp16": 3e-2, "int8": 0.1, "int4": 0.1, "w4a16": 3e-2}
 DIGITS = 6  # significant digits of a golden vector's values
 
 

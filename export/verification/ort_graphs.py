@@ -82,18 +82,19 @@ class OrtGraphs:
         """Run a copy of a graph that also returns the inputs and outputs of its products."""
         model = self._load(role)
         values = product_values(model)
-        names = list(dict.fromkeys(name for _, *pair in values for name in pair))
+        names = list(dict.fromkeys(name for value in values for name in (value.given, value.result)))
         known = {value.name for value in model.graph.output}
-        model.graph.output.extend(
-            onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
-            for name in names
-            if name not in known
-        )
+        model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names if name not in known)
         session = open_session(model.SerializeToString())
         arrays = dict(zip(names, session.run(names, self._inputs_of(role, feeds)), strict=True))
+
+        def rows_of(name: str) -> Array:
+            rows: Array = arrays[name].reshape(-1, arrays[name].shape[-1])
+            return rows
+
         return [
-            RecordedProduct(weight, *(arrays[name].reshape(-1, arrays[name].shape[-1]) for name in (given, result)))
-            for weight, given, result in values
+            RecordedProduct(value.weight, rows_of(value.given), rows_of(value.result), value.has_bias)
+            for value in values
         ]
 
     def encode(self, sources: Sequence[Ids], places: Sequence[Sequence[int]] = ()) -> Arrays:
@@ -297,9 +298,11 @@ def garbage(shape: Sequence[int], dtype: Any) -> Array:
 def is_batch_invariant(scheme: QuantizationScheme) -> bool:
     """Whether a row has the same bits in a batch of one and in a larger batch on this processor. For products in small
     blocks this is measured, because processors without AVX-512 use other kernels. Larger blocks have it nowhere; the
-    other schemes compute exact sums everywhere."""
+    other schemes compute exact sums everywhere. On CUDA, products of more than 16 rows are those of another kernel."""
     if not scheme.block_size:
         return True
+    if scheme.is_half:
+        return False
     if scheme.block_size > INVARIANT_BLOCKS[scheme.weight_bits]:
         return False
     random = np.random.default_rng(1)

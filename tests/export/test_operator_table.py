@@ -90,7 +90,7 @@ def found_in(model, schemes, directory):
         if scheme.needs_ranges and ranges is None:
             ranges = calibrate(model, [([5, 2] if config.has_encoder else [], [1, 5] if config.has_decoder else [])])
         source = traced
-        if name == "fp16":
+        if scheme.is_half:
             source = trace_model(copy.deepcopy(model).half(), attention=attention, shortlist=shortlist)
         variant = save_variant(source, directory / name, scheme, ranges=ranges)
         sizes = {
@@ -112,7 +112,7 @@ def exported(name, directory):
         architecture, changes, schemes = OWN[name]
         return found_in(tiny_model(tiny_config(architecture, **{**ONE_LAYER, **changes})), schemes, directory)
     if name in ENCODERS:
-        schemes = ("fp32", "fp16", "w8a8-dynamic", "w8a8-static", "w4-block32")
+        schemes = ("fp32", "fp16", "w8a8-dynamic", "w8a8-static", "w4-block32", "w4a16-block32")
         return found_in(tiny_encoder(name), schemes, directory)
     if name in BERTS:
         from tests.pretrained_encoder import saved, theirs_of  # transformers, which not every set-up has

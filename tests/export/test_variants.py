@@ -8,6 +8,7 @@ import torch
 from export import variants
 from export.bundle import load_bundle
 from export.export_errors import ExportError
+from export.manifest import Quantization
 from export.options import AUTOMATIC, ExportOptions, QuantizationOptions
 from export.passes.quantization_scheme import SCHEMES
 from export.select_scheme import Development
@@ -32,6 +33,26 @@ def test_half_precision_is_a_second_variant_with_the_same_golden_answer(tmp_path
     sizes = [manifest.files[f"{precision}/decode.onnx"].bytes for precision in ("fp32", "fp16")]
     assert sizes[1] < 0.65 * sizes[0]
     assert model.decoder.unembedding.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize("precisions", [("fp32", "w4a16"), ("fp16", "w4a16")])
+def test_weights_of_4_bits_for_cuda_are_a_variant_of_their_own(tmp_path, precisions):
+    model = tiny_model(tiny_config("decoder", num_decoder_layers=1, d_model=64, d_ff=128))
+    options = ExportOptions(precisions=precisions, texts=TEXTS)
+    manifest = export_model(model, tiny_tokenizer(), tmp_path / "out", options)
+    assert [variant.precision for variant in manifest.variants] == list(precisions)
+    packed = manifest.variant("w4a16")
+    assert packed.quantization == Quantization(
+        scheme="w4a16-block32",
+        weight_bits=4,
+        block_size=32,
+        activations="float16",
+        kv_cache="float16",
+        batch_invariant=False,
+    )
+    assert {state.dtype for state in packed.states} == {"float16"}
+    assert [figures.scheme for figures in packed.comparison] == ["fp32", "w4a16-block32"]
+    assert load_bundle(tmp_path / "out").variant("w4a16") == packed
 
 
 @pytest.mark.usefixtures("fresh_traces")

@@ -1,5 +1,6 @@
 """Quantized graphs of small models, for the tests of the passes that make them."""
 
+import copy
 from functools import cache
 
 from onnx import ModelProto
@@ -40,11 +41,20 @@ def prepared(architecture):
 
 
 @cache
+def traced_for(architecture, *, is_half):
+    """The graphs that a scheme rounds: of the float32 model, or of the same model in float16."""
+    model, traced, _ = prepared(architecture)
+    if not is_half:
+        return traced
+    return trace_model(copy.deepcopy(model).half(), attention=model.config.has_encoder)
+
+
+@cache
 def graph(architecture, role, scheme):
-    _, traced, ranges = prepared(architecture)
-    copy = ModelProto()
-    copy.CopyFrom(traced.graphs[role])
-    return quantize(copy, role, SCHEMES[scheme], ranges)
+    _, _, ranges = prepared(architecture)
+    found = ModelProto()
+    found.CopyFrom(traced_for(architecture, is_half=SCHEMES[scheme].is_half).graphs[role])
+    return quantize(found, role, SCHEMES[scheme], ranges)
 
 
 def operators(model):

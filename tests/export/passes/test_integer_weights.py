@@ -40,7 +40,21 @@ def test_blocks_are_rounded_to_within_a_step_and_less_on_average(bits, block, in
     assert np.square(error).mean() <= 1.02 * np.square(plain).mean() / 12
 
 
-def test_a_block_of_zeros_stays_zero():
-    packed, scale = symmetric_blocks(np.zeros((32, 2), np.float32), bits=4, block=32)
+@pytest.mark.parametrize("size", [1, 1e-7])
+def test_integers_are_those_of_the_scales_in_float16(size):
+    """Also where a weight is so small that its scale would round to 0."""
+    weight = (np.random.default_rng(5).standard_normal((64, 24)) * size).astype(np.float16)
+    packed, scales = symmetric_blocks(weight, bits=8, block=32)
+    integers_NK, _ = unpacked(packed, 8, 64)
+    columns_KN, scale_N = symmetric_columns(weight)
+    assert scales.dtype == scale_N.dtype == np.dtype(np.float16)
+    steps_NK = np.abs(np.repeat(scales, 32, 1).astype(np.float32))
+    assert (np.abs(integers_NK * np.repeat(scales, 32, 1).astype(np.float32) - weight.T) <= steps_NK * 1.001).all()
+    assert (np.abs(columns_KN * scale_N.astype(np.float32) - weight) <= scale_N.astype(np.float32) / 2 * 1.001).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_block_of_zeros_stays_zero(dtype):
+    packed, scale = symmetric_blocks(np.zeros((32, 2), dtype), bits=4, block=32)
     assert np.isfinite(scale).all()
     assert (unpacked(packed, 4, 32)[0] == 0).all()

@@ -34,16 +34,19 @@ def test_products_of_the_largest_weights_and_bytes_are_exact_on_this_processor(r
 @pytest.mark.parametrize(
     ("architecture", "role"), [("encoder_decoder", r) for r in ("encode", "decode", "align")] + [("decoder", "decode")]
 )
-def test_no_matrix_is_left_in_float32(architecture, role, scheme):
+def test_no_matrix_of_floats_is_left(architecture, role, scheme):
     model = graph(architecture, role, scheme)
     wide = {
         tensor.name: tuple(tensor.dims)
         for tensor in model.graph.initializer
-        if tensor.data_type == TensorProto.FLOAT and len(tensor.dims) == 2 and min(tensor.dims) > 1
+        if tensor.data_type in (TensorProto.FLOAT, TensorProto.FLOAT16)
+        and len(tensor.dims) == 2
+        and min(tensor.dims) > 1
     }
     assert all(name.endswith((".positions", ".cos", ".sin", ".half")) for name in wide), wide
     assert not any(node.op_type == "Gemm" for node in model.graph.node)
-    kind = "MatMulNBits" if SCHEMES[scheme].activations == "block" and role == "decode" else "MatMulIntegerToFloat"
+    has_blocks = SCHEMES[scheme].for_role(role).block_size > 0
+    kind = "MatMulNBits" if has_blocks else "MatMulIntegerToFloat"
     products = {("encoder_decoder", "encode"): 2 * 4 + 2, ("encoder_decoder", "decode"): 2 * 6 + 1}
     # The weights of the last layer are all that `align` wants of it.
     products |= {("encoder_decoder", "align"): 6 + 3, ("decoder", "decode"): 2 * 4 + 1}
@@ -55,6 +58,18 @@ def test_what_several_products_read_is_quantized_once(scheme):
     model = graph("encoder_decoder", "encode", scheme)
     # Two layers of four products, and one more input that the cross-attention of both layers reads.
     assert operators(model).count("QuantizeLinear") == 2 * 4 + 1
+
+
+def test_products_of_weights_alone_round_no_activations_and_leave_the_bias_to_others():
+    """Norms add the bias of products before them, which leaves three products of a layer with a bias of their own."""
+    model = graph("encoder_decoder", "decode", "w4a16-block32")
+    products = [node for node in model.graph.node if node.op_type == "MatMulNBits"]
+    assert {attribute.name for node in products for attribute in node.attribute} == {"K", "N", "bits", "block_size"}
+    assert {len(node.input) for node in products} == {3}
+    results = {node.output[0] for node in products}
+    biased = [node for node in model.graph.node if node.op_type == "Add" and results.intersection(node.input)]
+    assert len(biased) == 2 * 3
+    assert not {"QuantizeLinear", "MatMulIntegerToFloat"}.intersection(operators(model))
 
 
 def test_a_static_product_after_a_rectifier_needs_no_rectifier():

@@ -112,5 +112,7 @@ def test_the_product_with_a_wrong_output_is_named(model):
     error, note, _ = product_error(model, roundings, recorded)
     assert error > 1e-2
     assert note == f"worst in {OUTPUT}"
+    recorded[0] = RecordedProduct(recorded[0].weight, recorded[0].input_RK, without_bias, has_bias=False)
+    assert product_error(model, roundings, recorded).error < 1e-5
     no_rows = RecordedProduct(recorded[0].weight, recorded[0].input_RK[:0], recorded[0].output_RN[:0])
     assert product_error(model, roundings, [no_rows]) == (0.0, "no products", 0.0)

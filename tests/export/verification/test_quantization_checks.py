@@ -1,5 +1,6 @@
 """Faults in quantized graphs are refused, and no scheme is without a fault."""
 
+import copy
 import shutil
 from functools import partial
 
@@ -189,6 +190,9 @@ QUANTIZED = [
     ("w4-block32", "decode", weights_of_two_blocks_swapped, WEIGHTS),
     ("w4-block32", "decode", scales_of_two_blocks_swapped, WEIGHTS),
     ("w4-block32", "decode", halves_of_bytes_swapped, WEIGHTS),
+    ("w4a16-block32", "encode", halves_of_bytes_swapped, WEIGHTS),
+    ("w4a16-block32", "decode", scales_of_two_blocks_swapped, WEIGHTS),
+    ("w4a16-block32", "decode", two_layers_swapped, STEPS),
     ("w8a8-dynamic", "decode", row_of_a_table_scaled, WEIGHTS),
     ("w8a8-dynamic", "encode", bias_of_a_product_dropped, PRODUCTS),
     ("w8a8-static", "decode", bias_of_a_product_dropped, PRODUCTS),
@@ -219,12 +223,13 @@ def quantized(tmp_path_factory):
     model, made = model_of("translation"), {}
     samples = sample_inputs(model.config)
     ranges = calibrate(model, list(zip(samples.sources, samples.targets, strict=True)))
-    traced = trace_model(model)
+    traced = {False: trace_model(model), True: trace_model(copy.deepcopy(model).half())}
 
     def of(scheme):
         if scheme not in made:
             directory = tmp_path_factory.mktemp("schemes") / scheme
-            made[scheme] = directory, save_variant(traced, directory, SCHEMES[scheme], ranges=ranges)
+            source = traced[SCHEMES[scheme].is_half]
+            made[scheme] = directory, save_variant(source, directory, SCHEMES[scheme], ranges=ranges)
         return *made[scheme], model, samples
 
     return of
