@@ -23,6 +23,7 @@ from pydantic_settings import (
     YamlConfigSettingsSource,
 )
 
+from service.engine_settings import Precision
 from service.errors import StartupError
 
 PREFIX = "GLOSSA_"
@@ -72,9 +73,9 @@ class ServerSettings(BaseSettings):
     cuda_devices: CudaDevices = Field(
         "0", description="CUDA devices, such as 0,1, of those that CUDA sees; a model has an engine process for each"
     )
-    precision: Literal["auto", "fp32", "int8", "int4"] = Field(
+    precision: Precision = Field(
         "auto",
-        description="precision of the graphs; auto: the first of int8, int4, fp32 in the bundle on CPU, fp16 on CUDA",
+        description="precision of the graphs; auto: the first of int8, int4, fp32 (CPU) or of fp16, w4a16 (CUDA)",
     )
     engines: int = Field(0, ge=0, le=256, description="engines per model on CPU; 0: one per usable core")
     engines_per_process: int = Field(

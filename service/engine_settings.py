@@ -7,7 +7,7 @@ from typing import Literal
 
 VISIBLE, NO_DEVICE = "CUDA_VISIBLE_DEVICES", "-1"
 Device = Literal["auto", "cpu", "cuda"]
-Precision = Literal["auto", "fp32", "int8", "int4"]
+Precision = Literal["auto", "fp32", "int8", "int4", "fp16", "w4a16"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,14 +3,14 @@ runtime, plan, metrics and descriptions."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from export.manifest import Manifest
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"  # as ONNX Runtime names them
 CPU_PRECISIONS = ("int8", "int4", "fp32")  # fastest first
-CUDA_PRECISION = "fp16"  # GroupQueryAttention has no fp32 kernel there
+CUDA_PRECISIONS = ("fp16", "w4a16")  # nearest to fp32 first, for which GroupQueryAttention has no kernel there
 LAZY_ROLES = ("attend",)
 """Opened on first use: `ModelSessions.open_attend`."""
 SINGLE_ENGINE_ROLES = ("decode", "encode")
@@ -47,9 +47,19 @@ class ExecutionChoice:
 
 def cpu_precision(manifest: Manifest, wanted: str) -> str | None:
     """The precision of a bundle's graphs that serve on the CPU; None: it has none. `auto` wants the first of
-    CPU_PRECISIONS that is there."""
+    CPU_PRECISIONS that is there, and so does a precision of CUDA, where CUDA does not work."""
+    return _first_of(manifest, (wanted,) if wanted in CPU_PRECISIONS else CPU_PRECISIONS)
+
+
+def cuda_precision(manifest: Manifest, wanted: str) -> str | None:
+    """The precision of a bundle's graphs that serve on CUDA; None: it has none. `auto` wants the first of
+    CUDA_PRECISIONS that is there."""
+    return _first_of(manifest, CUDA_PRECISIONS if wanted == "auto" else (wanted,))
+
+
+def _first_of(manifest: Manifest, precisions: Iterable[str]) -> str | None:
     there = {variant.precision for variant in manifest.variants}
-    return next((name for name in (CPU_PRECISIONS if wanted == "auto" else (wanted,)) if name in there), None)
+    return next((name for name in precisions if name in there), None)
 
 
 def single_engine_role(graphs: Container[str]) -> str:

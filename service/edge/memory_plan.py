@@ -10,10 +10,10 @@ from service.config import ServerSettings
 from service.edge.process_plan import ProcessPlan, weight_bytes
 from service.edge.request_limits import MAX_ATTENTION_BYTES
 from service.execution_choice import (
-    CUDA_PRECISION,
     LAZY_ROLES,
     SINGLE_ENGINE_MIN_BYTES,
     cpu_precision,
+    cuda_precision,
     single_engine_role,
 )
 from service.memory_prediction import EdgeLimits, EngineLimits, ModelPlan, ModelShape, Prediction, predict
@@ -69,7 +69,7 @@ def model_plan(
         draft_tokens=settings.draft_tokens,
     )
     return ModelPlan(
-        shape=device_shape(manifest) if on_device else model_shape(settings, manifest, found),
+        shape=device_shape(settings, manifest) if on_device else model_shape(settings, manifest, found),
         engine=limits,
         processes=plan.processes,
         engines_per_process=plan.engines_per_process,
@@ -77,9 +77,11 @@ def model_plan(
     )
 
 
-def device_shape(manifest: Manifest) -> ModelShape:
-    """The sizes of a model as it is served on a device."""
-    variant = manifest.variant(CUDA_PRECISION)
+def device_shape(settings: ServerSettings, manifest: Manifest) -> ModelShape:
+    """The sizes of a model as these settings serve it on a device."""
+    precision = cuda_precision(manifest, settings.precision)
+    assert precision is not None, "the model is on a device"
+    variant = manifest.variant(precision)
     sizes = {role: manifest.graph_bytes(graph) for role, graph in variant.graphs.items()}
     later = sum(size for role, size in sizes.items() if role in LAZY_ROLES)
     opened = sum(sizes.values()) - later

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from export.manifest import Manifest
 from service.config import ServerSettings
 from service.engine_settings import NO_DEVICE, VISIBLE, EngineSettings
-from service.execution_choice import LAZY_ROLES, cpu_precision
+from service.execution_choice import CPU_PRECISIONS, LAZY_ROLES, cpu_precision
 from service.processors import Processors, in_core_order
 
 MAX_SMALL_BYTES = 48 << 20
@@ -62,7 +62,7 @@ def opening_bytes(settings: ServerSettings, manifest: Manifest) -> int:
 
 def may_use_gpu(settings: ServerSettings) -> bool:
     """Whether a GPU may be found by the runtime that is installed. Only an engine process loads that runtime."""
-    if settings.device == "cpu" or settings.precision != "auto":
+    if settings.device == "cpu" or settings.precision in CPU_PRECISIONS:
         return False
     try:
         metadata.distribution("onnxruntime-gpu")

@@ -137,7 +137,7 @@ def _open_checked(
         cause = str(failure)
     del model
     gc.collect()  # sessions and device memory of the failed model: its traceback held them until here
-    model = _open_model(bundle, replace(settings, device="cpu"), open_model)
+    model = _open_model(bundle, replace(settings, device="cpu", precision="auto"), open_model)
     model.choice = replace(
         model.choice, requested=settings.device, fallback=True, reason=f"{cause}, or ask for device cpu"
     )

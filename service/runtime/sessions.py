@@ -27,11 +27,13 @@ from service.engine_settings import Device, Precision
 from service.errors import StartupError
 from service.execution_choice import (
     CPU,
+    CPU_PRECISIONS,
     CUDA,
-    CUDA_PRECISION,
+    CUDA_PRECISIONS,
     LAZY_ROLES,
     ExecutionChoice,
     cpu_precision,
+    cuda_precision,
     single_engine_role,
 )
 from service.process_memory import give_back_memory
@@ -89,8 +91,8 @@ def open_sessions(
 ) -> Opened:
     """Opens the graphs of a bundle whose files were verified. Raises StartupError.
 
-    precision: of the CPU's graphs; `auto` takes the first of CPU_PRECISIONS that the bundle has. An explicit one
-    implies the CPU, as CUDA computes in fp16 only.
+    precision: `auto` takes the first of CPU_PRECISIONS or CUDA_PRECISIONS that the bundle has. One of the CPU's implies
+    the CPU. One of CUDA's implies CUDA; where that does not work, device auto serves on the CPU as with `auto`.
     available, open_graph, check_cuda: the installed providers, how a graph becomes a session, and what this machine's
         CUDA has, for tests.
     """
@@ -98,15 +100,11 @@ def open_sessions(
     available = available_providers() if available is None else available
     reason = ""
     # With an onnxruntime built for the CPU only, `auto` means the CPU, which is not a fallback.
-    if device == "cuda" and precision != "auto":
-        raise StartupError(
-            f"precision {precision} is one of the CPU's, but device cuda is required, and computes in "
-            f"{CUDA_PRECISION}; fix: leave precision at auto, or ask for device cpu"
-        )
-    if device == "cuda" or (device == "auto" and precision == "auto" and CUDA in available):
+    _check_precision(precision, device)
+    is_cuda_wanted = precision in CUDA_PRECISIONS or (precision == "auto" and CUDA in available)
+    if device == "cuda" or (device == "auto" and is_cuda_wanted):
         try:
-            sessions, captures, stream = _open_cuda(path, manifest, available, open_graph, check_cuda)
-            return Opened(ExecutionChoice(CUDA, device, False, "", CUDA_PRECISION, captures), sessions, stream)
+            return _open_cuda(path, manifest, device, precision, available, open_graph, check_cuda)
         except StartupError as error:
             if device == "cuda":
                 raise StartupError(f"device cuda is required, but {error}, or ask for device auto or cpu") from error
@@ -237,19 +235,38 @@ def check_version(version: str) -> None:
         )
 
 
+def _check_precision(precision: Precision, device: Device) -> None:
+    """Raises StartupError when a precision is not one of the device that is required."""
+    own = CUDA_PRECISIONS if device == "cuda" else CPU_PRECISIONS
+    owner, other = ("the CPU's", "cpu") if device == "cuda" else ("CUDA's", "cuda")
+    if device != "auto" and precision not in ("auto", *own):
+        raise StartupError(
+            f"precision {precision} is one of {owner}, but device {device} is required, and computes in "
+            f"{' or '.join(own)}; fix: leave precision at auto, or ask for device {other}"
+        )
+
+
 def _open_cuda(
-    path: Path, manifest: Manifest, available: Sequence[str], open_graph: Open, check_cuda: CheckCuda
-) -> tuple[Sessions, bool, CudaStream]:
-    """Sessions on CUDA, whether `decode` can be captured, and their stream. Raises StartupError."""
+    path: Path,
+    manifest: Manifest,
+    device: Device,
+    wanted: Precision,
+    available: Sequence[str],
+    open_graph: Open,
+    check_cuda: CheckCuda,
+) -> Opened:
+    """Sessions on CUDA, and their stream. Raises StartupError."""
     if CUDA not in available:
         raise StartupError("this onnxruntime has no CUDA provider; fix: install onnxruntime-gpu instead of onnxruntime")
-    there = [variant.precision for variant in manifest.variants]
-    if CUDA_PRECISION not in there:
+    precision = cuda_precision(manifest, wanted)
+    if precision is None:
+        there = [variant.precision for variant in manifest.variants]
+        names = CUDA_PRECISIONS if wanted == "auto" else (wanted,)
         raise StartupError(
-            f"the bundle has no fp16 graphs, only {', '.join(there)}, and CUDA serves no others; "
-            f"fix: export it again with --precision {','.join([*there, CUDA_PRECISION])}"
+            f"the bundle has no {' or '.join(names)} graphs, only {', '.join(there)}; "
+            f"fix: export it again with --precision {','.join([*there, names[0]])}"
         )
-    variant = manifest.variant(CUDA_PRECISION)
+    variant = manifest.variant(precision)
     weights = sum(manifest.graph_bytes(graph) for role, graph in variant.graphs.items() if role not in LAZY_ROLES)
     runtime = check_cuda(weights)
     try:
@@ -266,7 +283,7 @@ def _open_cuda(
         )
     if obstacle:
         log.warning("steps run without CUDA graphs: %s", obstacle)
-    return sessions, not obstacle, stream
+    return Opened(ExecutionChoice(CUDA, device, False, "", precision, captures=not obstacle), sessions, stream)
 
 
 def _fix(problem: str) -> str:
@@ -294,7 +311,7 @@ def _open_cpu(path: Path, manifest: Manifest, wanted: Precision, open_graph: Ope
     precision = cpu_precision(manifest, wanted)
     if precision is None:
         there = ", ".join(variant.precision for variant in manifest.variants)
-        if wanted == "auto":
+        if wanted not in CPU_PRECISIONS:
             problem = f"the bundle has no graphs for the CPU, only {there}; fix: export it again with precision fp32"
         else:
             problem = (

@@ -87,7 +87,7 @@ def test_unknown_yaml_key_is_rejected_with_a_suggestion(yaml_file):
         ({**MODELS, "max_rows": "0"}, "--max-rows: must be at least 1, got '0'"),
         ({**MODELS, "drain_delay_s": "soon"}, "--drain-delay-s: must be a number, got 'soon'"),
         ({**MODELS, "reflection": "perhaps"}, "--reflection: must be true or false, got 'perhaps'"),
-        ({**MODELS, "precision": "int2"}, "--precision: .*'auto', 'fp32', 'int8' or 'int4', got 'int2'"),
+        ({**MODELS, "precision": "int2"}, "--precision: .*'int4', 'fp16' or 'w4a16', got 'int2'"),
         ({**MODELS, "cuda_devices": "0,x"}, "--cuda-devices: must be different numbers of devices.*got '0,x'"),
         ({**MODELS, "cuda_devices": "1,1"}, "--cuda-devices: must be different numbers of devices.*got '1,1'"),
         ({**MODELS, "cuda_devices": ""}, "--cuda-devices: must be different numbers of devices"),

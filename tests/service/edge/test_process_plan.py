@@ -96,7 +96,8 @@ def test_a_plan_has_at_most_twice_the_engines_that_were_asked_for(wheels):
         ({"device": "cuda"}, {"onnxruntime"}, True),  # a runtime that was built by hand
         ({"device": "cuda"}, {"onnxruntime-gpu"}, True),
         ({"device": "cpu"}, {"onnxruntime-gpu"}, False),
-        ({"precision": "int8"}, {"onnxruntime-gpu"}, False),  # an explicit one implies the CPU
+        ({"precision": "int8"}, {"onnxruntime-gpu"}, False),  # one of the CPU's implies the CPU
+        ({"precision": "w4a16"}, {"onnxruntime-gpu"}, True),
     ],
 )
 def test_a_model_that_may_be_on_a_gpu_has_one_process(wheels, changes, installed, may):
@@ -111,6 +112,7 @@ def test_weights_are_those_of_the_precision_that_serves():
     assert weight_bytes(both, "auto") == weight_bytes(both, "int8") == 220
     assert weight_bytes(both, "fp32") == 900
     assert weight_bytes(both, "int4") == 0
+    assert weight_bytes(both, "fp16") == 220, "where CUDA does not work"
     assert weight_bytes(model(fp16_decode=7), "auto") == 0
     assert weight_bytes(model(int4_decode=60, fp32_decode=500), "auto") == 60
 

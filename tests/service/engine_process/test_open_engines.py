@@ -119,9 +119,10 @@ class FailingSession:
 OUT_OF_MEMORY = RuntimeError("CUDA failure 2: out of memory")
 
 
-def test_auto_serves_on_the_cpu_when_the_first_answer_on_cuda_fails(half_bundle, monkeypatch):
+@pytest.mark.parametrize("precision", ["auto", "fp16"])
+def test_auto_serves_on_the_cpu_when_the_first_answer_on_cuda_fails(half_bundle, monkeypatch, precision):
     cuda = FailingCuda(half_bundle, OUT_OF_MEMORY)
-    opened = open_engines(half_bundle, EngineSettings(engines=2), open_model=cuda.open_model)
+    opened = open_engines(half_bundle, EngineSettings(engines=2, precision=precision), open_model=cuda.open_model)
     choice = opened.choice
     assert (choice.provider, choice.requested, choice.fallback, choice.precision) == (CPU, "auto", True, "fp32")
     assert choice.reason == (

@@ -98,7 +98,8 @@ def test_requested_cpu_is_not_a_fallback(manifest):
 
 OBSTACLES = [
     ({"available": [CPU]}, "no CUDA provider; fix: install onnxruntime-gpu"),
-    ({"precisions": ["fp32"]}, "no fp16 graphs, only fp32, .* fix: export it again with --precision fp32,fp16"),
+    ({"precisions": ["fp32"]}, "no fp16 or w4a16 graphs, only fp32; fix: export it again with --precision fp32,fp16"),
+    ({"precision": "w4a16"}, "no w4a16 graphs, only fp32, fp16; fix: export it again with --precision fp32,fp16,w4a16"),
     ({"got": [CPU]}, "installed but did not load; fix: check the driver with nvidia-smi"),
     ({"got": RuntimeError("CUDA failure 35")}, r"refused the graphs \(CUDA failure 35\); fix: check driver"),
     ({"got": RuntimeError("CUDA failure 2: out of memory")}, "out of memory.; fix: end other programs on the device"),
@@ -112,7 +113,7 @@ OBSTACLES = [
 @pytest.mark.parametrize("precisions", [["int8", "fp32"], ["int4"]])
 def test_cuda_refuses_a_bundle_by_the_graphs_that_it_has(manifest, precisions):
     there, missing = ", ".join(precisions), ",".join([*precisions, "fp16"])
-    with pytest.raises(StartupError, match=f"no fp16 graphs, only {there}, .* fix: .* --precision {missing}"):
+    with pytest.raises(StartupError, match=f"no fp16 or w4a16 graphs, only {there}; fix: .* --precision {missing}"):
         opened(manifest, device="cuda", precisions=precisions)
 
 
@@ -136,6 +137,8 @@ def test_cuda_required_refuses_to_start_without_it(manifest, circumstances, why)
 
 
 def test_a_bundle_without_graphs_for_the_cpu_is_refused(manifest):
+    with pytest.raises(StartupError, match="no graphs for the CPU, only fp16, w4a16; fix: export"):
+        opened(manifest, device="auto", precision="w4a16", precisions=["fp16", "w4a16"], available=[CPU])
     with pytest.raises(StartupError, match="no graphs for the CPU, only fp16; fix: export"):
         opened(manifest, device="cpu", precisions=["fp16"])
 
@@ -163,6 +166,29 @@ def test_a_named_precision_that_the_bundle_lacks_is_refused(manifest):
 def test_a_precision_of_the_cpu_is_refused_where_cuda_is_required(manifest):
     with pytest.raises(StartupError, match="precision int8 is one of the CPU's, but device cuda is required"):
         opened(manifest, device="cuda", precision="int8", precisions=["int8", "fp16"])
+
+
+@pytest.mark.parametrize(("precisions", "taken"), [(["fp32", "w4a16"], "w4a16"), (["int8", "w4a16", "fp16"], "fp16")])
+def test_cuda_takes_the_precision_nearest_to_fp32_that_there_is(manifest, precisions, taken):
+    assert opened(manifest, device="cuda", precisions=precisions).precision == taken
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+@pytest.mark.parametrize("precision", ["fp16", "w4a16"])
+def test_a_precision_of_cuda_that_is_named_is_served_there(manifest, device, precision):
+    choice = opened(manifest, device=device, precision=precision, precisions=["fp32", "fp16", "w4a16"])
+    assert (choice.provider, choice.fallback, choice.precision) == (CUDA, False, precision)
+
+
+def test_a_precision_of_cuda_falls_back_to_the_fastest_of_the_cpu(manifest):
+    choice = opened(manifest, device="auto", precision="w4a16", precisions=["fp32", "int8", "w4a16"], available=[CPU])
+    assert (choice.provider, choice.fallback, choice.precision) == (CPU, True, "int8")
+    assert "no CUDA provider; fix: install onnxruntime-gpu" in choice.reason
+
+
+def test_a_precision_of_cuda_is_refused_where_the_cpu_is_required(manifest):
+    with pytest.raises(StartupError, match=r"precision w4a16 is one of CUDA's, .* device cpu is required, .* int8 or"):
+        opened(manifest, device="cpu", precision="w4a16", precisions=["fp32", "w4a16"])
 
 
 def test_a_graph_that_cannot_be_opened_is_a_startup_error(tmp_path, manifest):
