@@ -46,10 +46,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {  # architecture and what diffe
 }
 
 
-def save_graphs(name: str, folder: Path) -> list[Path]:
-    """Writes the fp16 graphs of a model of MODELS, or of a preset, and returns their files. They are not verified."""
-    from export.options import ExportOptions
-    from export.variants import save_variants
+def save_graphs(name: str, folder: Path, scheme: str = "fp16") -> list[Path]:
+    """Writes the graphs of a model of MODELS, or of a preset, in a scheme for CUDA, and returns their files. They are
+    not verified."""
+    from export.passes.quantization_scheme import SCHEMES
+    from export.variants import save_variant, trace_model
     from model.presets import PRESETS
     from tests.tiny import (
         tiny_config,
@@ -63,12 +64,12 @@ def save_graphs(name: str, folder: Path) -> list[Path]:
         mask = {"mask_id": 4} if "masked" in name else {}
         model = tiny_model(config.replace(vocab_size=tokenizer.vocab_size, **labels_of(config), **mask))
     elif "tiny" in MODELS[name][1]:
-        model, tokenizer = tiny_encoder(MODELS[name][1]["tiny"]), tiny_tokenizer(with_mask=True)
+        model = tiny_encoder(MODELS[name][1]["tiny"])
     else:
         architecture, changes = MODELS[name]
-        model, tokenizer = tiny_model(tiny_config(architecture, **changes)), tiny_tokenizer()
-    save_variants(model, tokenizer, folder, ExportOptions(precisions=("fp16",)))
-    return sorted(folder.glob("fp16/*.onnx"))
+        model = tiny_model(tiny_config(architecture, **changes))
+    save_variant(trace_model(model.half()), folder, SCHEMES[scheme])
+    return sorted(folder.glob("*/*.onnx"))
 
 
 def labels_of(config: Any) -> dict[str, Any]:

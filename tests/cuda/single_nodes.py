@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
+from export.passes.integer_weights import symmetric_blocks
+
 FLOAT, HALF, LONG = np.float32, np.float16, np.int64
 ROWS, WIDTH = 5, 64
 CONTRIB = "com.microsoft"
@@ -119,6 +121,19 @@ def products(dtype: Any) -> Iterator[tuple[str, Case]]:
     yield "Gemm", Case("Gemm", [x[0], weight.T.copy(), numbers(24, dtype=dtype)], {"transB": 1})
 
 
+def block_products(dtype: Any) -> Iterator[tuple[str, Case]]:
+    """Float16 alone. CUDA has kernels for one row, for up to 16 and for more, which also take any number of outputs."""
+    for rows, inputs, outputs in ((1, 96, 24), (2, 96, 24), (16, 40, 24), (17, 96, 24), (2, 96, 27)):
+        weight = numbers(inputs, outputs, dtype=dtype, seed=rows)
+        packed, scales = symmetric_blocks(weight, bits=4, block=32)
+        sizes = {"K": inputs, "N": outputs, "bits": 4, "block_size": 32}
+        inputs_of = [numbers(rows, inputs, dtype=dtype), packed, scales.reshape(-1)]
+        name = f"{rows} x {inputs} by 4 bits of {outputs}"
+        yield name, Case("MatMulNBits", inputs_of, sizes, constants=[1, 2], domain=CONTRIB)
+        biased = [*inputs_of, None, None, numbers(outputs, dtype=dtype)]
+        yield f"{name}, bias", Case("MatMulNBits", biased, sizes, constants=[1, 2, 5], domain=CONTRIB)
+
+
 def attention(dtype: Any) -> Iterator[tuple[str, Case]]:
     """Float16 alone. Rows of different lengths; past a row's length the caches hold numbers that must not count."""
     heads, kv_heads, capacity, lengths = 4, 2, 40, np.array([30, 9, 17])
@@ -158,6 +173,7 @@ def angles(size: int) -> Any:
 FAMILIES = (elementwise, layout, normalisation, selection, products)
 CASES = {
     **{f"{f.__name__}: {n} {d.__name__}": c for f in FAMILIES for d in (FLOAT, HALF) for n, c in f(d)},
+    **{f"products: {n}": c for n, c in block_products(HALF)},
     **{f"attention: {n}": c for n, c in attention(HALF)},
     "layout: Range": Case("Range", [np.array(2, LONG), np.array(40, LONG), np.array(3, LONG)]),
     "elementwise: integers": Case("Mod", [indices(90, 30), indices(90, 30) * 0 + 7]),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.cuda import fake
+from tests.cuda.packed_weights import with_packed_weights
 from tests.cuda.shapes import LLAMA, WIDE
 from tests.tiny import tiny_config, tiny_model
 
@@ -21,6 +22,7 @@ MODELS: dict[str, Any] = {
     "generation, llama, head size 32": ("decoder", LLAMA, 1),
     "generation, llama with groups, head size 64": ("decoder", {**LLAMA, "num_kv_heads": 2, "head_dim": 64}, 5, 7),
 }
+PACKED = {"translation": ("encoder_decoder", WIDE, 5), "generation, llama": ("decoder", LLAMA, 4)}
 LARGEST_DIFFERENCE = 0.05
 """Of a log-probability or score: float16 on CUDA, float32 on the CPU."""
 MOST_NEAR_TIES = 1
@@ -31,8 +33,18 @@ MOST_NEAR_TIES = 1
 def test_answers_are_those_of_the_cpu(fake_cuda, exported, name):
     architecture, shape, seed, *model_seed = MODELS[name]
     bundle = exported(tiny_model(tiny_config(architecture, **shape), *model_seed), precisions=("fp32", "fp16"))
-    printed = fake.run_python(fake_cuda, "-m", "tests.cuda.answers", str(bundle), str(seed))
-    found = json.loads(printed)
+    check_answers(bundle, seed, fake_cuda)
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_answers_of_4_bit_weights_are_those_of_the_same_weights_on_the_cpu(fake_cuda, exported, name):
+    architecture, shape, seed = PACKED[name]
+    model = with_packed_weights(tiny_model(tiny_config(architecture, **shape, tie_embeddings=False)))
+    check_answers(exported(model, precisions=("fp32", "w4a16")), seed, fake_cuda)
+
+
+def check_answers(bundle, seed, fake_cuda):
+    found = json.loads(fake.run_python(fake_cuda, "-m", "tests.cuda.answers", str(bundle), str(seed)))
     assert not found["not emulated"]
     for search, answers in found["answers"].items():
         assert answers["same"] >= answers["requests"] - MOST_NEAR_TIES, (search, answers)

@@ -22,12 +22,12 @@ DECODERS = [name for name in MODELS if name not in [*ENCODERS, *EXPERTS]]
 def placed(build_cache, fake_cuda):
     """The placements of a model's graphs; see `placement.placements`."""
 
-    def place(name):
+    def place(name, scheme="fp16"):
         def graphs(folder):
-            files = placement.save_graphs(name, folder)
+            files = placement.save_graphs(name, folder, scheme)
             return json.loads(fake.run_python(fake_cuda, "-m", "tests.cuda.placement", *map(str, files)))
 
-        return build_cache.once(graphs, name, str(fake_cuda))
+        return build_cache.once(graphs, name, scheme, str(fake_cuda))
 
     return place
 
@@ -87,6 +87,23 @@ def test_a_layer_starts_few_kernels(placed, name):
     step, (most, of_layer) = placed(name)["decode"], MOST[name]
     assert step["launches"] + step["products"] <= most
     assert most - LAYERS * of_layer <= 13, "embedding, last norm and logits"
+
+
+PACKED = ["translation", "BART", "T5", "llama", "Shaw", "compression", "experts", "GRU", "masked encoder"]
+OF_INTEGERS = 4  # kernels that 4-bit graphs start beside those of fp16: three for an int8 embedding, one for the logits
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_4_bit_graphs_are_placed_as_those_in_fp16(placed, name):
+    for graph, found in placed(name, "w4a16-block32").items():
+        half = placed(name)[graph]
+        assert set(found["cpu"]) <= SHAPE_ARITHMETIC, graph
+        assert {key: found[key] for key in ("memcpy", "captured", "error", "obstacle")} == {
+            key: half[key] for key in ("memcpy", "captured", "error", "obstacle")
+        }, graph
+        if "launches" in half:
+            assert found["launches"] + found["products"] <= half["launches"] + half["products"] + OF_INTEGERS
+            assert (found["blocking"], found["illegal"]) == (half["blocking"], 0)
 
 
 def test_an_operator_that_cuda_lacks_is_found(run_fake, tmp_path):

@@ -62,6 +62,12 @@ KERNEL("12TransposeQKVI", emulate_heads_first, 4, 1, 8, 8, 4)
 KERNEL("12TransposeCtxI", emulate_heads_last, 4, 1, 8, 8)
 KERNEL("_fp1610kernel_mha", emulate_xqa, 4, 4, 4, 8, 8, 8, 40, 4, 8, 8, 8, 8)
 
+/* Products with weights of 4 bits: kernels_products.c */
+KERNEL("MatMulFloat4BitsKernelM1I", emulate_block_product, 8, 8, 8, 8, 8, 4, 4, 4, 4)
+KERNEL("MatMulFloat4BatchedKernelI", emulate_block_product, 8, 8, 8, 8, 8, 4, 4, 4, 4)
+KERNEL("Dequantize4BitsKernelI", emulate_unpack_blocks, 8, 8, 8, 8, 4, 4, 4, 4)
+KERNEL("MatMulNBitsBiasAddKernelI", emulate_add_bias, 8, 8, 4, 8)
+
 /* The best of a row: kernels_selection.c */
 KERNEL("BitonicTopKIf", emulate_bitonic_top_k, 8, 8, 8, 72, 8, 4, 8, 8, 8, 8, 8, 8, 4, 4)
 KERNEL("BitonicTopKI6__half", emulate_bitonic_top_k, 8, 8, 8, 72, 8, 4, 8, 8, 8, 8, 8, 8, 2, 2)
