@@ -12,3 +12,6 @@ LLAMA: dict[str, Any] = {
     "gated": True,
     "activation": "silu",
 }
+BART: dict[str, Any] = {"norm_position": "post", "positions": "learned", "activation": "gelu"}
+T5: dict[str, Any] = {"norm": "rms", "bias": False, "gated": True, "positions": "bucketed", "activation": "gelu_tanh"}
+"""Scaled: with scores as they are, random weights do not hold in float16."""

@@ -7,13 +7,17 @@ import pytest
 
 from tests.cuda import fake
 from tests.cuda.packed_weights import with_packed_weights
-from tests.cuda.shapes import LLAMA, WIDE
+from tests.cuda.shapes import BART, LLAMA, T5, WIDE
 from tests.tiny import tiny_config, tiny_model
 
 # Architecture, shape, a seed of the requests and perhaps of the model: with some seeds two answers are equally good.
 MODELS: dict[str, Any] = {
     "translation, head size 8": ("encoder_decoder", {}, 5),
     "translation, head size 64": ("encoder_decoder", WIDE, 1),
+    "translation, BART": ("encoder_decoder", {**WIDE, **BART}, 3),
+    "translation, T5": ("encoder_decoder", T5, 3, 7),
+    "translation, ALiBi": ("encoder_decoder", {**WIDE, "positions": "alibi"}, 2, 7),
+    "translation, Shaw": ("encoder_decoder", {**WIDE, "positions": "shaw"}, 2, 7),
     "generation, sinusoidal": ("decoder", WIDE, 2),
     "generation, window": ("decoder", {**WIDE, "sliding_window": 16}, 1),
     "generation, ALiBi": ("decoder", {**WIDE, "positions": "alibi"}, 3),
