@@ -56,6 +56,8 @@ arguments=(
 if [ $builder = docker ]; then
   docker build "${arguments[@]}" .
 else
-  buildah build --format docker "${arguments[@]}" .  # the OCI format has no HEALTHCHECK
+  # crun, which buildah prefers, refuses machines that mount cgroup controllers one by one; runc does not.
+  runc=$(command -v runc || true)
+  buildah build ${runc:+--runtime "$runc"} --format docker "${arguments[@]}" .  # the OCI format has no HEALTHCHECK
 fi
 echo "built $name ($target) with $builder"
