@@ -128,7 +128,7 @@ class Load:
     """Streams from many threads, one after the other each, until the server refuses a new one."""
 
     def __init__(self, address: str) -> None:
-        self._client = Client(address)
+        self._client = Client(address, retries=False)  # or gRPC would repeat what the server refuses
         self._lock = threading.Lock()
         self.running = 0
         self.finished = 0
