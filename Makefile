@@ -154,9 +154,12 @@ TARGET ?= cpu
 image: $(STAMP)  ## build the image IMAGE=glossa, TARGET=cpu or cuda, with docker or buildah (BASE_IMAGE=… for another base)
 	deploy/image.sh $(TARGET) $(IMAGE)
 
+SERVED = $(if $(filter command line environment,$(origin BUNDLE)),$(BUNDLE))
+
 .PHONY: image-test
-image-test: $(STAMP)  ## run the image as production would: ready, a translation, SIGTERM under load (BUNDLE=… to serve that one)
-	$(BIN)/python deploy/image_test.py $(IMAGE) $(if $(filter command line environment,$(origin BUNDLE)),$(BUNDLE))
+image-test: $(STAMP) $(if $(filter cuda,$(TARGET)),fake-cuda)  ## run the image as production would: ready, a translation, SIGTERM under load (BUNDLE=… to serve that one; TARGET=cuda: also without a driver and on the fake CUDA)
+	$(BIN)/python -m deploy.image_test $(IMAGE) $(SERVED)
+	$(if $(filter cuda,$(TARGET)),$(BIN)/python -m deploy.cuda_image_test $(IMAGE) $(SERVED))
 
 .PHONY: base-image
 base-image:  ## make a base image from Debian packages, where no registry can be reached

@@ -1,4 +1,4 @@
-"""Runs an image as production would and says what it checked: `image_test.py IMAGE [BUNDLE]`.
+"""Runs an image as production would and says what it checked: `-m deploy.image_test IMAGE [BUNDLE]`.
 
 Read-only root, no capabilities, user 65532, the bundle mounted read-only. It must become ready, know neither torch nor
 a writable root, answer a translation, and on SIGTERM under load end every stream that it began and exit with 0. Without
@@ -21,11 +21,10 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from typing import Any
 
 from glossa.client import Client, ClientError
 
@@ -61,7 +60,8 @@ class Container:
         self.tool, self.name = tool, f"glossa-image-test-{os.getpid()}"
         self.port, self.http_port = _free_port(), _free_port()
 
-    def start(self, image: str, bundle: Path) -> None:
+    def start(self, image: str, bundle: Path, *, flags: Sequence[str] = (), arguments: Sequence[str] = ()) -> None:
+        """flags: of `podman run`, beside those of production; arguments: of `glossa serve`, beside the bundle."""
         # crun refuses machines that mount cgroup controllers one by one; runc does not.
         runtime = ["--runtime", "runc"] if self.tool == "podman" and shutil.which("runc") else []
         self._run(
@@ -75,7 +75,8 @@ class Container:
             *("--env", "GLOSSA_HOST=127.0.0.1", "--env", f"GLOSSA_PORT={self.port}"),
             *("--env", "GLOSSA_HTTP_HOST=127.0.0.1", "--env", f"GLOSSA_HTTP_PORT={self.http_port}"),
             *("--env", f"GLOSSA_DRAIN_DELAY_S={DRAIN_DELAY_S}"),
-            *(image, "demo=/models/demo"),
+            *flags,
+            *(image, "demo=/models/demo", *arguments),
         )
 
     def _run(self, *arguments: str) -> str:
@@ -100,13 +101,19 @@ class Container:
         done = subprocess.run([self.tool, "logs", self.name], capture_output=True, text=True, check=False, timeout=60)
         return done.stdout + done.stderr
 
-    def codes_of(self, method: str) -> Iterator[str]:
-        """The status of every call of a method that the server accepted, from its log."""
+    def events(self, name: str) -> Iterator[dict[str, Any]]:
+        """The lines of the server's log that tell of an event."""
         for line in self.log().splitlines():
             with contextlib.suppress(json.JSONDecodeError):
                 fields = json.loads(line)
-                if fields["event"] == "request" and fields["method"].endswith(f"/{method}"):
-                    yield fields["code"]
+                if fields["event"] == name:
+                    yield fields
+
+    def codes_of(self, method: str) -> Iterator[str]:
+        """The status of every call of a method that the server accepted, from its log."""
+        for fields in self.events("request"):
+            if fields["method"].endswith(f"/{method}"):
+                yield fields["code"]
 
     def remove(self) -> None:
         self._run("rm", "--force", self.name)
@@ -173,8 +180,25 @@ class Load:
 
 
 @contextlib.contextmanager
+def running(
+    tool: str, image: str, bundle: Path, *, flags: Sequence[str] = (), arguments: Sequence[str] = ()
+) -> Iterator[Container]:
+    """A container that was started, see `Container.start`, and is removed in the end. If something fails, its log's end
+    goes to standard error."""
+    container = Container(tool)
+    try:
+        container.start(image, bundle, flags=flags, arguments=arguments)
+        yield container
+    except BaseException:
+        print("\n".join(container.log().splitlines()[-30:]), file=sys.stderr)
+        raise
+    finally:
+        container.remove()
+
+
+@contextlib.contextmanager
 def bundle_to_serve(given: Path | None) -> Iterator[Path]:
-    """A bundle that user 65532 can read."""
+    """A bundle that user 65532 can read, for CPU and CUDA unless it is given."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "bundle"
         if given is None:
@@ -182,7 +206,8 @@ def bundle_to_serve(given: Path | None) -> Iterator[Path]:
             from export.to_onnx import export_model
             from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 
-            export_model(tiny_model(tiny_config()), tiny_tokenizer(), path, ExportOptions(texts=TEXTS))
+            options = ExportOptions(texts=TEXTS, precisions=("fp32", "fp16"))
+            export_model(tiny_model(tiny_config()), tiny_tokenizer(), path, options)
         else:
             shutil.copytree(given, path)
         Path(directory).chmod(0o755)  # the bundle in it is for all already
@@ -190,9 +215,7 @@ def bundle_to_serve(given: Path | None) -> Iterator[Path]:
 
 
 def check(image: str, tool: str, bundle: Path) -> None:
-    container = Container(tool)
-    try:
-        container.start(image, bundle)
+    with running(tool, image, bundle) as container:
         print(f"ready after {container.wait_until_ready():.1f} s, read-only root, no capabilities")
         container.execute("python3", "-c", INSIDE)
         print("inside: user 65532, root not writable, /tmp writable, no torch, no onnx")
@@ -208,7 +231,7 @@ def check(image: str, tool: str, bundle: Path) -> None:
         while load.finished < 3 * STREAMS:
             assert not load.has_ended, f"all streams ended early: broken {load.broken}, refused {dict(load.refused)}"
             time.sleep(0.01)
-        before, running = load.finished, load.running
+        before, streams = load.finished, load.running
         container.terminate()
         load.join()
         status = container.wait()
@@ -220,14 +243,9 @@ def check(image: str, tool: str, bundle: Path) -> None:
         assert load.finished > before, "no stream ended after SIGTERM: there was no load"
         assert status == 0, f"exit status {status}"
         print(
-            f"SIGTERM with {running} streams in flight: {load.finished - before} more accepted and ended whole, "
+            f"SIGTERM with {streams} streams in flight: {load.finished - before} more accepted and ended whole, "
             f"none broke, exit 0; refused in the end: {dict(load.refused)}"
         )
-    except BaseException:
-        print("\n".join(container.log().splitlines()[-30:]), file=sys.stderr)
-        raise
-    finally:
-        container.remove()
 
 
 def _free_port() -> int:
@@ -237,7 +255,8 @@ def _free_port() -> int:
         return port
 
 
-def main() -> None:
+def run(check: Callable[[str, str, Path], None]) -> None:
+    """The program of a check: `PROGRAM IMAGE [BUNDLE]`. The check gets the image, podman or docker, and the bundle."""
     if not 2 <= len(sys.argv) <= 3:
         sys.exit(f"usage: {sys.argv[0]} IMAGE [BUNDLE]")
     tool = next((name for name in ("podman", "docker") if shutil.which(name)), None)
@@ -251,4 +270,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(check)

@@ -20,6 +20,8 @@ from tests.e2e.process import serving
 from tests.tiny import TEXTS
 
 CONCURRENCY = 24
+NEAR_TIE = 0.05
+"""Of log-probabilities: where two tokens are as good as equal, float16 may take the other one."""
 WORDS = sorted({word for text in TEXTS for word in text.split()})
 
 

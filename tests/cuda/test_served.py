@@ -5,12 +5,11 @@ import json
 import pytest
 
 from tests.cuda import fake
+from tests.cuda.served import NEAR_TIE
 from tests.cuda.shapes import LLAMA, WIDE
 from tests.tiny import tiny_config, tiny_model
 
 REQUESTS = 40
-NEAR_TIE = 0.05
-"""Of log-probabilities: where two tokens are as good as equal, float16 may take the other one."""
 
 
 @pytest.mark.parametrize(("architecture", "shape"), [("encoder_decoder", WIDE), ("decoder", LLAMA)])
