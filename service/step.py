@@ -106,10 +106,12 @@ class PrefixBlock:
 
 
 class StepPlan(NamedTuple):
-    """One turn, executed in this order: parking, copies and cache growth, resumption, encoder, shortlists, prefix
-    loads, prefill, prefix stores, decode step, drafts.
+    """One turn, executed in this order: erasure of abandoned rows, parking, copies and cache growth, resumption,
+    encoder, shortlists, prefix loads, prefill, prefix stores, decode step, drafts.
 
     rows: live rows after copies, resumption and new rows.
+    abandoned_rows: rows, as they are before the turn, of requests that ended in mid-prompt. No output has shown yet
+        whether their contents are finite.
     parked: rows to store, as they are before the turn. resumed: rows to restore, from slots that are free afterwards.
     slots: those in use, these included; the contents of all others are forgotten.
     copies: no row is both a source and a target, so their order does not matter.
@@ -131,6 +133,7 @@ class StepPlan(NamedTuple):
     """
 
     rows: int
+    abandoned_rows: tuple[int, ...] = ()
     parked: tuple[Parked, ...] = ()
     resumed: tuple[Resumed, ...] = ()
     slots: frozenset[int] = frozenset()

@@ -22,11 +22,13 @@ from service.step import PrefillChunk, PrefixBlock, padded
 
 class Prefill(NamedTuple):
     """The prefill of a turn. computed: sequences with a chunk. unfinished: live ones whose prompts are not computed up
-    to the last token when the turn is over. loads, stores: from and to the prefix cache."""
+    to the last token when the turn is over. loads, stores: from and to the prefix cache. abandoned_rows: see
+    `service.step.StepPlan`."""
 
     loads: tuple[PrefixBlock, ...] = ()
     chunks: tuple[PrefillChunk, ...] = ()
     stores: tuple[PrefixBlock, ...] = ()
+    abandoned_rows: tuple[int, ...] = ()
     computed: frozenset[Sequence] = frozenset()
     unfinished: frozenset[Sequence] = frozenset()
 
@@ -43,12 +45,24 @@ class PrefillPlanner:
         self.chunk_tokens = chunk_tokens
         self.prefix_cache = PrefixCache(prefix_slots, chunk_tokens)
         self._max_tokens, self._max_idle_tokens = max_tokens, max(max_tokens, max_idle_tokens)
+        self._abandoned_rows: tuple[int, ...] = ()  # since the last turn that was computed
 
     def unfinished(self, live: Iterable[Sequence]) -> list[Sequence]:
         """Those whose prompts are not computed up to the last token, which is the input of a step; oldest first."""
         if not self.chunk_tokens:
             return []
         return [sequence for sequence in live if sequence.num_computed < len(sequence.request.prompt) - 1]
+
+    def abandon(self, live: Iterable[Sequence]) -> None:
+        """Notes the rows of those that have ended in mid-prompt."""
+        for sequence in self.unfinished(live):
+            if sequence.outcome is not None and sequence.num_computed:
+                self._abandoned_rows += sequence.rows
+
+    def clear(self) -> None:
+        """Forgets what is cached, after a turn failed."""
+        self.prefix_cache.clear()
+        self._abandoned_rows = ()
 
     def budget(self, live: int, unfinished: int) -> int:
         """Tokens that this turn may compute beside the steps of the `live` sequences that are not `unfinished`."""
@@ -59,9 +73,13 @@ class PrefillPlanner:
         return padded(self._next_chunk(sequence)) if self.chunk_tokens else 0
 
     def plan(self, rows: list[Assigned], unfinished: list[Sequence], admitted: list[Sequence], *, live: int) -> Prefill:
-        """The prefill of this turn for `admitted` and older `unfinished` sequences, which have their rows."""
+        """The prefill of this turn for `admitted` and older `unfinished` sequences, which have their rows. live: all
+        that have; without any, the turn is not computed."""
+        abandoned_rows = self._abandoned_rows
+        if live:
+            self._abandoned_rows = ()
         if not self.chunk_tokens or not (unfinished or admitted):
-            return NO_PREFILL
+            return NO_PREFILL._replace(abandoned_rows=abandoned_rows) if abandoned_rows else NO_PREFILL
         loads = self._load(admitted)
         candidates = [*unfinished, *admitted]
         counts = self._share(unfinished[:1], candidates, self.budget(live, len(candidates)))
@@ -73,6 +91,7 @@ class PrefillPlanner:
             tuple(loads),
             tuple(chunks),
             tuple(self._store(chunks, rows)),
+            abandoned_rows,
             frozenset(counts),
             frozenset([sequence for sequence, tokens in left.items() if tokens > 0]),
         )

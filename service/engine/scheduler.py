@@ -135,6 +135,7 @@ class Scheduler:
         for sequence in ended:
             self.parking.free(sequence)
         rows_before = len(self.rows)
+        self._prefill.abandon(self.live)
         self.live = [sequence for sequence in self.live if sequence.outcome is None]
         self.shares.at(now_s)
         self.shares.meet({*self.waiting.lanes, *[sequence.lane for sequence in self.live]})
@@ -193,7 +194,7 @@ class Scheduler:
             self.parking.free(sequence)
         dropped, self.live, self.rows = [*self.live, *parked], [], []
         self.capacity.reserve_for(())
-        self._prefill.prefix_cache.clear()
+        self._prefill.clear()
         return dropped
 
     def _park_guests(self, turn: _Changes) -> None:
@@ -294,6 +295,7 @@ class Scheduler:
         with_shortlist = [sequence for sequence in self.live if sequence.request.shortlist]
         return StepPlan(
             rows=len(self.rows),
+            abandoned_rows=prefill.abandoned_rows,
             copies=tuple(assigned.copies),
             new_rows=tuple([_new_row(sequence) for sequence in admitted]),
             prefix_loads=prefill.loads,

@@ -222,10 +222,10 @@ class CudaMemory:
         assert values.nbytes <= block.size, (values.nbytes, block.size)
         self._transfer(block.address, self._stage(values).pinned_address, values.nbytes, HOST_TO_DEVICE)
 
-    def clear(self, block: Block) -> None:
-        if block.size:
-            pointer, size = ctypes.c_void_p(block.address), ctypes.c_size_t(block.size)
-            self._runtime.call("cudaMemsetAsync", pointer, ctypes.c_int(0), size, self.stream.argument, size=block.size)
+    def clear(self, block: Block, *, start: int = 0, size: int | None = None) -> None:
+        if count := block.size - start if size is None else size:
+            pointer, bytes_ = ctypes.c_void_p(block.address + start), ctypes.c_size_t(count)
+            self._runtime.call("cudaMemsetAsync", pointer, ctypes.c_int(0), bytes_, self.stream.argument, size=count)
 
     def upload(self, values: np.ndarray) -> int:
         staged = self._stage(values)

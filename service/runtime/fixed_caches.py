@@ -5,7 +5,8 @@ A captured step has the addresses of its rows. So the memory is allocated once, 
 within it. What captured steps do not read, shortlists, grows elsewhere.
 
 Attention with a position bias multiplies what lies beyond the end of a row by zero, and does not skip it: there must be
-numbers. So the memory is zeroed at first, and whenever a turn has failed.
+numbers. So the memory is zeroed at first, and whenever a turn has failed: one whose output is not finite does. A row
+that was left before any output showed what is in it is zeroed, too.
 """
 
 from __future__ import annotations

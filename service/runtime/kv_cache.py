@@ -120,6 +120,11 @@ class CacheBuffer:
         if live:
             self._move(self._region, old, 0, live * self.axes.outer, width)
 
+    def erase(self, row: int) -> None:
+        """Fills a row with zeros."""
+        for _, offset in self.offsets(row):
+            self.memory.clear(self.block, start=offset, size=self._row_bytes)
+
     def copy(self, copies: Iterable[tuple[int, int, int, int]]) -> None:
         """For each (source, target, start, stop): copies these positions of row `source` over those of row `target`,
         strided ones by whole places, fixed-size states as a whole. No row may be both source and target."""
@@ -194,6 +199,12 @@ class CacheBuffers(StateBuffers):
         self.rows, self.capacities = 0, {}
         for buffer in self.buffers:
             buffer.clear()
+
+    def erase(self, rows: Iterable[int]) -> None:
+        """Fills rows with zeros."""
+        for buffer in self.buffers:
+            for row in rows:
+                buffer.erase(row)
 
     def of_kind(self, kind: StateKind) -> list[CacheBuffer]:
         """The buffers of one kind of state."""

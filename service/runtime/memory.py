@@ -90,8 +90,8 @@ class Memory(Protocol):
     def write(self, block: Block, values: np.ndarray) -> None:
         """Copies an array in main memory to the start of a block. The array may be changed afterwards."""
 
-    def clear(self, block: Block) -> None:
-        """Fills a block with zeros."""
+    def clear(self, block: Block, *, start: int = 0, size: int | None = None) -> None:
+        """Fills `size` bytes of a block from byte `start` on with zeros; None: all that follow."""
 
     def upload(self, values: np.ndarray) -> int:
         """The address of these values as the next run of a graph may read them, and no later one. The array must
@@ -133,9 +133,9 @@ class HostMemory:
     def write(self, block: Block, values: np.ndarray) -> None:
         _array(StoredArray(block, 0, values.shape, values.dtype))[...] = values
 
-    def clear(self, block: Block) -> None:
+    def clear(self, block: Block, *, start: int = 0, size: int | None = None) -> None:
         assert isinstance(block, HostBlock)
-        block.bytes[:] = 0
+        block.bytes[start : None if size is None else start + size] = 0
 
     def upload(self, values: np.ndarray) -> int:
         return values.ctypes.data

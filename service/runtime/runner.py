@@ -203,6 +203,7 @@ class OnnxRunner:
     def _place_rows(self, plan: StepPlan) -> None:
         """Copies rows and resizes the buffers; the operation that needs less memory comes first, so that usage never
         exceeds the reservation."""
+        self._caches.erase(plan.abandoned_rows)
         self._park(plan)
         live = plan.rows_after_copies
         if live <= plan.rows_before:

@@ -155,3 +155,34 @@ def test_the_prefix_cache_is_cleared_when_a_turn_fails():
         assert bench.turn().prefix_hit_tokens == 0
         bench.scheduler.drop_live()
         bench.runner.reset()
+
+
+def test_rows_that_were_left_in_mid_prompt_are_named_in_the_next_turn_that_is_computed():
+    bench = prefill_bench(chunk_tokens=16, max_prefill_tokens=16, max_idle_prefill_tokens=16)
+    long = [generation(str(number), prompt=(1,) * 60) for number in range(3)]
+    first, second, third = bench.submit(*long)
+    bench.turn()
+    bench.turn()
+    (row,) = first.rows
+    bench.scheduler.waiting.cancel(first)
+    assert bench.turn().step.abandoned_rows == (row,)
+    assert bench.turn().step.abandoned_rows == ()
+    (last,) = second.rows
+    for sequence in (second, third):
+        bench.scheduler.waiting.cancel(sequence)
+    assert bench.turn().live == (), "nothing is computed"
+    (later,) = bench.submit(generation("later"))
+    assert last in bench.turn().step.abandoned_rows
+    while later.outcome is None:
+        assert bench.turn().step.abandoned_rows == ()
+
+
+def test_a_failed_turn_leaves_no_abandoned_rows():
+    bench = prefill_bench(chunk_tokens=16, max_idle_prefill_tokens=16)
+    (long,) = bench.submit(generation(prompt=(1,) * 60))
+    bench.turn()
+    bench.scheduler.waiting.cancel(long)
+    assert bench.turn().live == ()
+    bench.scheduler.drop_live()
+    bench.submit(generation())
+    assert bench.turn().step.abandoned_rows == ()

@@ -152,6 +152,19 @@ def test_what_lies_beyond_the_end_of_a_row_are_numbers():
         made.clear()
 
 
+def test_a_row_is_erased_in_all_its_states_and_no_other_is():
+    made, arena = caches()
+    made.use(TIERS[0])
+    for buffer in made.buffers:
+        bytes_of(buffer.block)[:] = 0xFF
+    made.erase((3, 5))
+    for buffer in made.buffers:
+        for row in range(7):
+            ((_, offset),) = itertools.islice(buffer.offsets(row), 1)
+            stored = StoredArray(buffer.block, offset, buffer.shape(1)[1:], buffer.dtype)
+            assert arena.memory.read(stored)[0].view(np.uint8).any() == (row not in (3, 5))
+
+
 def test_memory_that_the_device_does_not_have_is_an_error():
     class Full(HostMemory):
         def allocate(self, size):

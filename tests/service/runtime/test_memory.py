@@ -49,6 +49,18 @@ def test_a_block_is_zeroed(make):
     assert not bytes_of(blocks[0]).any()
 
 
+@pytest.mark.parametrize("make", [HostMemory, cuda_memory], ids=["host", "cuda"])
+def test_a_part_of_a_block_is_zeroed(make):
+    device = make()
+    block = device.allocate(100)
+    device.write(block, np.full(100, 7, np.uint8))
+    device.clear(block, start=20, size=30)
+    device.clear(block, start=60, size=0)
+    assert np.flatnonzero(bytes_of(block) == 0).tolist() == list(range(20, 50))
+    device.clear(block, start=90)
+    assert np.flatnonzero(bytes_of(block)[50:] == 0).tolist() == list(range(40, 50))
+
+
 @pytest.mark.parametrize("size", [1, 63, 64, 1000, 1 << 20])
 def test_host_blocks_are_aligned(size):
     block = HostMemory().allocate(size)
