@@ -2,16 +2,13 @@
 
 import argparse
 import asyncio
-import collections
 import hashlib
 import os
 import re
 import shutil
 import signal
-import time
 import urllib.error
 import urllib.request
-from typing import Any
 
 import grpc
 import numpy as np
@@ -25,24 +22,14 @@ from service.edge.metrics import Metrics
 from service.edge.open_model import ModelOpener
 from service.engine_settings import EngineSettings
 from service.wire.channel import INLINE_BYTES
+from tests.e2e.load import LONG, WITHIN_S, load, until
 from tests.e2e.process import Process, serving
-from tests.edge import failure, health, method, settings
+from tests.edge import health, method, settings
 from tests.sealed_manifest import read_manifest, write_manifest
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 
-WITHIN_S = 120  # for what must happen, on a loaded machine
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
-LONG: Any = {"max_tokens": 50, "ignore_eos": True}
 TWO = {"engines": 2, "engines_per_process": 1}
-
-
-def until(condition):
-    """Returns once `condition()` holds."""
-    end_s = time.monotonic() + WITHIN_S
-    while not (found := condition()):
-        assert time.monotonic() < end_s
-        os.sched_yield()
-    return found
 
 
 def probe(server, path):
@@ -53,28 +40,6 @@ def probe(server, path):
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
-
-
-async def load(server, act, count=600, concurrency=64):
-    """The answers to that many requests by text; the error and its details of those that failed. `act` is called in
-    the middle."""
-    answered, failed = collections.Counter[str](), []
-    gate = asyncio.Semaphore(concurrency)
-    async with grpc.aio.insecure_channel(server.address, options=[("grpc.enable_retries", 0)]) as channel:
-        translate = method(channel, "Translate")
-
-        async def ask(text):
-            async with gate:
-                call = translate(text=text, options=LONG, timeout=WITHIN_S)
-                if await call.code() == grpc.StatusCode.OK:
-                    answered[(await call).text] += 1
-                else:
-                    failed.append(await failure(call))
-                if answered.total() + len(failed) == concurrency:
-                    act()
-
-        await asyncio.gather(*[ask(TEXTS[number % 2]) for number in range(count)])
-    return answered, failed
 
 
 @pytest.mark.parametrize(
