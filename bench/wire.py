@@ -27,7 +27,7 @@ from service.wire.messages import State, Turn, Work, decode_from_engine, decode_
 
 ROWS, ANSWERS = 32, 8
 SHAPE = (4, 8, 88, 93)  # layers, heads, queries and keys of about 1 MB of float32
-STATE = State(ROWS, 3, 0.25, 1234.5, True)
+STATE = State(ROWS, 3, 0.25, 1234.5, True, False)
 
 
 def request() -> Work:

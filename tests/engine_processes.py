@@ -25,7 +25,7 @@ def opened(**changes):
 
 
 def state(**changes):
-    fields = {"rows": 0, "queued": 0, "kv_ratio": 0.0, "heartbeat_s": 0.0, "is_healthy": True}
+    fields = {"rows": 0, "queued": 0, "kv_ratio": 0.0, "heartbeat_s": 0.0, "is_healthy": True, "has_lost_device": False}
     return State(**{**fields, **changes})
 
 

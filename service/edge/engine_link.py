@@ -46,7 +46,7 @@ MODULE = "service.engine_process"
 READS_AT_ONCE = 32  # messages of one process before the event loop looks at others
 EXIT_S = 1.0  # from the end of the connection to the end of the process
 
-EndReason = Literal["killed", "exited", "hung", "engine_failed", "bad_message", "not_started", "closed"]
+EndReason = Literal["killed", "exited", "device_lost", "hung", "engine_failed", "bad_message", "not_started", "closed"]
 
 
 class EngineLink:
@@ -151,7 +151,7 @@ class EngineLink:
         self._loop.remove_writer(self._end)
         self._end.close()
         self._unsent.clear()
-        if reason not in ("exited", "closed"):
+        if reason not in ("exited", "device_lost", "closed"):
             self.child.kill()
         if not self.opened.done():
             self._loop.create_task(self._explain_end())
@@ -223,6 +223,8 @@ class EngineLink:
                 self._state(message)
                 self._dispatch(message)
                 self._loop.call_soon(self._measured, message.measurements)  # after the answers have gone on
+                if message.state.has_lost_device:  # it ends itself, but takes nothing more
+                    self.end("device_lost")
             case Beat():
                 self._measured(message.measurements)
                 self._metrics.process_worked(self.name, max(0.0, message.cpu_s - (self.beat.cpu_s if self.beat else 0)))

@@ -41,7 +41,8 @@ CODES = (
 END_REASONS = (*(reason.value for reason in FinishReason), *(kind.reason.lower() for kind in ENDS))
 REJECT_REASONS = tuple(kind.reason.lower() for kind in REJECTIONS)
 MEMORY_KINDS = ("weights", "kv_cache", "outputs")
-PROCESS_ENDS = ("killed", "exited", "hung", "engine_failed", "bad_message", "not_started")  # why it was restarted
+PROCESS_ENDS = ("killed", "exited", "device_lost", "hung", "engine_failed", "bad_message", "not_started")
+"""Why a process was started again."""
 
 
 class Rpc(NamedTuple):

@@ -212,4 +212,4 @@ class EngineProcess:
 
 
 def _state(engine: Engine) -> State:
-    return State(*engine.snapshot, engine.heartbeat_s, engine.is_healthy)
+    return State(*engine.snapshot, engine.heartbeat_s, engine.is_healthy, engine.has_lost_device)

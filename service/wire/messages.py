@@ -78,6 +78,7 @@ class State(msgspec.Struct, array_like=True):
     kv_ratio: float
     heartbeat_s: float
     is_healthy: bool
+    has_lost_device: bool
 
 
 MeasurementName = Literal[

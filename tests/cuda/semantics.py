@@ -254,6 +254,12 @@ def failed_call(cuda: Cuda) -> Any:
     return [*statuses, cuda.status("cudaDeviceSynchronize")]
 
 
+def launch(cuda: Cuda) -> Any:
+    """Statuses of the enqueueing of a product, and of waiting."""
+    stream = cuda.stream()
+    return [cuda.status("enqueue", stream, None, None, 0), cuda.status("cudaStreamSynchronize", stream)]
+
+
 def failed_launch(cuda: Cuda) -> Any:
     """Statuses of the enqueueing of two products, and of waiting twice, when the first product fails."""
     stream, products = cuda.stream(), ctypes.CDLL("libcublas.so.13")

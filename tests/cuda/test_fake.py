@@ -107,6 +107,20 @@ def test_a_process_sees_the_devices_that_it_may_see(outcome, monkeypatch, names,
     assert outcome("num_devices", DEVICES=3) == [0 if count else NO_DEVICE, count]
 
 
+def test_a_broken_device_fails_in_every_process_that_sees_it_until_it_is_sound(outcome, monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert outcome("launch", DEVICES=2, BROKEN=tmp_path) == [0, 0]
+    (tmp_path / "1").touch()
+    assert outcome("launch", DEVICES=2, BROKEN=tmp_path) == [0, ILLEGAL_ADDRESS]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert outcome("launch", DEVICES=2, BROKEN=tmp_path) == [0, 0]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert outcome("launch", DEVICES=2, BROKEN=tmp_path) == [0, 0]
+    (tmp_path / "1").unlink()
+    (tmp_path / "0").touch()
+    assert outcome("launch", DEVICES=2, BROKEN=tmp_path) == [0, ILLEGAL_ADDRESS]
+
+
 def test_the_log_tells_calls_in_order(outcome, tmp_path):
     outcome("replay", LOG=tmp_path / "log")
     lines = [line.split("\t")[2] for line in (tmp_path / "log").read_text().splitlines()]

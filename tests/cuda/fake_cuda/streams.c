@@ -6,8 +6,10 @@
    everything they are given later. Streams that are not blocking know nothing of it. */
 #include "runtime.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct CUevent_st {
   struct CUstream_st *stream; /* where it was recorded last; NULL: never */
@@ -85,9 +87,18 @@ static void execute_implicit_dependencies(const struct CUstream_st *stream, tick
   }
 }
 
+/* Whether a test has broken the device, for all processes. */
+static bool is_broken(int device) {
+  char path[4096];
+  if (!settings.broken) return false;
+  snprintf(path, sizeof path, "%s/%d", settings.broken, settings.numbers[device]);
+  return access(path, F_OK) == 0;
+}
+
 static void run(struct operation *operation, int device) {
   if (operation->is_launch && settings.fail_launch && --settings.fail_launch == 0)
     fail_device(device, cudaErrorIllegalAddress, "a test asked for it");
+  if (operation->is_launch && is_broken(device)) fail_device(device, cudaErrorIllegalAddress, "it is broken");
   if (!operation->run || devices[device].error) return;
   executing_on = device;
   operation->run(operation->arguments);

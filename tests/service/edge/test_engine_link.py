@@ -10,7 +10,7 @@ from service.answer_pace import MIN_RETRY_S
 from service.edge.engine_link import MODULE, READS_AT_ONCE, EngineLink
 from service.edge.metrics import Metrics
 from service.engine_settings import EngineSettings
-from service.errors import InvalidRequest, StartupError
+from service.errors import EngineUnavailable, InvalidRequest, StartupError
 from service.request import AttentionResult, Finished, FinishReason, TextDelta
 from service.wire.channel import receive
 from service.wire.messages import (
@@ -272,6 +272,15 @@ async def test_an_end_has_one_reason_and_kills_what_would_not_end(link, peer, re
     assert link.end_reason == reason
     assert peer.child.was_killed == kills
     assert peer.end.recv(1) == b""
+
+
+async def test_a_process_whose_device_is_lost_takes_nothing_more_and_ends_itself(link, peer):
+    first, second = await asked(link, peer, "a", "b")
+    lost = failure_of(EngineUnavailable("its device failed", retry_after_s=1.0))
+    peer.send(turn(failures=[(0, lost)], is_healthy=False, has_lost_device=True))
+    assert await ended(link) == "device_lost"
+    assert ([type(event) for event in first.events], second.events) == ([EngineUnavailable], [])
+    assert (link.is_open, peer.child.was_killed) == (False, False)
 
 
 async def test_measurements_states_and_processor_time_reach_the_metrics(link, peer, metrics):

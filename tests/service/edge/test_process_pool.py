@@ -7,7 +7,7 @@ import pytest
 
 from service.answer_pace import MARGIN
 from service.edge.child_process import Progress
-from service.edge.metrics import Metrics
+from service.edge.metrics import PROCESS_ENDS, Metrics
 from service.edge.model_description import describe
 from service.edge.open_model import follow_choice
 from service.edge.process_pool import (
@@ -62,7 +62,7 @@ class Pool:
     def restarts(self):
         return {
             reason: count
-            for reason in ("killed", "exited", "hung", "engine_failed", "bad_message", "not_started")
+            for reason in PROCESS_ENDS
             if (count := self.count("glossa_engine_process_restarts_total", reason))
         }
 

@@ -86,7 +86,7 @@ def test_the_arrays_of_a_large_message_stay_readable_after_it(ends):
     one, other = ends
     numbers = np.arange(1 << 18, dtype=np.float32)
     end = (1, Finished(FinishReason.ENCODED, encoder_output=EncoderOutput(vector=numbers)))
-    send(one, encode(Turn(0, State(0, 0, 0.0, 0.0, True), [], [end], [], [])))
+    send(one, encode(Turn(0, State(0, 0, 0.0, 0.0, True, False), [], [end], [], [])))
     turn = decode_from_engine(receive(other))
     assert isinstance(turn, Turn)
     output = turn.ends[0][1].encoder_output

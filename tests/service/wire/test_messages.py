@@ -115,7 +115,7 @@ FINISHED = Finished(
     ),
     attention=AttentionResult((1, 7), {"cross": array(1, 2, 2, 3), "encoder": array(1, 2, 3, 3)}),
 )
-STATE = messages.State(3, 4, 0.5, 1e9, True)
+STATE = messages.State(3, 4, 0.5, 1e9, True, False)
 MEASUREMENTS: list[messages.Measurement] = [
     ("stepped", (0.1, 32, 1)),
     ("finished", ("length", 0)),
@@ -267,7 +267,7 @@ def with_array(value):
         **{"token_logprobs": [], "attention": value},
     }
     ends = [(1, {"reason": "length", "hypotheses": [hypothesis]})]
-    return msgspec.msgpack.encode([6, 0, [1, 2, 0.5, 0.0, True], [], ends, [], []])
+    return msgspec.msgpack.encode([6, 0, [1, 2, 0.5, 0.0, True, False], [], ends, [], []])
 
 
 def floats(code, size):
