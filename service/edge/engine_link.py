@@ -219,12 +219,12 @@ class EngineLink:
 
     def _take(self, message: FromEngine) -> None:
         match message:
+            case Turn() if message.state.has_lost_device:
+                self.end("device_lost")  # the pool ends all its requests, also those that have not reached the engine
             case Turn():
                 self._state(message)
                 self._dispatch(message)
                 self._loop.call_soon(self._measured, message.measurements)  # after the answers have gone on
-                if message.state.has_lost_device:  # it ends itself, but takes nothing more
-                    self.end("device_lost")
             case Beat():
                 self._measured(message.measurements)
                 self._metrics.process_worked(self.name, max(0.0, message.cpu_s - (self.beat.cpu_s if self.beat else 0)))

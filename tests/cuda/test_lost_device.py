@@ -12,7 +12,7 @@ from tests.e2e.load import LONG, load
 from tests.e2e.process import serving
 from tests.tiny import TEXTS, tiny_config, tiny_model
 
-REQUESTS, CONCURRENCY, MAX_ROWS = 120, 24, 8
+REQUESTS, CONCURRENCY, MAX_ROWS = 72, 24, 8
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 
 
@@ -93,3 +93,27 @@ def test_a_process_is_started_again_on_the_cpu_if_the_device_still_fails(broken,
         assert server.metric("glossa_execution_provider_info", provider=CPU) == 1
         assert server.metric("glossa_execution_provider_info") == 1
         assert right_answers(server) == right
+
+
+@pytest.mark.parametrize("device", ["cuda", "auto"])
+def test_one_of_two_devices_fails_and_the_other_one_goes_on(broken, bundle, device):
+    models, devices = {"model": bundle}, {"device": device, "cuda_devices": "0,1"}
+    with serving(models=models, max_rows=MAX_ROWS, engines=2, **devices) as server:
+        right = right_answers(server)
+        before = server.engine_pids()
+        assert len(before) == 2
+        answered, failed = asyncio.run(load(server, lambda: break_device(broken, 1), REQUESTS, CONCURRENCY))
+        check_ends(server, answered, failed, right)
+        ended = server.wait_for("engine_process_ended")
+        assert (ended["process"], ended["reason"]) == ("model-1", "device_lost")
+        assert len(failed) == ended["lost_requests"], "the other process takes all that come later"
+        if device == "auto":
+            assert server.wait_for("provider_fallback")["process"] == "model-1"
+            assert "the first answers on CUDA failed" in provider(server).reason
+        else:
+            problem = server.wait_for("engine_process_not_started")["problem"]
+            assert problem.startswith("device cuda is required, but the first answers on CUDA failed")
+        assert provider(server).fallback == (device == "auto")
+        assert len(set(before) & set(server.engine_pids())) == 1
+        answered, failed = asyncio.run(load(server, lambda: None, REQUESTS, CONCURRENCY))
+        assert (set(answered), failed) == (right, [])

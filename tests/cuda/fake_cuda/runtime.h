@@ -21,13 +21,13 @@ struct settings {
   bool eager;          /* FAKE_CUDA_EAGER=1: an operation is executed when it is enqueued */
   bool strict;         /* FAKE_CUDA_STRICT=1: a launch of a kernel that is not emulated fails */
   int num_devices;     /* FAKE_CUDA_DEVICES=1, less those that CUDA_VISIBLE_DEVICES hides */
-  int numbers[MAX_DEVICES]; /* of the devices, before any was hidden */
   int driver;          /* FAKE_CUDA_DRIVER=13000, as CUDA numbers versions; below 13000 the runtime refuses it */
   int capability;      /* FAKE_CUDA_CAPABILITY=90: major and minor as one number */
   size_t memory_bytes; /* FAKE_CUDA_MEMORY_BYTES: of each device, 139 GiB unless set */
   const char *log;     /* FAKE_CUDA_LOG: a file to append to */
   long fail_launch;    /* FAKE_CUDA_FAIL_LAUNCH=n: the n-th kernel or product that is executed fails; counts down */
   long fail_call;      /* FAKE_CUDA_FAIL_CALL=n: the n-th call fails; counts down */
+  int numbers[MAX_DEVICES]; /* of the devices, before any was hidden */
   const char *broken;  /* FAKE_CUDA_BROKEN: a folder; device n fails at its next kernel or product once it has a file n */
 };
 
