@@ -106,20 +106,18 @@ def placement(file: Path) -> dict[str, Any]:
 
 
 def launches_of(file: Path) -> dict[str, Any]:
-    """Launches, products and blocking calls of a run of `decode` for two rows, whose buffers are on the device."""
+    """Launches, products and blocking calls of a run of `decode` for two rows, whose states are on the device."""
     import onnxruntime as ort
 
     from bench.gpu.placement import opened
 
     session, _, _ = opened(file, captures=False)
     binding, kept = session.io_binding(), {}
-    on_device = {argument.name for argument in session.get_inputs() if len(argument.shape) == 4}
+    states = {argument.name for argument in session.get_inputs() if argument.type in FLOATS}
     for argument in session.get_inputs():
         value = _input(argument)
-        if argument.name in HOST_INPUTS or argument.name not in on_device:
-            kept[argument.name] = ort.OrtValue.ortvalue_from_numpy(value)
-        else:
-            kept[argument.name] = ort.OrtValue.ortvalue_from_numpy(value, "cuda", 0)
+        place = ("cuda", 0) if argument.name in states else ()
+        kept[argument.name] = ort.OrtValue.ortvalue_from_numpy(value, *place)
         binding.bind_ortvalue_input(argument.name, kept[argument.name])
     for output in session.get_outputs():
         cache = kept.get(output.name.replace("present", "past", 1)) if output.name.startswith("present") else None
@@ -148,6 +146,7 @@ TYPES = {
     "tensor(int64)": np.int64,
     "tensor(bool)": np.bool_,
 }
+FLOATS = ("tensor(float16)", "tensor(float)")
 ROWS, CAPACITY = 2, 16
 HOST_INPUTS = ("total_length", "total_slots")
 
