@@ -33,6 +33,7 @@ from export.passes.optimize import name_weights, optimize, round_up_tables
 from export.passes.quantization_scheme import SCHEMES, Precision, QuantizationScheme
 from export.passes.quantize import quantize
 from export.passes.shortlist import select_rows, shortlist_graphs, shortlist_states
+from export.passes.vector_products import widen_vectors
 from export.select_scheme import Development, SchemeSelectionError, select_scheme
 from export.verification.inputs import framed_texts
 from export.verification.ort_graphs import OrtGraphs, is_batch_invariant
@@ -178,7 +179,7 @@ def trace_model(model: Model, *, attention: bool = False, shortlist: bool = Fals
         named_graph = name_weights(optimize(trace(signature)), weights)
         made[role] = fuse_rotary(round_up_tables(named_graph, PAD_MULTIPLE), capacity)
         if is_half:
-            made[role] = fuse_norms(made[role])
+            made[role] = widen_vectors(fuse_norms(made[role]))
         check_graph(made[role], role, model.config, encoder_operator=encoder_operator(model))
     if shortlist:
         select_rows(made["decode"], last_product(model)[0])

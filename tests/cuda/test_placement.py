@@ -66,7 +66,7 @@ def test_recurrent_encoders_need_cudnn(placed, name):
     assert "RequireCudnnHandle" in placed(name)["encode"]["error"]
 
 
-@pytest.mark.parametrize("name", ["demo", "sinusoidal", "window", "demo-recurrent", "LSTM"])
+@pytest.mark.parametrize("name", ["demo", "sinusoidal", "window", "demo-recurrent", "LSTM", "GRU"])
 def test_a_step_blocks_only_at_its_end(placed, name):
     step = placed(name)["decode"]
     assert step["blocking"] == {"blocking cudaStreamSynchronize": 1, "blocking cudaStreamSynchronize null stream": 1}
