@@ -37,6 +37,9 @@ OPTIONS = (
     ("grpc.max_receive_message_length", 4 << 20),
 )
 NO_RETRIES = ("grpc.enable_retries", 0)
+BLOCKING_STREAMS = ("SingleThreadedUnaryStream", 1)
+"""For blocking channels: streams are read by the thread that iterates them. Otherwise a stream whose server refuses it
+and ends before the retry waits forever, past its deadline (grpcio 1.81 to 1.85)."""
 OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)  # or channels to one address share one
 
 Tls = bool | str | Path | grpc.ChannelCredentials

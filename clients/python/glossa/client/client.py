@@ -18,7 +18,7 @@ from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, S
 
 import grpc
 
-from glossa.client.channel import NO_RETRIES, OPTIONS, OWN_CONNECTION, TIMEOUT_S, Tls, authenticate
+from glossa.client.channel import BLOCKING_STREAMS, NO_RETRIES, OPTIONS, OWN_CONNECTION, TIMEOUT_S, Tls, authenticate
 from glossa.client.errors import ClientError
 from glossa.client.requests import (
     AttendOptions,
@@ -96,6 +96,7 @@ class _Calls:
     """Every call of the service. All raise ClientError."""
 
     _library: Any = grpc
+    _options: tuple[tuple[str, str | int], ...] = (*OPTIONS, BLOCKING_STREAMS)
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ class _Calls:
         Raises ValueError for a token without TLS to another machine, OSError for a PEM file that cannot be read.
         """
         credentials, self._metadata = authenticate(address, tls=tls, token=token, metadata=metadata)
-        options = [*OPTIONS, *([OWN_CONNECTION] if connections > 1 else []), *([] if retries else [NO_RETRIES])]
+        options = [*self._options, *([OWN_CONNECTION] if connections > 1 else []), *([] if retries else [NO_RETRIES])]
         self._channels = [
             self._library.insecure_channel(address, options=options)
             if credentials is None
@@ -287,6 +288,7 @@ class AsyncClient(_Calls):
     All calls raise ClientError."""
 
     _library = grpc.aio
+    _options = OPTIONS
 
     async def close(self) -> None:
         """Close the connections; running calls are cancelled."""

@@ -1,7 +1,10 @@
 import asyncio
 import contextlib
 import inspect
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pytest
 
 from glossa.client import AsyncClient, Client, ClientError
@@ -177,3 +180,32 @@ async def test_blocking_stream_left_early_is_cancelled(edge):
     edge.pool.sinks[0](TextDelta("zwei", (5,)))
     assert (await using).text == "zwei"
     await edge.pool.until(lambda: edge.pool.cancelled)
+
+
+def test_a_blocking_stream_ends_though_its_server_ends_before_the_retry():
+    refusals: list[bytes] = []
+
+    class Refusing(grpc.GenericRpcHandler):
+        def service(self, details):
+            def refuse(request, context):
+                refusals.append(request)
+                if len(refusals) == 2:
+                    server.stop(0)
+                context.abort(grpc.StatusCode.UNAVAILABLE, "ending")
+
+            return grpc.unary_stream_rpc_method_handler(refuse)
+
+    def use():
+        with Client(f"127.0.0.1:{port}", timeout_s=5) as client, pytest.raises(ClientError) as caught:
+            list(client.stream_translate(TEXT))
+        codes.append(caught.value.code)
+
+    codes: list[str] = []
+    server = grpc.server(ThreadPoolExecutor(1), handlers=[Refusing()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    thread = threading.Thread(target=use, daemon=True)  # which must not keep a failing test from ending
+    thread.start()
+    thread.join(20)
+    assert codes == ["UNAVAILABLE"]
+    assert len(refusals) == 2
