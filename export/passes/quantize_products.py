@@ -24,6 +24,7 @@ from export.passes.graph_rewriter import MICROSOFT, GraphRewriter
 from export.passes.integer_weights import INT8_MAX, symmetric_blocks, symmetric_columns
 from export.passes.optimize import attributes_of, makers_of
 from export.passes.quantization_scheme import QuantizationScheme
+from export.passes.vector_products import COLUMN
 
 ROW_ZERO = 128  # zero point of activations that are as often negative as positive
 
@@ -31,10 +32,10 @@ ROW_ZERO = 128  # zero point of activations that are as often negative as positi
 def is_kept(weight: str) -> bool:
     """Report whether a weight is not rounded in any scheme.
 
-    Router weights do, since a rounded logit may choose another expert (Fedus et al. 2022, 2.4), and so do vectors of
-    distances, which are few.
+    Those of routers are not, since a rounded logit may choose another expert (Fedus et al. 2022, 2.4), nor vectors of
+    distances, which are few, nor the vectors that `widen_vectors` makes columns.
     """
-    return weight.removesuffix(".T").endswith((".router.weight", ".shaw.vectors"))
+    return weight.removesuffix(".T").endswith((".router.weight", ".shaw.vectors", COLUMN))
 
 
 @dataclass

@@ -13,6 +13,8 @@ from onnx import ModelProto, NodeProto
 from export.passes.graph_rewriter import GraphRewriter
 from export.passes.optimize import remove_unused
 
+COLUMN = ".column"  # ends the name of a vector that is a matrix now
+
 
 def widen_vectors(model: ModelProto) -> ModelProto:
     """MatMul(x, vector) → Squeeze(MatMul(x, column)), where the vector is a constant."""
@@ -24,7 +26,7 @@ def widen_vectors(model: ModelProto) -> ModelProto:
         if node.op_type != "MatMul" or node.input[1] not in vectors:
             continue
         left, vector = node.input
-        column = rewriter.constant(f"{vector}.column", rewriter.array(vector)[:, None])
+        column = rewriter.constant(vector + COLUMN, rewriter.array(vector)[:, None])
         product = rewriter.add("MatMul", [left, column])
         rewriter.add("Squeeze", [product, rewriter.constant("column.axis", np.array([-1], np.int64))], node.output[0])
         replacements[index] = rewriter.added()
