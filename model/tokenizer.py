@@ -50,6 +50,8 @@ class Tokenizer:
     special: the ids of special tokens by their names.
     strips_leading_space: the space at the start of the first word's bytes is not part of the text.
     target: the tokenizer of target texts: another one with the same ids if sources are segmented differently.
+    is_closed: whole words, others are unknown.
+    is_standard: the library segments texts by the file alone as this class does.
     """
 
     def __init__(self, values: dict[str, Any], *, vocab_size: int = 0, text: str = "") -> None:
@@ -74,12 +76,13 @@ class Tokenizer:
             raise TokenizerError(f"not a tokenizer.json: {error!r}") from error
         except ValueError as error:
             raise TokenizerError(str(error)) from error
-        self._is_bytes, self._is_closed = piece_of is bytes_of_characters, model.get("type") == "WordLevel"
+        self._is_bytes, self.is_closed = piece_of is bytes_of_characters, model.get("type") == "WordLevel"
         size = self._known or max(ids.values(), default=-1) + 1
         if vocab_size and size > vocab_size:
             raise TokenizerError(f"must have at most the model's {vocab_size} entries, got {size}")
         self.vocab_size = max(size, vocab_size)
         self.pieces: Sequence[bytes] = token_pieces(ids, set(self.special.values()), piece_of, self.vocab_size)
+        self.is_standard = not own and other is None
         self.target = self
         if other is not None:
             self.target = Tokenizer({**values, **other}, vocab_size=vocab_size, text="-")
@@ -199,7 +202,7 @@ class Tokenizer:
 
     def unknown_words(self, text: str) -> list[str]:
         """Words of the text that a closed vocabulary lacks, in order, without duplicates; empty for all other kinds."""
-        if not self._is_closed or self._backend is None:
+        if not self.is_closed or self._backend is None:
             return []
         normalizer, pre_tokenizer = self._backend.normalizer, self._backend.pre_tokenizer
         normalised = normalizer.normalize_str(text) if normalizer is not None else text

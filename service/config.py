@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
-    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     YamlConfigSettingsSource,
@@ -25,28 +23,22 @@ from pydantic_settings import (
 
 from service.engine_settings import Precision
 from service.errors import StartupError
+from service.setting_types import (
+    Adaptors,
+    CudaDevices,
+    Models,
+    NotNegative,
+    Port,
+    Positive,
+    PositiveSeconds,
+    Seconds,
+    Weights,
+)
 
 PREFIX = "GLOSSA_"
-OTHERS = tuple(f"GLOSSA_{name}" for name in ("ADDRESS", "TLS", "TLS_CA", "TOKEN", "METADATA"))  # of client commands
+_CLIENTS = ("ADDRESS", "ADMIN_ADDRESS", "TLS", "TLS_CA", "CLIENT_CERT", "CLIENT_KEY", "TOKEN", "METADATA")
+OTHERS = tuple(f"GLOSSA_{name}" for name in _CLIENTS)  # variables of client commands
 MIN_PROCESS_BYTES = 1 << 28  # of an engine process with a small model
-TENANT_NAME = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-
-
-def _check_devices(value: str) -> str:
-    devices = [part.strip() for part in value.split(",")]
-    if not all(part.isascii() and part.isdigit() for part in devices) or len(set(devices)) < len(devices):
-        raise ValueError(f"must be different numbers of devices, such as 0,1, got {value!r}")
-    return ",".join(devices)
-
-
-CudaDevices = Annotated[str, Field(coerce_numbers_to_str=True), AfterValidator(_check_devices)]
-Port = Annotated[int, Field(ge=0, le=65535)]
-Positive = Annotated[int, Field(ge=1)]
-NotNegative = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)]
-Weight = Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
-PositiveSeconds = Annotated[float, Field(gt=0, le=86400, allow_inf_nan=False)]
 
 
 class ServerSettings(BaseSettings):
@@ -57,7 +49,7 @@ class ServerSettings(BaseSettings):
     )
 
     config: Path | None = Field(None, description="YAML file with more settings")
-    models: Annotated[dict[str, Path], NoDecode] = Field(
+    models: Models = Field(
         description="models to serve: NAME=BUNDLE; comma-separated in the environment, a mapping in YAML"
     )
 
@@ -65,6 +57,30 @@ class ServerSettings(BaseSettings):
     port: Port = Field(50051, description="gRPC port; 0: any free port, reported in the log")
     http_host: str = Field("127.0.0.1", description="address of the ops port: /healthz /readyz /metrics /version")
     http_port: Port = Field(9464, description="ops port; 0: any free port, reported in the log")
+    tls_certificate: Path | None = Field(
+        None,
+        description="PEM file of the server's certificate and intermediate ones; read anew when it changes",
+    )
+    tls_key: Path | None = Field(None, description="PEM file of its key")
+    tls_client_ca: Path | None = Field(
+        None, description="PEM file of the authorities whose certificates clients must have; none: clients need none"
+    )
+    tokens: Path | None = Field(
+        None, description="file of bearer tokens, as `glossa token` writes it; read anew when it changes"
+    )
+    admin_socket: Path | None = Field(
+        None, description="Unix socket of the admin service, for this user alone; none: no socket"
+    )
+    admin_port: Port | None = Field(
+        None,
+        description="port of the admin service, for tokens with the right admin; 0: any free port; none: no port",
+    )
+    admin_host: str = Field("127.0.0.1", description="address of the admin port; TLS is needed for all but loopback")
+    adaptors: Adaptors = Field(
+        (),
+        description="other protocols on the gRPC port, comma-separated: open-inference (KServe, clients of Triton), "
+        "vllm (gateways to engines of vLLM, for one generation model)",
+    )
     reflection: bool = Field(True, description="enable gRPC reflection (grpcurl, buf curl)")
 
     device: Literal["auto", "cpu", "cuda"] = Field(
@@ -149,7 +165,7 @@ class ServerSettings(BaseSettings):
         "RESOURCE_EXHAUSTED",
     )
 
-    tenant_weights: Annotated[dict[str, Weight], NoDecode] = Field(
+    tenant_weights: Weights = Field(
         {},
         description="shares of tenants, NAME=WEIGHT, comma-separated or a mapping in YAML; others have 1; those named "
         "may claim the priority high",
@@ -225,6 +241,24 @@ class ServerSettings(BaseSettings):
     log_text: bool = Field(False, description="log the texts of requests and answers")
 
     @model_validator(mode="after")
+    def _check_security(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            given, missing = ("tls_certificate", "tls_key") if self.tls_key is None else ("tls_key", "tls_certificate")
+            raise ValueError(f"{missing} must be given with {given}")
+        if self.tls_client_ca is not None and self.tls_certificate is None:
+            raise ValueError("tls_client_ca needs tls_certificate and tls_key")
+        if self.admin_port is not None and self.tokens is None:
+            raise ValueError(
+                "admin_port needs tokens, or whoever reaches it could exchange models; or use admin_socket"
+            )
+        return self
+
+    @property
+    def has_admin(self) -> bool:
+        """Whether models can be exchanged while the server runs."""
+        return self.admin_port is not None or self.admin_socket is not None
+
+    @model_validator(mode="after")
     def _check_processes(self) -> Self:
         engines, each, threads = self.engines, self.engines_per_process, self.single_engine_threads
         if engines and each and engines % each:
@@ -238,53 +272,6 @@ class ServerSettings(BaseSettings):
                 f"process_memory_bytes must be 0 or at least {MIN_PROCESS_BYTES}, got {self.process_memory_bytes}"
             )
         return self
-
-    @field_validator("models", mode="before")
-    @classmethod
-    def _parse_models(cls, value: object) -> object:
-        if isinstance(value, str):
-            value = [part for part in value.split(",") if part.strip()]
-        if isinstance(value, list | tuple):
-            pairs = [str(part).strip().partition("=") for part in value]
-            for name, separator, path in pairs:
-                if not (name and separator and path):
-                    bundle = path or name or "BUNDLE"
-                    problem = f"must be NAME=BUNDLE, such as {proposed_name(bundle)}={bundle}"
-                    raise ValueError(f"{problem}, got {name + separator + path!r}")
-            names = [name for name, _, _ in pairs]
-            twice = {name for name in names if names.count(name) > 1}
-            if twice:
-                raise ValueError(f"must have each name once, got {', '.join(sorted(twice))} twice; rename one")
-            return {name: path for name, _, path in pairs}
-        return value
-
-    @field_validator("tenant_weights", mode="before")
-    @classmethod
-    def _parse_weights(cls, value: object) -> object:
-        if isinstance(value, str):
-            pairs = [part.strip().rpartition("=") for part in value.split(",") if part.strip()]
-            names = [name for name, _, _ in pairs]
-            if len(set(names)) < len(names):
-                raise ValueError(f"must have each name once, got {value!r}")
-            value = {name: weight for name, _, weight in pairs}
-        if isinstance(value, Mapping):
-            for name in value:
-                if not isinstance(name, str) or not TENANT_NAME.fullmatch(name):
-                    problem = "must be NAME=WEIGHT with names of 1..128 letters, digits and . _ : / + = @ -"
-                    raise ValueError(f"{problem}, got {name!r}")
-        return value
-
-    @field_validator("models")
-    @classmethod
-    def _check_models(cls, value: dict[str, Path]) -> dict[str, Path]:
-        if not value:
-            raise ValueError("must name at least one model: NAME=BUNDLE")
-        for name in value:
-            if not MODEL_NAME.fullmatch(name):
-                raise ValueError(
-                    f"a name must be 1..63 letters, digits, '.', '_', '-', a letter or digit first, got {name!r}"
-                )
-        return value
 
     @classmethod
     def settings_customise_sources(
@@ -330,13 +317,6 @@ _MESSAGES = {  # instead of pydantic's, which name its own types
     "less_than_equal": "must be at most {le}",
     "greater_than": "must be above {gt}",
 }
-
-
-def proposed_name(bundle: str) -> str:
-    """A name for a bundle by its directory: en-de of runs/en-de.bundle, demo of runs/demo/bundle."""
-    parts = [re.sub(r"[^A-Za-z0-9._-]", "-", part).strip("._-") for part in Path(bundle).resolve().parts]
-    names = [part.removesuffix(".bundle") for part in parts if part not in ("", "bundle")]
-    return names[-1][:63] if names else "model"
 
 
 def _explain(problem: Any, flags: Mapping[str, Any]) -> str:

@@ -1,10 +1,15 @@
 """Errors of requests and of starting. `edge/status.py` has the one table from these classes to gRPC status codes.
 
 RequestError                  one request failed; the message is safe to show to its client
+├── Unauthenticated           the call proves nobody's identity
+├── PermissionDenied          the caller may not do that
 ├── InvalidRequest            a field has an invalid value
 ├── ModelNotFound             the server has no such model
 ├── Unsupported               the model does not support the RPC or an option
 ├── Unsatisfiable             the request's constraints leave no possible token
+├── VersionRefused            a version cannot be loaded, stopped, or made the default; nothing has changed
+├── VersionConflict           the model is being changed by another call
+├── NoRoomForVersion          both versions do not fit into the memory
 ├── Overloaded                the queue is full; try again later
 ├── TenantLimit               a tenant has as many requests as it may while others are present; try again later
 ├── MessagesMissing           too many calls wait for their messages; try again later
@@ -36,6 +41,18 @@ class RequestError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the message and the fields: the arguments of a subclass differ from them."""
         return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
+
+
+class Unauthenticated(RequestError):
+    """The call proves nobody's identity."""
+
+    reason = "UNAUTHENTICATED"
+
+
+class PermissionDenied(RequestError):
+    """The caller may not do that."""
+
+    reason = "PERMISSION_DENIED"
 
 
 class InvalidRequest(RequestError):
@@ -74,6 +91,31 @@ class Unsatisfiable(RequestError):
     """The request's constraints leave no possible token."""
 
     reason = "CONSTRAINTS_UNSATISFIABLE"
+
+
+class VersionRefused(RequestError):
+    """A version of a model cannot be loaded, stopped, or made the default. Nothing has changed."""
+
+    reason = "VERSION_REFUSED"
+
+
+class VersionConflict(RequestError):
+    """Another call is changing the model."""
+
+    reason = "VERSION_CONFLICT"
+
+
+class NoRoomForVersion(RequestError):
+    """One more version may come to need more memory than there is. predicted, limit: bytes."""
+
+    reason = "NO_ROOM_FOR_VERSION"
+    predicted: int
+    limit: int
+
+    def __init__(self, message: str, *, predicted: int, limit: int) -> None:
+        super().__init__(message)
+        self.predicted = predicted
+        self.limit = limit
 
 
 class Retryable(Exception):
@@ -188,11 +230,12 @@ class InternalFailure(RequestError):
 
 # The errors that reject a request before any work, and those that end an accepted one.
 REJECTIONS = (
-    *(InvalidRequest, ModelNotFound, Unsupported, Overloaded, TenantLimit, MessagesMissing, MemoryLimit, Backlogged),
-    *(DeadlineTooSoon, ShuttingDown, EngineUnavailable),
+    *(Unauthenticated, PermissionDenied, InvalidRequest, ModelNotFound, Unsupported, Overloaded, TenantLimit),
+    *(MessagesMissing, MemoryLimit, Backlogged, DeadlineTooSoon, ShuttingDown, EngineUnavailable),
 )
 ENDS = (Cancelled, DeadlineExceeded, DeadlineTooSoon, Unsatisfiable, ShuttingDown, EngineUnavailable, InternalFailure)
-_KINDS: tuple[type[RequestError], ...] = (*REJECTIONS, *ENDS)
+CHANGES = (VersionRefused, VersionConflict, NoRoomForVersion)  # of models, that were refused
+_KINDS: tuple[type[RequestError], ...] = (*REJECTIONS, *ENDS, *CHANGES)
 ERRORS: Mapping[str, type[RequestError]] = {kind.reason: kind for kind in _KINDS}
 """All errors of requests by their reasons."""
 

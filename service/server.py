@@ -16,46 +16,46 @@ import platform
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from glossa.version import VERSION
-from service.cgroups import memory_limit
+from service.adaptors.selection import Adaptors
 from service.config import ServerSettings
 from service.edge import logs
+from service.edge.access import HEALTH, REFLECTIONS
+from service.edge.admin import AdminServer
 from service.edge.backlog import Collapse
 from service.edge.calls import Calls
 from service.edge.catalog import SERVICES as SERVICES_OF_TASK
 from service.edge.catalog import Catalog
 from service.edge.checked_services import CheckedServices
 from service.edge.connections import finish_sending, stop_listening
+from service.edge.exposition import content_type
 from service.edge.health import Health
-from service.edge.memory_plan import advice, predict_memory
-from service.edge.metrics import CONTENT_TYPE, Metrics
+from service.edge.memory_plan import tell_memory
+from service.edge.metrics import Metrics
 from service.edge.open_model import ModelOpener
 from service.edge.ops import OpsServer, explain_bind
 from service.edge.preparation import Preparation
-from service.edge.process_plan import ProcessPlan
+from service.edge.reloader import OpenModel, Reloader
 from service.edge.request_limits import TextLimits
 from service.edge.returned_memory import give_back_what_calls_took
+from service.edge.security import Port, Security
 from service.edge.served_model import ServedModel
 from service.edge.servicer import RPCS, SERVICES, generic_handlers
 from service.errors import StartupError
 from service.process_memory import no_core_dumps, settle
-from service.processors import processors
 from service.request import Caller
 
 BEAT_S = 0.5  # how often the event loop shows that it runs
 MAX_PENDING = 1 << 16  # calls without a handler yet; beyond its default of 1,000 grpc silently ends some as CANCELLED
-REFLECTION = "grpc.reflection.v1.ServerReflection"  # its messages are those of v1alpha, which older clients ask for
 CLOSE_S = 1.0  # for clients to close their connections, at the end
-
-OpenModel = Callable[[str, Path], Awaitable[ServedModel]]
 
 
 def serve(settings: ServerSettings) -> None:
@@ -106,17 +106,28 @@ class Server:
     ) -> None:
         """clock: seconds, the clock of deadlines."""
         self.settings, self.state = settings, "starting"
-        self.port = self.http_port = 0  # those in use, once started
-        self.metrics = Metrics(RPCS, version=VERSION, commit=settings.commit)
+        self.port = self.http_port = self.admin_port = 0  # those in use, once started
+        self._adaptors = Adaptors(settings)
+        self.metrics = Metrics((*RPCS, *self._adaptors.rpcs), version=VERSION, commit=settings.commit)
         self._log_lines_dropped = log_lines_dropped
-        self._open_model = open_model or ModelOpener(settings, self.metrics).open
-        self.calls = Calls(self.metrics, settings, self._predicted_s, clock)
+        self._security = Security(settings, self.metrics)
+        self.metrics.know_tenants((*settings.tenant_weights, *self._security.tenants))
+        self.metrics.measure_state(lambda: not self.not_ready(), lambda: self.state == "draining")
+        self.calls = Calls(self.metrics, settings, self._predicted_s, clock, self._security.guard)
         self._clock = clock
         self._preparation = Preparation(settings.tenant_share)
-        self._models: list[ServedModel] = []
-        self._predicted: list[int] = []  # places of models whose memory was last predicted as that of a device
+        limits = TextLimits(
+            max_text_bytes=settings.max_text_bytes,
+            max_stop_strings=settings.max_stop_strings,
+            max_stop_bytes=settings.max_stop_bytes,
+        )
+        self._catalog = Catalog(limits=limits)
+        opener = open_model or ModelOpener(settings, self.metrics).open
+        self._reloader = Reloader(self._catalog, opener, settings, self.metrics, self._show_health)
+        self._admin: AdminServer | None = None
+        self._predicted: list[tuple[str, bool]] = []  # of what memory was last predicted
         self._opening: dict[str, float] = {}  # since when, by model
-        self.health = Health(SERVICES)
+        self.health = Health((*SERVICES, *self._adaptors.services))
         self._ops: OpsServer | None = None
         self._grpc: Any = None
         self._collapse = Collapse(settings.max_backlog_age_s)
@@ -131,57 +142,36 @@ class Server:
         self.http_port = self._ops.port
         self._running.append(asyncio.create_task(self._beat()))
         self._grpc = grpc.aio.server(options=server_options(settings))
-        self.port = self._listen()
-        await self._open_models()
-        limits = TextLimits(
-            max_text_bytes=settings.max_text_bytes,
-            max_stop_strings=settings.max_stop_strings,
-            max_stop_bytes=settings.max_stop_bytes,
-        )
-        catalog = Catalog(self._models, limits)
-        handlers = generic_handlers(self.calls, catalog, self._preparation, log_text=settings.log_text)
+        port = self._listen()
+        self.port = port.number
+        await _open_models(self._reloader, settings, self._opening)
+        handlers = generic_handlers(self.calls, self._catalog, self._preparation, log_text=settings.log_text)
         backlog = self.calls.backlog
         self._grpc.add_generic_rpc_handlers((*handlers, backlog.handler()))
+        self._adaptors.add_to(
+            self._grpc, self._security.guard, self.calls, self._catalog, self._preparation, self.not_ready
+        )
         self.metrics.measure_backlog(lambda: backlog.age_s)
-        urgent: Any = CheckedServices(self._grpc, is_urgent=True)
+        guard = self._security.guard
+        urgent: Any = CheckedServices(self._grpc, guard, is_urgent=True)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, urgent)
         if settings.reflection:
-            health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-            names = (*SERVICES, health_name, REFLECTION, reflection.SERVICE_NAME)
-            servicer = reflection.aio.ReflectionServicer(names)
-            for name in (REFLECTION, reflection.SERVICE_NAME):
-                services = CheckedServices(self._grpc, name)
+            servicer = reflection.aio.ReflectionServicer((*SERVICES, *self._adaptors.services, HEALTH, *REFLECTIONS))
+            for name in REFLECTIONS:  # the messages of both are those of v1alpha, which older clients ask for
+                services = CheckedServices(self._grpc, guard, name)
                 reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, services)  # type: ignore[no-untyped-call]
-        self._running.append(asyncio.create_task(give_back_what_calls_took()))
+        running = (give_back_what_calls_took(), *self._security.watching())
+        self._running += [asyncio.create_task(each) for each in running]
+        if settings.has_admin:
+            self._admin = AdminServer(self._reloader, self._security, settings)
+            self.admin_port = await self._admin.start()
         await self._grpc.start()
-        self._measuring = asyncio.create_task(backlog.measure(own_address(settings.host, self.port)))
+        self._measuring = asyncio.create_task(backlog.measure(port.own_address))
         self.state = "ready"
         self._show_health()
         self._predict_memory()
         self._announce(self._clock() - began_s)
-
-    async def _open_models(self) -> None:
-        """Opens all models concurrently. Raises StartupError when the first fails, or when time is up; `stop` closes
-        those that opened."""
-        limit_s = self.settings.start_timeout_s
-
-        async def open_model(name: str, path: Path) -> None:
-            logs.event("loading_model", {"model": name, "bundle": str(path)})
-            self._opening[name] = time.monotonic()
-            self._models.append(await self._open_model(name, path))
-            del self._opening[name]
-
-        try:
-            async with asyncio.timeout(limit_s), asyncio.TaskGroup() as opening:
-                for name, path in self.settings.models.items():
-                    opening.create_task(open_model(name, path))
-        except TimeoutError:
-            raise StartupError(
-                f"{', '.join(self._opening)}: not open within {limit_s:g} s; fix: check the storage of the bundles and "
-                "the machine's memory, or raise --start-timeout-s"
-            ) from None
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
+        self._security.warn(self.port)
 
     async def stop(self, *, interrupted: bool = False) -> None:
         """Drains and closes everything that was started, in the order that loses nothing.
@@ -190,6 +180,7 @@ class Server:
         """
         was_ready, self.state = self.state == "ready", "draining"
         self.health.close()
+        self._reloader.refuse()
         if was_ready:
             delay_s = 0.0 if interrupted and self.calls.is_idle else self.settings.drain_delay_s
             logs.event("draining", {"drain_delay_s": delay_s, "drain_timeout_s": self.settings.drain_timeout_s})
@@ -201,7 +192,9 @@ class Server:
             await self._close_connections()
         if self._grpc is not None:
             await self._grpc.stop(None)
-        await asyncio.gather(*[model.pool.aclose() for model in self._models])
+        if self._admin is not None:
+            await self._admin.aclose()
+        await self._reloader.aclose()
         self._preparation.close()
         for task in self._running:
             task.cancel()
@@ -219,7 +212,7 @@ class Server:
         while await asyncio.to_thread(finish_sending, self.port) and time.monotonic() < until_s:
             await asyncio.sleep(CLOSE_S / 100)
 
-    def _listen(self) -> int:
+    def _listen(self) -> Port:
         host, port = self.settings.host, self.settings.port
         try:
             if port:  # grpc does not report why a bind fails
@@ -227,28 +220,27 @@ class Server:
                 with socket.socket(family, socket.SOCK_STREAM) as probe:
                     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     probe.bind((host, port))
-            bound: int = self._grpc.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+            return self._security.listen(self._grpc, host, port)
         except OSError as error:
             raise StartupError(explain_bind(host, port, "port", error)) from None
         except RuntimeError as error:
             raise StartupError(f"port: cannot listen on {host}:{port}: {error}; choose another with --port") from None
-        return bound
 
     def _predicted_s(self, caller: Caller) -> float:
-        return min([model.pool.predicted_s(caller) for model in self._models], default=0.0)
+        return min([model.pool.predicted_s(caller) for model in self._catalog.defaults], default=0.0)
 
     async def _beat(self) -> None:
         cpu_s, dropped = 0.0, 0
         while True:
-            self._beat_s = self._clock()
+            before_s, self._beat_s = self._beat_s, self._clock()
             self._note_collapse()
             cpu_s, used_s = time.thread_time(), cpu_s
             dropped, before = self._log_lines_dropped(), dropped
-            self.metrics.event_loop_worked(cpu_s - used_s)
+            self.metrics.event_loop_worked(cpu_s - used_s, max(0.0, self._beat_s - before_s - BEAT_S))
             self.metrics.log_lines_dropped(dropped - before)
             self.calls.unwritten.end_stalled()
             self._show_health()
-            if self.state == "ready" and _places_on_device(self._models) != self._predicted:
+            if self.state == "ready" and _places(self._reloader.open_models) != self._predicted:
                 self._predict_memory()
             await asyncio.sleep(BEAT_S)
 
@@ -267,22 +259,23 @@ class Server:
         """
         alive = self.state == "ready" and not self.problems() and not self._collapse.is_there
         models_of = {
-            name: [model for model in self._models if name in SERVICES_OF_TASK[model.manifest.task]]
+            name: [model for model in self._catalog.defaults if name in SERVICES_OF_TASK[model.manifest.task]]
             for names in SERVICES_OF_TASK.values()
             for name in names
         }
-        for service in SERVICES:
-            models = models_of.get(service.rpartition(".")[2], self._models)
+        for service in (*SERVICES, *self._adaptors.services):
+            models = models_of.get(service.rpartition(".")[2], self._catalog.defaults)
             self.health.set(service, alive and bool(models) and all(model.pool.is_ready for model in models))
         self.health.set("", alive and not self.not_ready())
 
     def _predict_memory(self) -> None:
-        self._predicted = _places_on_device(self._models)
-        self.metrics.memory_predicted(tell_memory(self.settings, self._models))
+        models = self._reloader.open_models
+        self._predicted = _places(models)
+        self.metrics.memory_predicted(tell_memory(self.settings, models))
 
     def _announce(self, seconds: float) -> None:
         settings = self.settings
-        for model in self._models:
+        for model in self._catalog.defaults:
             choice = model.choice
             if choice.fallback:
                 fields = {"model": model.name, "provider": choice.provider, "requested": choice.requested}
@@ -295,7 +288,8 @@ class Server:
                 "grpc": f"{settings.host}:{self.port}",
                 "http": f"{settings.http_host}:{self.http_port}",
                 "models": {
-                    model.name: f"{model.choice.precision} on {model.choice.provider}" for model in self._models
+                    model.name: f"{model.choice.precision} on {model.choice.provider}"
+                    for model in self._catalog.defaults
                 },
                 "version": VERSION,
                 "start_s": round(seconds, 3),
@@ -308,7 +302,7 @@ class Server:
         found = []
         if now_s - self._beat_s > limit_s:
             found.append(f"the event loop has not turned for {now_s - self._beat_s:.1f} s")
-        for model in list(self._models):
+        for model in self._catalog.defaults:
             found += [f"model {model.name}: {problem}" for problem in model.pool.problems()]
         return found
 
@@ -318,15 +312,18 @@ class Server:
             f"model {name}: opening {self.settings.models[name]} for {now_s - since_s:.0f} s of at most {limit_s:g} s"
             for name, since_s in list(self._opening.items())
         ]
-        waiting += [f"model {model.name}: no engine runs" for model in list(self._models) if not model.pool.is_ready]
+        waiting += [
+            f"model {model.name}: no engine runs" for model in self._catalog.defaults if not model.pool.is_ready
+        ]
         collapse = self._collapse
         if collapse.is_there:
             most_s = self.settings.max_backlog_age_s
             waiting.append(f"calls wait {collapse.age_s:.2g} s before the server sees them, more than {most_s:g} s")
         return [*([] if self.state == "ready" else [self.state]), *self.problems(), *waiting]
 
-    def exposition(self) -> tuple[bytes, str]:
-        return self.metrics.render(), CONTENT_TYPE
+    def exposition(self, accept: str = "") -> tuple[bytes, str]:
+        kind = content_type(accept)
+        return self.metrics.render(kind), kind
 
     def version(self) -> dict[str, Any]:
         return {
@@ -334,32 +331,36 @@ class Server:
             "commit": self.settings.commit,
             "python": platform.python_version(),
             "grpc": grpc.__version__,
-            "models": {model.name: model.bundle_sha256 for model in list(self._models)},
+            "models": {model.name: model.bundle_sha256 for model in self._catalog.defaults},
         }
 
 
-def _places_on_device(models: Sequence[ServedModel]) -> list[int]:
-    return [place for place, model in enumerate(models) if model.choice.on_device]
+async def _open_models(reloader: Reloader, settings: ServerSettings, opening_since: dict[str, float]) -> None:
+    """Opens all models concurrently. Raises StartupError when the first fails, or when time is up; `stop` closes
+    those that opened. opening_since: shows for how long each has been opened."""
+    limit_s = settings.start_timeout_s
+
+    async def open_model(name: str, path: Path) -> None:
+        logs.event("loading_model", {"model": name, "bundle": str(path)})
+        opening_since[name] = time.monotonic()
+        await reloader.open_first(name, path)
+        del opening_since[name]
+
+    try:
+        async with asyncio.timeout(limit_s), asyncio.TaskGroup() as opening:
+            for name, path in settings.models.items():
+                opening.create_task(open_model(name, path))
+    except TimeoutError:
+        raise StartupError(
+            f"{', '.join(opening_since)}: not open within {limit_s:g} s; fix: check the storage of the bundles and "
+            "the machine's memory, or raise --start-timeout-s"
+        ) from None
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
 
 
-def tell_memory(settings: ServerSettings, models: Sequence[ServedModel]) -> int:
-    """Logs how much memory the server may come to need, and warns if its cgroups allow less. Returns the bytes."""
-    plans = [(one.manifest, ProcessPlan(one.processes, -(-one.engines // one.processes))) for one in models]
-    prediction = predict_memory(settings, plans, processors(), on_device=_places_on_device(models))
-    limit = memory_limit()
-    fields: dict[str, Any] = {"peak_bytes": prediction.total, "limit_bytes": limit}
-    each = {model.name: prediction.process_peak(place) for place, model in enumerate(models)}
-    logs.event("memory_predicted", {**fields, "engine_process_bytes": each})
-    if limit is not None and limit < prediction.total:
-        fix = f"raise the limit, or lower {advice(prediction)}"
-        logs.event("memory_limit_below_prediction", {**fields, "fix": fix}, level=logs.WARNING)
-    return prediction.total
-
-
-def own_address(host: str, port: int) -> str:
-    """Where a server that listens on `host` can reach itself."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def _places(models: Sequence[ServedModel]) -> list[tuple[str, bool]]:
+    return [(f"{model.name}@{model.version}", model.choice.on_device) for model in models]
 
 
 def server_options(settings: ServerSettings) -> list[tuple[str, int]]:

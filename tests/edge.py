@@ -33,6 +33,7 @@ from service.request import (
     Timings,
 )
 from service.server import Server
+from service.wire.messages import State
 
 TEXTS = ("the small red house", "a black cat", "zwei rote Häuser")
 TOKENIZERS = {
@@ -81,6 +82,7 @@ class FakePool:
     problem: str = ""
     prediction: float = 0.0
     closed: bool = False
+    states: list[State] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     sinks: list[EventSink] = field(default_factory=list)
@@ -245,7 +247,7 @@ async def running(**changes):
         task = "generation" if name == "en" else "translation"
         server.metrics.model(name).describe(manifest(task), CHOICE)
         pools[name] = FakePool()
-        return served(name, pools[name], task)
+        return served(name, pools[name], task, states=lambda: pools[name].states)
 
     server = Server(settings(**changes), open_model=open_model)
     try:

@@ -64,12 +64,16 @@ ROOMS = {
     "service.wire": _SHARED,
     "service.engine_process": (*_SHARED, "service.decoding", "service.engine", "service.runtime", "service.wire"),
     "service.edge": (*_SHARED, "service.wire"),
-    "service.server": (*_SHARED, "service.edge"),
+    "service.adaptors": (*_SHARED, "service.edge"),
+    "service.server": (*_SHARED, "service.edge", "service.adaptors"),
 }
 
 # Where an outside library may be imported; one that is not named here may be imported anywhere.
-_GRPC_EDGE = ("backlog", "calls", "servicer", "status", "health", "checked_services")
-_EDGE = (*(f"service/edge/{name}.py" for name in _GRPC_EDGE), "service/server.py")
+_GRPC_EDGE = (
+    *("backlog", "call", "calls", "servicer", "model_calls", "rpc_handlers", "status", "health", "checked_services"),
+    *("certificates", "security", "admin"),
+)
+_EDGE = (*(f"service/edge/{name}.py" for name in _GRPC_EDGE), "service/adaptors/*", "service/server.py")
 _RPC = (*_EDGE, "clients/python/glossa/client/*")
 _GRAPHS = ("export/*",)
 HOMES = {
@@ -79,11 +83,11 @@ HOMES = {
     "grpc_reflection": _EDGE,
     "grpc_status": _RPC,
     "google": (*_RPC, "clients/python/glossa/v1/*"),
-    "prometheus_client": ("service/edge/metrics.py",),
+    "prometheus_client": ("service/edge/metrics.py", "service/edge/metric_series.py", "service/edge/exposition.py"),
     "msgspec": ("service/wire/messages.py", "service/edge/process_pool.py"),
     "llguidance": ("service/decoding/grammar.py",),
-    "pydantic": ("service/config.py",),
-    "pydantic_settings": ("service/config.py",),
+    "pydantic": ("service/config.py", "service/setting_types.py"),
+    "pydantic_settings": ("service/config.py", "service/setting_types.py"),
     "tokenizers": ("model/tokenizer.py",),
     "typer": ("cli/*",),
     "torch": ("model/*", "export/*"),

@@ -12,7 +12,19 @@ ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements"
 HASHED = ("serve.txt", "gpu.txt", "train.txt", "dev.txt", "fake-cuda.txt", "build.txt")
 VERBS = {"setup", "demo", "test", "test-all", "check", "protos", "lock", "train", "export", "serve", "bench"}
-VERBS |= {"fake-cuda", "cuda-test", "gpu-check", "baseline", "lectures", "image", "image-test", "base-image", "clean"}
+CLIENTS = "adaptor-clients.txt"  # an environment of its own, which shares no version with ours
+VERBS |= {
+    "adaptor-clients",
+    "fake-cuda",
+    "cuda-test",
+    "gpu-check",
+    "baseline",
+    "lectures",
+    "image",
+    "image-test",
+    "base-image",
+    "clean",
+}
 FOLDERS: tuple[str, ...] = (".ci", "bench", "cli", "clients", "deploy", "docs", "export", "lectures", "model", "protos")
 FOLDERS += ("requirements", "service", "tests")
 FOREIGN = {
@@ -44,7 +56,7 @@ def text_of(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace" if path.suffix == ".onnx" else "strict")
 
 
-@pytest.mark.parametrize("name", HASHED)
+@pytest.mark.parametrize("name", [*HASHED, CLIENTS])
 def test_every_requirement_is_pinned_with_hashes_and_names_no_host(name):
     text = (REQUIREMENTS / name).read_text()
     entries = re.sub(r"\\\n", "", text)
@@ -69,6 +81,7 @@ def test_serving_needs_neither_torch_nor_onnx(name):
         ("dev.txt", ["serve.in", "cpu.in", "train.in", "dev.in"]),
         ("fake-cuda.txt", ["fake-cuda.in"]),
         ("build.txt", ["build.in"]),
+        (CLIENTS, ["adaptor-clients.in"]),
     ],
 )
 def test_pins_hold_everything_asked_for(name, sources):

@@ -19,9 +19,10 @@ from google.rpc import error_details_pb2, status_pb2
 from bench.simulation.ledger import Ledger
 from bench.simulation.loop import SimulatedLoop
 from glossa.v1 import glossa_pb2 as pb
-from service.edge.calls import REQUEST_ID, Calls
+from service.edge.call import REQUEST_ID
+from service.edge.calls import Calls
 from service.edge.metrics import Rpc
-from service.edge.servicer import parser_of
+from service.edge.rpc_handlers import parser_of
 
 STATUS_DETAILS = "grpc-status-details-bin"
 NO_MESSAGE = b"\xff\xff\xff"

@@ -21,7 +21,6 @@ from bench.simulation.transport import Transport
 from service.cache_layout import CacheLayout
 from service.decoding.vocabulary import Vocabulary
 from service.edge.calls import WRITTEN_S
-from service.edge.catalog import Catalog
 from service.edge.engine_link import EXIT_S, EngineLink
 from service.edge.process_pool import CLOSE_S, PoolLimits, ProcessPool
 from service.edge.served_model import ServedModel
@@ -150,9 +149,10 @@ class World:
             max_hypotheses=scenario.settings.max_rows,
             draft_tokens=scenario.scheduler.draft_tokens,
         )
-        servicer = Servicer(Catalog([model]), server._preparation)
+        server._catalog.add(model)
+        servicer = Servicer(server._catalog, server._preparation)
         transport = Transport(loop, server.calls, lambda method: getattr(servicer, method), self.ledger)
-        server._grpc, server._models, server.state = transport, [model], "ready"
+        server._grpc, server.state = transport, "ready"
         server._running.append(loop.create_task(server._beat()))
         server._close_connections = transport.close_connections  # type: ignore[method-assign]
         arrivals = loop.create_task(self._arrive(transport))

@@ -23,20 +23,21 @@ from glossa.v1 import glossa_pb2 as pb
 from service.answer_pace import too_late
 from service.config import ServerSettings
 from service.edge import logs
+from service.edge.access import Guard
 from service.edge.backlog import Backlog
+from service.edge.call import REQUEST_ID, Call, report
 from service.edge.connections import ResetLimit, shut_down
+from service.edge.conversation import requests_of
 from service.edge.message_waits import MessageWaits
 from service.edge.metrics import Metrics, Rpc
 from service.edge.refusals import Refusals
 from service.edge.request_memory import RequestMemory, Reservation, message_bytes
 from service.edge.retry_times import RetryTimes
 from service.edge.stall_timer import StallTimer, UnwrittenResponses
-from service.edge.status import abort, check_time, status_code
+from service.edge.status import abort, check_time
 from service.edge.tenant_shares import TenantShares
 from service.edge.tenants import Tenants
 from service.errors import (
-    ENDS,
-    REJECTIONS,
     Cancelled,
     DeadlineExceeded,
     InternalFailure,
@@ -48,9 +49,8 @@ from service.errors import (
     ShuttingDown,
     TenantLimit,
 )
-from service.request import Caller, Finished
+from service.request import Caller
 
-REQUEST_ID = "x-request-id"
 TRACE_PARENT = "traceparent"
 TRACE = re.compile(
     r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*"
@@ -67,45 +67,6 @@ Parse = Callable[[bytes], Message | None]
 _IDS = random.Random()  # names, not secrets: random bits of the operating system take 0.1 ms
 
 
-class Call:
-    """One RPC in progress: its id, its deadline, and the fields of its log line."""
-
-    def __init__(
-        self,
-        rpc: Rpc,
-        request_id: str,
-        trace_id: str,
-        started_s: float,
-        deadline_s: float,
-        caller: Caller,
-        peer: str,
-        memory: Reservation,
-    ) -> None:
-        self.rpc, self.request_id, self.started_s, self.deadline_s = rpc, request_id, started_s, deadline_s
-        self.client_deadline_s = math.inf  # `deadline_s` is that of the server if that comes first
-        self.peer = peer  # its connection, as gRPC names it
-        self.trace_id = trace_id  # of the client's distributed trace, or empty
-        self.caller, self.memory = caller, memory
-        self.model = ""
-        self.is_accepted = False  # by the pool: errors of ENDS are counted with its engines
-        self.messages = 0  # sent
-        self.task: asyncio.Task[Any] | None = None
-        self.ended_by: RequestError | None = None  # by the server, before its answer was complete
-        self.finished: Finished | None = None
-        self.texts: dict[str, str] = {}  # for the log; empty unless the operator enables log_text
-
-    @property
-    def trailers(self) -> tuple[tuple[str, str], ...]:
-        """Trailing metadata: the request id and the server's timings."""
-        parts: dict[str, float] = {}
-        if self.finished is not None:
-            timings = self.finished.timings
-            decode_s = max(0.0, timings.total_s - timings.queue_s - timings.prefill_s)
-            parts = {"queue": timings.queue_s, "prefill": timings.prefill_s, "decode": decode_s}
-        times = [(f"x-glossa-{name}-ms", f"{seconds * 1000:.3f}") for name, seconds in parts.items()]
-        return ((REQUEST_ID, self.request_id), *times)
-
-
 class Calls:
     """All calls of a server. Lives on the event-loop thread."""
 
@@ -115,14 +76,16 @@ class Calls:
         settings: ServerSettings,
         predicted_s: Callable[[Caller], float] = lambda _: 0.0,
         clock: Callable[[], float] = time.monotonic,
+        guard: Guard | None = None,
     ) -> None:
-        """predicted_s: see `Pool.predicted_s`; of the model that would answer soonest. clock: seconds."""
+        """predicted_s: see `Pool.predicted_s`; of the model that would answer soonest. clock: seconds. guard: None asks
+        nobody for a token."""
         self._metrics, self._settings, self._predicted_s, self._clock = metrics, settings, predicted_s, clock
         self.backlog = Backlog(clock)
         self._refusals, self._retry_times = Refusals(metrics), RetryTimes(clock())
         self._resets = ResetLimit(settings.max_resets_per_s)
         self._open: dict[Call, None] = {}  # oldest first
-        self._tenants, self._shares = Tenants(settings), TenantShares(settings.tenant_share)
+        self._guard, self._shares = guard or Guard(Tenants(settings)), TenantShares(settings.tenant_share)
         self._waits = MessageWaits(settings.max_requests, settings.message_timeout_s)
         self.memory = RequestMemory(settings.request_memory_bytes, settings.tenant_share, clock)
         self._tasks: set[asyncio.Task[Any]] = set()  # each ends when the status of its call is written
@@ -144,17 +107,22 @@ class Calls:
         """Refuses calls from now on, and returns when the others have ended and their statuses are written. After
         `limit_s` it ends those that are still open, as ShuttingDown. Returns how many."""
         self._is_draining = True
+        self._end_all([call for call in self._open if call.is_between_requests])
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await self._idle.wait()
         unfinished = list(self._open)
-        for call in unfinished:
-            call.ended_by = ShuttingDown()
-            if call.task is not None:
-                call.task.cancel()
+        self._end_all(unfinished)
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=WRITTEN_S)
         return len(unfinished)
+
+    @staticmethod
+    def _end_all(calls: Iterable[Call]) -> None:
+        for call in calls:
+            call.ended_by = ShuttingDown()
+            if call.task is not None:
+                call.task.cancel()
 
     def close(self) -> None:
         """Logs and counts what has not been yet."""
@@ -198,14 +166,14 @@ class Calls:
         try:
             data = await self._message(context, call)
             call.memory.grow(message_bytes(len(data)))
-            message = parse(data)
-            if message is None:
-                raise InvalidRequest("request", "is not a message of this method, or has text that is not UTF-8")
+            message = _parsed(data, parse)
             if call.rpc.type == "unary":
                 response = await behaviour(message, call)
                 call.messages = 1
-            else:
+            elif call.rpc.type == "server_stream":
                 await self._stream(behaviour, message, call, context)
+            else:
+                await self._converse(behaviour, message, call, context, parse)
         except RequestError as failure:
             error = failure
         except asyncio.CancelledError:
@@ -240,7 +208,24 @@ class Calls:
             error.retry_after_s = self._retry_times.after_s(error.retry_after_s, self._clock())
         await abort(context, error, trailers)
 
-    async def _stream(self, behaviour: Callable[..., Any], message: Message, call: Call, context: Any) -> None:
+    async def _converse(
+        self, behaviour: Callable[..., Any], first: Message, call: Call, context: Any, parse: Parse
+    ) -> None:
+        async def read() -> Message | None:
+            if self._is_draining:
+                raise ShuttingDown
+            data: Any = await self._waits.read(context, call.peer, functools.partial(self._leave, call))
+            if data is grpc.aio.EOF:
+                return None
+            self._guard.caller(context.invocation_metadata() or (), call.peer)  # tokens may be withdrawn
+            call.memory.grow(message_bytes(len(data)))
+            return _parsed(data, parse)
+
+        requests = requests_of(call, first, read, self._metrics, self._clock, self._settings.default_deadline_s)
+        async with contextlib.aclosing(requests):
+            await self._stream(behaviour, requests, call, context)
+
+    async def _stream(self, behaviour: Callable[..., Any], message: Any, call: Call, context: Any) -> None:
         timer = StallTimer(self._settings.stall_timeout_s)
         async with timer, contextlib.aclosing(behaviour(message, call)) as responses:
             async for response in responses:
@@ -272,8 +257,8 @@ class Calls:
         if backlogged := self.backlog.refusal(remaining_s):
             return backlogged
         try:
-            caller = self._tenants.caller(metadata)
-        except InvalidRequest as error:
+            caller = self._guard.caller(metadata, peer)
+        except RequestError as error:
             return error
         if len(self._open) >= (limit := self._settings.max_requests) or self._waits.are_many:
             self._waits.make_room()
@@ -317,43 +302,23 @@ class Calls:
 
     def _end(self, call: Call, error: RequestError | None) -> None:
         self._leave(call)
+        call.leave()
         if not self._open:
             self._idle.set()
-        code = status_code(error) if error else grpc.StatusCode.OK
         now_s = self._clock()
-        seconds = now_s - call.started_s
         if error is None:
             self._retry_times.answered(now_s)
             self._resets.answered(call.peer, now_s)
-        self._metrics.rpc_handled(call.rpc, code=code.value[0], seconds=seconds, messages=call.messages)
-        if isinstance(error, REJECTIONS) and not (call.is_accepted and isinstance(error, ENDS)):
-            self._metrics.request_rejected(error)
-        if isinstance(error, MessagesMissing):
+        elif isinstance(error, MessagesMissing):
             self._refusals.log(call.rpc, error)
-            return
-        if (answer := call.finished) and (error is not None or call.started_s + seconds >= call.deadline_s):
-            self._metrics.tokens_wasted(call.model, answer.generated_tokens)
-        fields: dict[str, Any] = {
-            "request_id": call.request_id,
-            "method": f"{call.rpc.service}/{call.rpc.method}",
-            "code": code.name,
-            "model": call.model,
-            "total_s": round(seconds, 6),
-        }
-        if call.caller.tenant:
-            fields["tenant"] = call.caller.tenant
-        if call.trace_id:
-            fields["trace_id"] = call.trace_id
-        if error:
-            fields["reason"] = error.reason
-        if finished := call.finished:
-            fields |= {
-                "prompt_tokens": finished.prompt_tokens,
-                "generated_tokens": finished.generated_tokens,
-                "queue_s": round(finished.timings.queue_s, 6),
-                "ttft_s": round(finished.timings.first_token_s, 6),
-            }
-        logs.event("request", fields | call.texts)
+        report(call, error, self._metrics, now_s)
+
+
+def _parsed(data: bytes, parse: Parse) -> Message:
+    message = parse(data)
+    if message is None:
+        raise InvalidRequest("request", "is not a message of this method, or has text that is not UTF-8")
+    return message
 
 
 def _ids(metadata: Metadata) -> tuple[str, str]:

@@ -1,4 +1,5 @@
-"""The services of other packages, health and reflection, made to answer malformed messages with INVALID_ARGUMENT.
+"""The services of other packages, health and reflection: guarded as our own are, and made to answer malformed messages
+with INVALID_ARGUMENT.
 
 With their own deserializers an exception of the parser would reach the client as INTERNAL, and the log as a traceback.
 """
@@ -12,32 +13,54 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
+from service.edge.access import POLICY, Access, Guard
+from service.edge.status import abort
+from service.errors import RequestError
+
 PROBLEM = "the request is not a message of this method"
 
 
 class CheckedServices:
     """Takes the place of a `grpc.aio.Server` in the functions that add generated services to one."""
 
-    def __init__(self, server: Any, name: str = "", *, is_urgent: bool = False) -> None:
+    def __init__(self, server: Any, guard: Guard, name: str = "", *, is_urgent: bool = False) -> None:
         """name: under which to add services; empty: their own. is_urgent: their calls do not wait in one queue with all
         others; every urgent method makes each call that the server accepts some 5 us dearer."""
-        self._server, self._name, self._is_urgent = server, name, is_urgent
+        self._server, self._guard, self._name, self._is_urgent = server, guard, name, is_urgent
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
         """Does nothing: generated code adds the same methods a second time, with the function below."""
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
-        """Adds the methods of a service."""
+        """Adds the methods of a service that are in POLICY."""
         name = self._name or service
-        checked = {method: _checked(handler) for method, handler in handlers.items()}
+        checked = {
+            method: _checked(handler, _Admission(self._guard, POLICY[path]))
+            for method, handler in handlers.items()
+            if (path := f"/{name}/{method}") in POLICY
+        }
         if self._is_urgent:
             self._server.add_registered_method_handlers(name, checked)
         else:
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, checked),))
 
 
-def _checked(handler: Any) -> Any:
-    """A method handler that gets no malformed message."""
+class _Admission:
+    """What comes before a method."""
+
+    def __init__(self, guard: Guard, access: Access) -> None:
+        self._guard, self._access = guard, access
+
+    async def check(self, context: Any) -> None:
+        """Ends a call that may not be made. Raises, then."""
+        try:
+            self._guard.check(self._access, context.invocation_metadata() or (), context.peer())
+        except RequestError as error:
+            await abort(context, error, ())
+
+
+def _checked(handler: Any, admission: _Admission) -> Any:
+    """A method handler that gets no malformed message, and no call that may not be made."""
     parse: Callable[[bytes], Any] = handler.request_deserializer
 
     def parse_or_none(data: bytes) -> Any:
@@ -47,15 +70,16 @@ def _checked(handler: Any) -> Any:
 
     if handler.request_streaming:
         return grpc.stream_stream_rpc_method_handler(
-            _with_checked_stream(handler.stream_stream), parse_or_none, handler.response_serializer
+            _with_checked_stream(handler.stream_stream, admission), parse_or_none, handler.response_serializer
         )
     if handler.response_streaming:
         return grpc.unary_stream_rpc_method_handler(
-            _with_checked_message(handler.unary_stream), parse_or_none, handler.response_serializer
+            _with_checked_message(handler.unary_stream, admission), parse_or_none, handler.response_serializer
         )
     answer = handler.unary_unary
 
     async def unary(message: Any, context: Any) -> Any:
+        await admission.check(context)
         if message is None:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, PROBLEM)
         return await answer(message, context)
@@ -63,8 +87,11 @@ def _checked(handler: Any) -> Any:
     return grpc.unary_unary_rpc_method_handler(unary, parse_or_none, handler.response_serializer)
 
 
-def _with_checked_message(behaviour: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[[Any, Any], Any]:
+def _with_checked_message(
+    behaviour: Callable[[Any, Any], AsyncIterator[Any]], admission: _Admission
+) -> Callable[[Any, Any], Any]:
     async def stream(message: Any, context: Any) -> AsyncIterator[Any]:
+        await admission.check(context)
         if message is None:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, PROBLEM)
         async for response in behaviour(message, context):
@@ -73,8 +100,12 @@ def _with_checked_message(behaviour: Callable[[Any, Any], AsyncIterator[Any]]) -
     return stream
 
 
-def _with_checked_stream(behaviour: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[[Any, Any], Any]:
+def _with_checked_stream(
+    behaviour: Callable[[Any, Any], AsyncIterator[Any]], admission: _Admission
+) -> Callable[[Any, Any], Any]:
     async def stream(messages: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        await admission.check(context)
+
         async def checked() -> AsyncIterator[Any]:
             async for message in messages:
                 if message is None:

@@ -19,6 +19,7 @@ class EventStream:
         self._events: list[Event] = []
         self._waiting: asyncio.Future[None] | None = None  # of the caller of `piece`
         self._error: RequestError | None = None
+        self.has_ended = False  # the end of the answer was read
 
     def __call__(self, event: Event) -> None:
         self._events.append(event)
@@ -42,6 +43,7 @@ class EventStream:
             await self._waiting
         events, self._events = self._events, []
         if len(events) == 1 and not isinstance(event := events[0], RequestError):  # nearly always
+            self.has_ended = isinstance(event, Finished)
             return event.text, event.tokens, event if isinstance(event, Finished) else None
         return self._merged(events)
 
@@ -55,6 +57,7 @@ class EventStream:
                     texts.append(event.text)
                     tokens += event.tokens
                     finished = event if isinstance(event, Finished) else None
+                    self.has_ended = finished is not None
                 case RequestError():
                     self._error = event
         if self._error and not tokens:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
+from typing import Any
 
 from export.manifest import Manifest, Variant
 from service.attention_request import Lengths, computed_bytes
+from service.cgroups import memory_limit
 from service.config import ServerSettings
-from service.edge.process_plan import ProcessPlan, weight_bytes
+from service.edge import logs
+from service.edge.process_plan import ProcessPlan, plan_processes, weight_bytes
 from service.edge.request_limits import MAX_ATTENTION_BYTES
+from service.edge.served_model import ServedModel
 from service.execution_choice import (
     LAZY_ROLES,
     SINGLE_ENGINE_MIN_BYTES,
@@ -19,7 +23,7 @@ from service.execution_choice import (
 from service.memory_prediction import EdgeLimits, EngineLimits, ModelPlan, ModelShape, Prediction, predict
 from service.model_sizes import shape_of
 from service.options import MAX_WIDTH
-from service.processors import MAX_SINGLE_ENGINE_THREADS, Processors
+from service.processors import MAX_SINGLE_ENGINE_THREADS, Processors, processors
 
 NO_VARIANT = Variant(precision="none", graphs={}, states=())
 SETTINGS = {  # those that lower a part
@@ -54,6 +58,32 @@ def predict_memory(
         for place, (manifest, plan) in enumerate(models)
     ]
     return predict(plans, edge)
+
+
+def predict_open(
+    settings: ServerSettings, models: Sequence[ServedModel], more: Sequence[Manifest] = (), *, on_device: bool = False
+) -> Prediction:
+    """The peak of a server with these open models, and with bundles that are yet to be opened. on_device: these are to
+    compute on a device."""
+    plans = [(one.manifest, ProcessPlan(one.processes, -(-one.engines // one.processes))) for one in models]
+    places = [place for place, model in enumerate(models) if model.choice.on_device]
+    for manifest in more:
+        places += [len(plans)] if on_device else []
+        plans.append((manifest, plan_processes(settings, manifest, processors())))
+    return predict_memory(settings, plans, processors(), on_device=places)
+
+
+def tell_memory(settings: ServerSettings, models: Sequence[ServedModel]) -> int:
+    """Logs how much memory the server may come to need, and warns if its cgroups allow less. Returns the bytes."""
+    prediction = predict_open(settings, models)
+    limit = memory_limit()
+    fields: dict[str, Any] = {"peak_bytes": prediction.total, "limit_bytes": limit}
+    each = {model.name: prediction.process_peak(place) for place, model in enumerate(models)}
+    logs.event("memory_predicted", {**fields, "engine_process_bytes": each})
+    if limit is not None and limit < prediction.total:
+        fix = f"raise the limit, or lower {advice(prediction)}"
+        logs.event("memory_limit_below_prediction", {**fields, "fix": fix}, level=logs.WARNING)
+    return prediction.total
 
 
 def model_plan(

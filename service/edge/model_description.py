@@ -11,8 +11,8 @@ from service.edge.request_limits import TextLimits
 from service.edge.served_model import ServedModel
 
 
-def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
-    """The message of one model. limits: those of the server."""
+def describe(model: ServedModel, limits: TextLimits, *, is_default: bool = True) -> pb.Model:
+    """The message of one version of a model. limits: those of the server."""
     manifest, choice, encoding = model.manifest, model.choice, model.encoding
     attention, lineage = manifest.alignment, manifest.lineage
     training = lineage.get("metrics") or {}
@@ -51,6 +51,8 @@ def describe(model: ServedModel, limits: TextLimits) -> pb.Model:
         draft_tokens=model.draft_tokens,
         engines=model.engines,
         engine_processes=model.processes,
+        version=model.version,
+        is_default=is_default,
         attention=[
             pb.AttentionLayers(kind=enum_number(pb.AttentionKind, maps.kind), layers=maps.layers, heads=maps.heads)
             for maps in manifest.attention_maps

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import itertools
 import math
 import mmap
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,39 +38,68 @@ from service.processors import processors
 from service.wire.messages import Start
 
 T = TypeVar("T")
+MAX_MORE_VERSIONS = 16  # open beside one of each model, those that drain included
 
 
 class ModelOpener:
-    """Opens the models of one server. Event-loop thread only."""
+    """Opens the models of one server, and versions of them. Event-loop thread only.
+
+    Each version has places of its own in the table of busy engines, and its processes have numbers that no other open
+    version of the model has: the lowest free ones, so that there are never many different names.
+    """
 
     def __init__(self, settings: ServerSettings, metrics: Metrics) -> None:
         self._settings, self._metrics, self._processors = settings, metrics, processors()
         engines = settings.engines or self._processors.usable
-        most = 2 * (engines + len(settings.cuda_devices.split(","))) * len(settings.models)  # engines of all models
+        self._most_engines = 2 * (engines + len(settings.cuda_devices.split(",")))  # of one version
+        versions = len(settings.models) + (MAX_MORE_VERSIONS if settings.has_admin else 0)
+        most = self._most_engines * versions
+        self._free = list(range(versions))
+        self._numbers: dict[str, set[int]] = {name: set() for name in settings.models}  # of open processes, by model
         self._table_file = os.memfd_create("glossa-busy", os.MFD_CLOEXEC)  # see `BusyEngines`
         weakref.finalize(self, os.close, self._table_file)
         os.ftruncate(self._table_file, most)
         self._table = mmap.mmap(self._table_file, most)
-        self._next_engine = 0
         self._environment = with_huge_pages(os.environ) if settings.huge_pages else dict(os.environ)
 
     async def open(self, name: str, path: Path) -> ServedModel:
         """A model that answers. Raises StartupError naming the model; none of its processes is left then."""
-        try:
-            return await self._open(name, path)
-        except (BundleError, TokenizerError, StartupError) as error:
-            raise StartupError(f"model {name}: {error}") from error
+        if not self._free:
+            raise StartupError(f"model {name}: {MAX_MORE_VERSIONS} more versions are open; fix: stop one of them first")
+        numbers = self._numbers.setdefault(name, set())
+        place, mine = self._free.pop(0), list[int]()
+        first = self._most_engines * place
 
-    async def _open(self, name: str, path: Path) -> ServedModel:
+        def give_back() -> None:
+            self._table[first : first + self._most_engines] = bytes(
+                self._most_engines
+            )  # marks that ended processes left
+            self._free.append(place)
+            numbers.difference_update(mine)
+
+        try:
+            return await self._open(name, path, first, mine, give_back)
+        except BaseException as error:
+            give_back()
+            if isinstance(error, BundleError | TokenizerError | StartupError):
+                raise StartupError(f"model {name}: {error}") from error
+            raise
+
+    async def _open(
+        self, name: str, path: Path, first: int, numbers: list[int], give_back: Callable[[], None]
+    ) -> ServedModel:
+        """first: the first of its engines in the table. numbers: gets those of its processes."""
         settings = self._settings
-        bundle = await _in_thread(check_bundle, path, only=())
+        bundle = await in_thread(check_bundle, path, only=())
         manifest, digest = bundle.manifest, bundle.sha256
         plan = plan_processes(settings, manifest, self._processors)
         fields = {"model": name, "processes": plan.processes, "engines_per_process": plan.engines_per_process}
         logs.event("starting_engines", fields)
         metrics = self._metrics.model(name)
-        first, self._next_engine = self._next_engine, self._next_engine + plan.engines
-        start = partial(self._start, name, path, plan, opening_bytes(settings, manifest), metrics, first)
+        free = (number for number in itertools.count() if number not in self._numbers[name])
+        numbers += itertools.islice(free, plan.processes)
+        self._numbers[name].update(numbers)
+        start = partial(self._start, name, path, plan, opening_bytes(settings, manifest), metrics, first, numbers)
         limits = PoolLimits(
             rows=settings.max_rows,
             queued=math.ceil(settings.max_queue / plan.processes),
@@ -81,11 +111,16 @@ class ModelOpener:
         try:
             if opened.bundle_sha256 != digest:
                 raise StartupError(f"{path} changed while it was opened; fix: start again")
-            tokenizer, shortlist = await _in_thread(_read, bundle)
+            tokenizer, shortlist = await in_thread(_read, bundle)
         except BaseException:
             await pool.aclose()
             raise
-        metrics.measure(lambda: pool.states, lambda: pool.memory_bytes, lambda: pool.processes)
+        unmeasure = metrics.measure(
+            lambda: pool.states,
+            lambda: pool.memory_bytes,
+            lambda: pool.processes,
+            lambda: (settings.max_rows * pool.engines, settings.max_queue),
+        )
         model = ServedModel(
             name=name,
             manifest=manifest,
@@ -99,8 +134,16 @@ class ModelOpener:
             is_batch_invariant=opened.is_batch_invariant,
             processes=plan.processes,
             engines=pool.engines,
+            states=lambda: pool.states,
         )
         follow_choice(model, pool, metrics)
+
+        def close() -> None:
+            unmeasure()
+            give_back()
+            pool.on_move = lambda: None  # or model and pool would wait for a collection of garbage
+
+        model.on_closed = close
         return model
 
     def _start(
@@ -111,6 +154,7 @@ class ModelOpener:
         opening: int,
         metrics: ModelMetrics,
         first: int,
+        numbers: Sequence[int],
         place: int,
         digest: str,
     ) -> EngineLink:
@@ -127,7 +171,7 @@ class ModelOpener:
             checks_batches=place == 0 and not digest,
         )
         return EngineLink(
-            f"{name}-{place}",
+            f"{name}-{numbers[place]}",
             start,
             self._table_file,
             metrics,
@@ -137,17 +181,17 @@ class ModelOpener:
 
 
 def follow_choice(model: ServedModel, pool: ProcessPool, metrics: ModelMetrics) -> None:
-    """Shows where the engines of a model run, now and whenever that changes."""
+    """Shows where the engines of a model run whenever that changes; of the default version, in the metrics, too."""
 
     def show() -> None:
         model.choice, model.engines = pool.choice, pool.engines
-        metrics.describe(model.manifest, model.choice)
+        metrics.describe_move(model.manifest, model.choice, model.version, model.bundle_sha256)
 
     pool.on_move = show
     show()
 
 
-async def _in_thread(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+async def in_thread(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
     """Calls a function that reads files, in a thread that does not hold up the end of the process: storage may hang."""
     loop = asyncio.get_running_loop()
     result: asyncio.Future[T] = loop.create_future()

@@ -31,8 +31,8 @@ class Probes(Protocol):
     def not_ready(self) -> list[str]:
         """Reasons not to send requests now; [] if it is ready."""
 
-    def exposition(self) -> tuple[bytes, str]:
-        """All metrics and their content type."""
+    def exposition(self, accept: str) -> tuple[bytes, str]:
+        """All metrics and their content type. accept: the header of the request."""
 
     def version(self) -> dict[str, Any]:
         """The running version, as a JSON object."""
@@ -127,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
                 reasons = probes.not_ready()
                 status, body = 503 if reasons else 200, {"ready": not reasons, "reasons": reasons}
             case "/metrics":
-                body, content_type = probes.exposition()
+                body, content_type = probes.exposition(self.headers.get("Accept", ""))
             case "/version":
                 body = probes.version()
             case _:

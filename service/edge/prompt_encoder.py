@@ -64,6 +64,17 @@ class PromptEncoder:
         before, after = _fill(template.source_prefix, language_ids), _fill(template.source_suffix, language_ids)
         return (*before, *self._text(text, beside=len(before) + len(after), has_masks=has_masks), *after)
 
+    def check_prompt(self, prompt: Sequence[int]) -> None:
+        """Checks a prompt of token ids: those of a vocabulary of whole words know all words."""
+        limit = self._model.max_prompt_tokens
+        check_token_ids("prompt", prompt, self._model.manifest.limits.vocab_size)
+        if not 1 <= len(prompt) <= limit:
+            raise InvalidRequest("prompt", f"must be 1..{limit} tokens, got {len(prompt)}")
+        unk = self._model.manifest.tokens.unk
+        if self._model.tokenizer.is_closed and unk in prompt:
+            problem = f"must not be the unknown token {unk}: the model's closed vocabulary lacks a word of the text"
+            raise InvalidRequest(f"prompt[{prompt.index(unk)}]", problem)
+
     def target(self, target: str | Sequence[int], prompt: Sequence[int], *, omit_eos: bool = False) -> tuple[int, ...]:
         """The tokens of a given target, 1 to as many as fit after `prompt`. A text is followed by the end token, unless
         `omit_eos`."""

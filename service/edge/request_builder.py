@@ -60,12 +60,35 @@ class RequestBuilder:
         self, text: str, options: DecodingOptions, languages: LanguagePair = NO_LANGUAGES, *, is_streamed: bool = True
     ) -> Request:
         """A request to translate or continue a text."""
-        self._limits.check_bytes(options.prefix, "options.prefix")  # before `check`, which looks for bad words in it
-        self._limits.check_stop(options.stop)
-        check(options)
+        self._check_options(options)
         self._limits.check_text(text)
         check_capabilities(self._model, options)
         source, prompt = self._prompts.source_and_prompt(text, languages)
+        return self._decoding(source, prompt, text, options, is_streamed=is_streamed)
+
+    def continuation(self, prompt: Sequence[int], options: DecodingOptions, *, is_streamed: bool = True) -> Request:
+        """A request to continue a prompt of token ids, exactly as given. Models without a source only."""
+        assert not self._model.has_source, self._model.name
+        self._check_options(options)
+        check_capabilities(self._model, options)
+        self._prompts.check_prompt(prompt)
+        text = self._model.tokenizer.decode(prompt)
+        return self._decoding((), tuple(prompt), text, options, is_streamed=is_streamed)
+
+    def _check_options(self, options: DecodingOptions) -> None:
+        self._limits.check_bytes(options.prefix, "options.prefix")  # before `check`, which looks for bad words in it
+        self._limits.check_stop(options.stop)
+        check(options)
+
+    def _decoding(
+        self,
+        source: tuple[int, ...],
+        prompt: tuple[int, ...],
+        text: str,
+        options: DecodingOptions,
+        *,
+        is_streamed: bool,
+    ) -> Request:
         max_tokens = self._max_tokens(options, source, prompt)
         prefix = self._prefix(options, max_tokens)
         check_response_size(self._model, options, max_tokens, len(source))

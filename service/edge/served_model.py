@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from export.manifest import Encoding, Manifest, Quantization, SchemeMeasurement, Shortlist, Variant
@@ -18,6 +19,9 @@ from service.edge.alignment import Span, target_spans
 from service.execution_choice import ExecutionChoice
 from service.options import MAX_WIDTH
 from service.request import Caller, Cancel, EventSink, Request
+from service.wire.messages import State
+
+VERSION_DIGITS = 12  # of a bundle's digest, as the name of a version that has no other
 
 
 class Pool(Protocol):
@@ -41,10 +45,38 @@ class Pool(Protocol):
         """Why only a restart of the server could help; []: nothing. From any thread."""
 
 
+class Users:
+    """Counts the calls that use a model, which must not be closed before the last one has left. Event-loop thread
+    only."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._left = asyncio.Event()
+
+    def enter(self) -> None:
+        """One more call uses the model."""
+        self.count += 1
+
+    def leave(self) -> None:
+        """A call has ended."""
+        self.count -= 1
+        if not self.count:
+            self._left.set()
+
+    async def all_left(self) -> None:
+        """Returns when no call uses the model."""
+        while self.count:
+            self._left.clear()
+            await self._left.wait()
+
+
 @dataclass(kw_only=True)
 class ServedModel:
-    """One model with everything that its requests need. Only `choice` and `engines` ever change: they follow processes
-    that were started again elsewhere."""
+    """One version of a model with everything that its requests need.
+
+    Only `choice` and `engines` change while it is served: they follow processes that were started again elsewhere.
+    version, path: set by who opens it, before it is served. users: of its engines.
+    """
 
     name: str
     manifest: Manifest
@@ -58,6 +90,19 @@ class ServedModel:
     is_batch_invariant: bool = True  # on this machine
     processes: int = 1  # that its engines run in
     engines: int = 1  # of all processes
+    version: str = ""
+    path: Path = Path()
+    users: Users = field(default_factory=Users)
+    on_closed: Callable[[], object] = lambda: None
+    states: Callable[[], Sequence[State]] = tuple  # of every engine that runs, as last reported
+
+    def __post_init__(self) -> None:
+        self.version = self.version or self.bundle_sha256[:VERSION_DIGITS]
+
+    async def aclose(self) -> None:
+        """Ends its engines. Returns when nothing is left of them."""
+        await self.pool.aclose()
+        self.on_closed()
 
     @property
     def quantization(self) -> Quantization | None:

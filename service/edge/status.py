@@ -24,20 +24,30 @@ from service.errors import (
     MemoryLimit,
     MessagesMissing,
     ModelNotFound,
+    NoRoomForVersion,
     Overloaded,
+    PermissionDenied,
     RequestError,
     Retryable,
     ShuttingDown,
     TenantLimit,
+    Unauthenticated,
     Unsatisfiable,
     Unsupported,
+    VersionConflict,
+    VersionRefused,
 )
 
 STATUS: dict[type[RequestError], grpc.StatusCode] = {
+    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
     InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
     ModelNotFound: grpc.StatusCode.NOT_FOUND,
     Unsupported: grpc.StatusCode.FAILED_PRECONDITION,
     Unsatisfiable: grpc.StatusCode.FAILED_PRECONDITION,
+    VersionRefused: grpc.StatusCode.FAILED_PRECONDITION,
+    VersionConflict: grpc.StatusCode.ABORTED,
+    NoRoomForVersion: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     TenantLimit: grpc.StatusCode.RESOURCE_EXHAUSTED,
     MessagesMissing: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -74,8 +84,8 @@ def error_details(error: RequestError) -> Iterator[Message]:
             yield error_details_pb2.ResourceInfo(
                 resource_type="glossa.v1.Model", resource_name=error.name, description=str(error)
             )
-        case Unsupported() | Unsatisfiable():
-            subject = "model" if isinstance(error, Unsupported) else "options"
+        case Unsupported() | Unsatisfiable() | VersionRefused():
+            subject = {Unsupported: "model", Unsatisfiable: "options"}.get(type(error), "version")
             violation = {"type": error.reason, "subject": subject, "description": str(error)}
             yield error_details_pb2.PreconditionFailure(violations=[violation])
         case Overloaded():
@@ -90,6 +100,9 @@ def error_details(error: RequestError) -> Iterator[Message]:
             yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=error.retry_after_s))
             violation = {"subject": "memory", "description": f"at most {error.limit} bytes of concurrent requests"}
             yield error_details_pb2.QuotaFailure(violations=[violation])
+        case NoRoomForVersion():
+            description = f"{error.predicted} bytes predicted, {error.limit} bytes allowed"
+            yield error_details_pb2.QuotaFailure(violations=[{"subject": "memory", "description": description}])
         case EngineUnavailable() | DeadlineTooSoon() | Backlogged() | MessagesMissing():
             yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=error.retry_after_s))
         case ShuttingDown():

@@ -1,16 +1,19 @@
 """Whose a call is: the only place where identity is decided (`Tenants`).
 
-A call names its tenant and its priority in its metadata, which proves nothing: where clients are not trusted, a proxy
-has to set both. Weights and rights come from the settings.
+With tokens, a call is its token's tenant's. Without, a call names its tenant itself, which proves nothing: where
+clients are not trusted, a proxy has to set it. Priorities are named by calls in both cases; weights and rights come
+from the settings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from service.config import TENANT_NAME, ServerSettings
-from service.errors import InvalidRequest
+from service.config import ServerSettings
+from service.edge.tokens import ADMIN, ANY_TENANT, Tokens
+from service.errors import InvalidRequest, PermissionDenied
 from service.request import Caller, Priority
+from service.setting_types import TENANT_NAME
 
 TENANT, PRIORITY = "x-glossa-tenant", "x-glossa-priority"
 ANONYMOUS = ""
@@ -19,15 +22,17 @@ PRIORITIES = {priority.name.lower(): priority for priority in Priority}
 
 
 class Tenants:
-    """The tenants of one server, by its settings."""
+    """The tenants of one server, by its settings. tokens: without one no call is anybody's; None: calls need none."""
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, tokens: Tokens | None = None) -> None:
+        self._tokens = tokens
         self._weights = settings.tenant_weights
         self._shares_unknown = settings.unknown_tenants == "shared"
         self._highest = PRIORITIES[settings.unknown_tenant_priority]  # of tenants without a weight of their own
 
     def caller(self, metadata: Iterable[tuple[str, str | bytes]]) -> Caller:
-        """Whose a call with this metadata is. Raises InvalidRequest."""
+        """Whose a call with this metadata is. Raises InvalidRequest, Unauthenticated and PermissionDenied."""
+        metadata = tuple(metadata)
         tenant, priority = ANONYMOUS, None
         for key, value in metadata:
             if key == TENANT:
@@ -36,6 +41,8 @@ class Tenants:
                 tenant = _checked(value)
             elif key == PRIORITY:
                 priority = str(value)
+        if self._tokens is not None:
+            tenant = self._proven(self._tokens, metadata, tenant)
         highest = Priority.HIGH if tenant in self._weights else self._highest
         wanted = max(Priority.NORMAL, highest)
         if priority is not None:
@@ -48,6 +55,23 @@ class Tenants:
         if tenant not in self._weights and self._shares_unknown:
             tenant = ANONYMOUS
         return Caller(tenant, self._weights.get(tenant, 1.0), wanted)
+
+    def check_admin(self, metadata: Iterable[tuple[str, str | bytes]]) -> None:
+        """Raises Unauthenticated, and PermissionDenied for a token without the right to administer the server."""
+        if self._tokens is None:
+            raise PermissionDenied("this server has no tokens, so that nobody may administer it here")
+        if ADMIN not in self._tokens.holder(metadata).rights:
+            raise PermissionDenied(f"the token has not the right {ADMIN}; ask the operator of this server for one")
+
+    @staticmethod
+    def _proven(tokens: Tokens, metadata: tuple[tuple[str, str | bytes], ...], named: str) -> str:
+        """The tenant of a call's token, or the one that it names if its holder may name any."""
+        holder = tokens.holder(metadata)
+        if not named or named == holder.tenant:
+            return holder.tenant
+        if ANY_TENANT not in holder.rights:
+            raise PermissionDenied(f"{TENANT}: must be {holder.tenant}, as the token is, or be left out, got {named}")
+        return named
 
 
 def _checked(value: str | bytes) -> str:

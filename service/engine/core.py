@@ -32,11 +32,15 @@ EventBatch = tuple[list[tuple[int, Event]], int]
 
 
 class Snapshot(NamedTuple):
-    """The state of an engine after a turn. rows: live requests. kv_ratio: reserved share of the cache memory."""
+    """The state of an engine after a turn. rows: live requests; hypotheses: theirs, each with a row of the caches.
+    kv_ratio: reserved share of the cache memory, as are kv_reserved_bytes of kv_limit_bytes."""
 
     rows: int = 0
     queued: int = 0
     kv_ratio: float = 0.0
+    hypotheses: int = 0
+    kv_reserved_bytes: int = 0
+    kv_limit_bytes: int = 0
 
 
 class EngineCore:
@@ -204,5 +208,5 @@ class EngineCore:
         scheduler = self.scheduler
         queued = len(scheduler.waiting)
         running = len(self._responses) - queued
-        kv_ratio = scheduler.capacity.reserved_bytes / scheduler.config.kv_cache_bytes
-        self.snapshot = Snapshot(running, queued, kv_ratio)
+        reserved, limit = scheduler.capacity.reserved_bytes, scheduler.config.kv_cache_bytes
+        self.snapshot = Snapshot(running, queued, reserved / limit, len(scheduler.rows), reserved, limit)

@@ -212,4 +212,9 @@ class EngineProcess:
 
 
 def _state(engine: Engine) -> State:
-    return State(*engine.snapshot, engine.heartbeat_s, engine.is_healthy, engine.has_lost_device)
+    return State(
+        heartbeat_s=engine.heartbeat_s,
+        is_healthy=engine.is_healthy,
+        has_lost_device=engine.has_lost_device,
+        **engine.snapshot._asdict(),
+    )

@@ -79,6 +79,9 @@ class State(msgspec.Struct, array_like=True):
     heartbeat_s: float
     is_healthy: bool
     has_lost_device: bool
+    hypotheses: int = 0
+    kv_reserved_bytes: int = 0
+    kv_limit_bytes: int = 0
 
 
 MeasurementName = Literal[

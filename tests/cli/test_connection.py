@@ -45,6 +45,14 @@ def test_flags_become_settings_of_the_client(flags, expected):
     assert Connection(**flags).settings == expected
 
 
+@pytest.mark.parametrize(
+    "connection", [Connection(client_cert=Path("one.pem")), Connection(client_key=Path("one.pem"))]
+)
+def test_half_of_a_client_certificate_is_rejected(connection):
+    with pytest.raises(UsageError, match="--client-cert and --client-key: must be given together"):
+        _ = connection.settings
+
+
 @pytest.mark.parametrize("pair", ["name", "=value"])
 def test_metadata_without_a_name_and_a_separator_is_rejected(pair):
     with pytest.raises(UsageError, match=f"--metadata: must be NAME=VALUE, got {re.escape(repr(pair))}"):

@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 from service import errors
-from service.edge.metrics import END_REASONS, REJECT_REASONS
+from service.edge.metrics import END_REASONS, LOAD_OUTCOMES, REJECT_REASONS
 
 
 def subclasses(kind):
@@ -36,4 +36,4 @@ def test_errors_keep_their_fields_on_the_way_to_another_process(error):
 
 @pytest.mark.parametrize("kind", ALL)
 def test_every_error_is_a_metric_reason(kind):
-    assert kind.reason.lower() in END_REASONS + REJECT_REASONS
+    assert kind.reason.lower() in END_REASONS + REJECT_REASONS + LOAD_OUTCOMES

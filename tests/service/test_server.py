@@ -232,7 +232,7 @@ async def test_no_call_ends_as_cancelled_when_the_server_stops():
 
 @pytest.mark.parametrize("limit", [None, 1 << 40, 1 << 28])
 async def test_the_predicted_memory_is_told_and_a_limit_below_it_is_a_warning(caplog, monkeypatch, limit):
-    monkeypatch.setattr("service.server.memory_limit", lambda: limit)
+    monkeypatch.setattr("service.edge.memory_plan.memory_limit", lambda: limit)
     caplog.set_level("INFO", "glossa")
     async with running(max_requests=100) as edge:
         (told,) = [record.fields for record in caplog.records if record.getMessage() == "memory_predicted"]
@@ -262,8 +262,8 @@ async def test_a_model_that_is_not_batch_invariant_is_logged(caplog, monkeypatch
     async with running():
         records = [record for record in caplog.records if record.getMessage() == "not_batch_invariant"]
     assert [(record.levelname, record.fields) for record in records] == [
-        ("WARNING", {"model": "en-de"}),
         ("WARNING", {"model": "en"}),
+        ("WARNING", {"model": "en-de"}),
     ]
 
 
@@ -398,7 +398,7 @@ async def test_memory_is_predicted_again_when_a_model_has_left_its_device(caplog
         return [record.fields for record in caplog.records if record.getMessage() == "memory_predicted"]
 
     async with running() as edge:
-        model = edge.server._models[0]
+        model = edge.server._catalog.defaults[0]
         half = Variant(precision="fp16", graphs={}, states=())
         model.manifest = dataclasses.replace(model.manifest, variants=(*model.manifest.variants, half))
         on_cpu, before = model.choice, predictions()
@@ -410,3 +410,21 @@ async def test_memory_is_predicted_again_when_a_model_has_left_its_device(caplog
         on_device, after = predictions()[len(before) :]
         assert after["peak_bytes"] == before[-1]["peak_bytes"]
         assert on_device["engine_process_bytes"][model.name] != after["engine_process_bytes"][model.name]
+
+
+async def test_readiness_draining_and_answers_are_metrics():
+    async with running(tenant_weights="acme=2") as edge:
+        assert samples(edge.server.exposition()[0].decode(), "glossa_ready") == [1.0]
+        async with grpc.aio.insecure_channel(edge.address) as channel:
+            trace = (("traceparent", f"00-{'ab' * 16}-{'cd' * 8}-01"), ("x-glossa-tenant", "acme"))
+            await method(channel, "Translate")(text="a black cat", metadata=trace)
+        body, kind = edge.server.exposition("application/openmetrics-text")
+        text = body.decode()
+        assert kind.startswith("application/openmetrics-text")
+        assert f'# {{trace_id="{"ab" * 16}"}}' in text
+        assert 'glossa_tenant_tokens_total{kind="generated",tenant="acme"} 5.0' in text
+        assert 'glossa_request_seconds_count{model="en-de"} 1.0' in text
+        edge.pool.problem = "hangs"
+        assert samples(edge.server.exposition()[0].decode(), "glossa_ready") == [0.0]
+        edge.server.state = "draining"
+        assert samples(edge.server.exposition()[0].decode(), "glossa_draining") == [1.0]

@@ -57,4 +57,4 @@ def test_the_client_is_typed(python, tmp_path):
         "for p in pathlib.Path(d.__file__).parent.iterdir() if p.suffix in ('.typed', '.pyi')))"
     )
     done = run_alone(python, "-c", program, directory=tmp_path)
-    assert done.stdout.strip() == "['glossa_pb2.pyi', 'py.typed', 'py.typed']"
+    assert done.stdout.strip() == "['admin_pb2.pyi', 'glossa_pb2.pyi', 'py.typed', 'py.typed']"

@@ -22,7 +22,8 @@ from bench.lean_client import (
 )
 from glossa.v1 import glossa_pb2 as pb
 from service.answer_pace import MARGIN
-from service.edge.calls import Call, Calls
+from service.edge.call import Call
+from service.edge.calls import Calls
 from service.edge.metrics import Metrics
 from service.edge.request_memory import Reservation, message_bytes
 from service.edge.servicer import RPCS
@@ -40,6 +41,7 @@ async def test_trailing_metadata_has_the_request_id_and_the_timings(edge, channe
     assert edge.pool.requests[0].request_id == "mine-1"
     trailers = dict(await call.trailing_metadata())
     assert trailers.pop("x-request-id") == "mine-1"
+    assert trailers.pop("x-glossa-bundle-sha256") == "cd" * 32
     assert {k: float(v) for k, v in trailers.items()} == pytest.approx(
         {"x-glossa-queue-ms": 1.0, "x-glossa-prefill-ms": 2.0, "x-glossa-decode-ms": 7.0}
     )
@@ -120,7 +122,7 @@ async def test_the_refusals_of_a_second_are_one_line(edge, channel, caplog):
         {"method": "glossa.v1.TranslationService/Translate", "reason": "DEADLINE_TOO_SOON", "count": 5}
     ]
     exposition = edge.server.exposition()[0].decode()
-    assert 'glossa_requests_rejected_total{reason="deadline_too_soon"} 5.0' in exposition
+    assert 'glossa_requests_rejected_total{model="",reason="deadline_too_soon"} 5.0' in exposition
 
 
 @pytest.mark.parametrize("path", ["TranslationService/Translate", "TranslationService/StreamTranslate"])
@@ -286,7 +288,7 @@ async def unending():
 @pytest.mark.parametrize("name", ["Translate", "StreamTranslate"])
 async def test_a_shutdown_rejects_what_no_engine_has_accepted(edge, channel, name):
     def rejected(times):
-        rejections = f'glossa_requests_rejected_total{{reason="shutting_down"}} {times:.1f}'
+        rejections = f'glossa_requests_rejected_total{{model="en-de",reason="shutting_down"}} {times:.1f}'
         return rejections in edge.server.exposition()[0].decode()
 
     edge.pool.answer = (ShuttingDown(),)

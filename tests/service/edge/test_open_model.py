@@ -7,7 +7,7 @@ import pytest
 
 from service.config import ServerSettings
 from service.edge.metrics import Metrics
-from service.edge.open_model import ModelOpener
+from service.edge.open_model import MAX_MORE_VERSIONS, ModelOpener
 from service.errors import StartupError
 from service.request import Finished
 from tests.e2e.process import engine_pids
@@ -17,7 +17,8 @@ from tests.tiny import TEXTS
 
 
 def opener(path, **settings):
-    return ModelOpener(ServerSettings(models={"en": path}, device="cpu", engines=2, **settings), Metrics())
+    models = {"en": path, "more": path}
+    return ModelOpener(ServerSettings(models=models, device="cpu", engines=2, **settings), Metrics())
 
 
 async def test_a_directory_without_a_bundle_is_refused_by_the_edge_in_the_models_name(tmp_path):
@@ -29,6 +30,29 @@ async def test_processes_that_are_not_ready_in_time_do_not_stay(tiny_generation_
     with pytest.raises(StartupError, match=r"^model en: its engine process was not ready within 0\.01 s; fix: raise "):
         await opener(tiny_generation_bundle, process_start_timeout_s=0.01).open("en", tiny_generation_bundle)
     assert engine_pids(os.getpid()) == []
+
+
+async def test_versions_have_processes_of_their_own_names_and_leave_nothing(tiny_generation_bundle, tmp_path):
+    opening = opener(tiny_generation_bundle, admin_socket=tmp_path / "admin", engines_per_process=1)
+    names = []
+    for _ in range(2):
+        first, second = [await opening.open("en", tiny_generation_bundle) for _ in range(2)]
+        names.append((set(first.pool.processes), set(second.pool.processes)))
+        await first.aclose()
+        await second.aclose()
+    assert names == [({"en-0", "en-1"}, {"en-2", "en-3"})] * 2
+    assert engine_pids(os.getpid()) == []
+
+
+async def test_there_is_a_limit_of_open_versions(tiny_generation_bundle, tmp_path):
+    opening = opener(tiny_generation_bundle, admin_socket=tmp_path / "admin")
+    taken = [opening._free.pop() for _ in range(2 + MAX_MORE_VERSIONS)]
+    with pytest.raises(StartupError, match="16 more versions are open; fix: stop one of them first"):
+        await opening.open("en", tiny_generation_bundle)
+    opening._free = taken[:1]
+    for _ in range(3):  # what could not be opened takes no place
+        with pytest.raises(StartupError, match="is not a bundle"):
+            await opening.open("en", tmp_path)
 
 
 async def test_a_start_that_is_given_up_leaves_no_process(tiny_generation_bundle):

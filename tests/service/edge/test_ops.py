@@ -19,8 +19,8 @@ class Probes:
     def not_ready(self):
         return self.reasons
 
-    def exposition(self):
-        return b"glossa_up 1\n", "text/plain; version=0.0.4; charset=utf-8"
+    def exposition(self, accept):
+        return b"glossa_up 1\n", accept or "text/plain; version=0.0.4; charset=utf-8"
 
     def version(self):
         return {"version": "1.2.3"}

@@ -27,8 +27,8 @@ async def test_refusals_are_logged_and_counted_with_their_report(caplog):
     for _ in range(2):  # a second report adds nothing
         refusals.report()
     assert (started(one), started(other)) == (3, 1)
-    assert value(metrics, "glossa_requests_rejected_total", reason="queue_full") == 3
-    assert value(metrics, "glossa_requests_rejected_total", reason="deadline_too_soon") == 1
+    assert value(metrics, "glossa_requests_rejected_total", model="", reason="queue_full") == 3
+    assert value(metrics, "glossa_requests_rejected_total", model="", reason="deadline_too_soon") == 1
     assert value(metrics, "glossa_requests_in_flight") == 0
     labels = {f"grpc_{name}": text for name, text in one._asdict().items()}
     assert value(metrics, "grpc_server_handled_total", grpc_code="ResourceExhausted", **labels) == 3

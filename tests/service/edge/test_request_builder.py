@@ -5,10 +5,22 @@ from typing import Any
 import pytest
 
 from export.manifest import AttentionMaps, Shortlist
+from model.tokenizer import Tokenizer
 from service.attention_request import AttentionChoice
 from service.edge.request_builder import RequestBuilder
 from service.errors import InvalidRequest, Unsupported
-from tests.edge import CALL, GENERATION, LIMITS, TRANSLATION, decoding_request, manifest, scoring_request
+from service.options import DecodingOptions
+from tests.edge import (
+    CALL,
+    GENERATION,
+    LIMITS,
+    TRANSLATION,
+    FakePool,
+    decoding_request,
+    manifest,
+    scoring_request,
+    served,
+)
 
 SEEN = tuple(AttentionMaps(kind=kind, layers=2, heads=4) for kind in ("encoder", "decoder", "cross"))
 SEEING = dataclasses.replace(TRANSLATION, manifest=manifest(attention_maps=SEEN))
@@ -172,3 +184,46 @@ def test_attention_needs_a_bundle_with_attention():
 def test_contradicting_attention_fields_are_rejected(fields, message):
     with pytest.raises(InvalidRequest, match=message):
         attention_request(SEEING, "a black cat", **fields)
+
+
+def continuation(model, prompt, **options):
+    return RequestBuilder(model, LIMITS, *CALL).continuation(prompt, DecodingOptions(**options))
+
+
+def test_a_prompt_of_tokens_is_continued_as_its_text_is():
+    text = decoding_request(GENERATION, "a cat", max_tokens=3, stop=("x",))
+    assert continuation(GENERATION, text.prompt, max_tokens=3, stop=("x",)) == text
+
+
+def closed_vocabulary():
+    model = served("en", FakePool(), "generation")
+    model.tokenizer = Tokenizer.train(["a cat"], kind="words", vocab_size=64)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "prompt", "field", "problem"),
+    [
+        (GENERATION, (), "prompt", "must be 1..16 tokens, got 0"),
+        (GENERATION, (5,) * 17, "prompt", "must be 1..16 tokens, got 17"),
+        (GENERATION, (1, -1), "prompt[1]", "must be a token 0.."),
+        (GENERATION, (1, 999), "prompt[1]", "must be a token 0.."),
+        (closed_vocabulary(), (1, 4, 3), "prompt[2]", "must not be the unknown token 3"),
+    ],
+)
+def test_a_prompt_of_tokens_that_cannot_be_continued_is_rejected(model, prompt, field, problem):
+    with pytest.raises(InvalidRequest) as caught:
+        continuation(model, prompt)
+    assert caught.value.field == field
+    assert problem in caught.value.problem
+
+
+def test_the_options_of_a_continuation_are_checked():
+    for options, field in (
+        ({"top_p": 2.0}, "top_p"),
+        ({"stop": ("x" * 9,)}, "stop[0]"),
+        ({"max_tokens": 99}, "max_tokens"),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            continuation(GENERATION, (1, 5), **options)
+        assert caught.value.field == f"options.{field}"

@@ -11,10 +11,11 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from export.manifest import FORMAT_VERSION, AlignmentSpec
 from glossa.v1 import glossa_pb2 as pb
-from service.edge.calls import Call
+from service.edge.call import Call
+from service.edge.model_calls import convert_off_loop, submitted
 from service.edge.preparation import Preparation
 from service.edge.request_memory import Reservation
-from service.edge.servicer import RPCS, _submitted, convert_off_loop
+from service.edge.servicer import RPCS
 from service.errors import Unsatisfiable
 from service.options import DecodingOptions
 from service.request import Caller, Finished, FinishReason, Request, TextDelta
@@ -334,7 +335,7 @@ async def test_an_answer_that_was_not_read_is_known_to_its_call(edge):
     model, now_s = served("en-de", edge.pool), asyncio.get_running_loop().time()
     memory = Reservation(edge.server.calls.memory, Caller())
     call = Call(RPCS[0], "r", "", now_s, now_s + 60.0, Caller(), "", memory)
-    async with _submitted(model, decoding_request(model, "the small red house"), call):
+    async with submitted(model, decoding_request(model, "the small red house"), call):
         edge.pool.send(edge.pool.sinks[0], ANSWER)
     assert call.finished is ANSWER[-1]
     assert edge.pool.cancelled, "as if it had not come"

@@ -6,10 +6,15 @@ from service import errors
 from service.edge.status import STATUS, abort, error_details, status_code
 
 EXAMPLES = {
+    errors.Unauthenticated: errors.Unauthenticated("the call has no token"),
+    errors.PermissionDenied: errors.PermissionDenied("not yours"),
     errors.InvalidRequest: errors.InvalidRequest("text", "must not be empty"),
     errors.ModelNotFound: errors.ModelNotFound("de-en", ["en-de"]),
     errors.Unsupported: errors.Unsupported("cannot"),
     errors.Unsatisfiable: errors.Unsatisfiable("no way on"),
+    errors.VersionRefused: errors.VersionRefused("no bundle"),
+    errors.VersionConflict: errors.VersionConflict("busy"),
+    errors.NoRoomForVersion: errors.NoRoomForVersion("full", predicted=3, limit=2),
     errors.Overloaded: errors.Overloaded("full", retry_after_s=1.5, limit=3),
     errors.MemoryLimit: errors.MemoryLimit("full", retry_after_s=0.5, limit=1 << 24),
     errors.TenantLimit: errors.TenantLimit("acme", retry_after_s=0.5, limit=64),
@@ -56,6 +61,8 @@ def test_every_error_carries_an_error_info_first(kind):
         (errors.ModelNotFound, error_details_pb2.ResourceInfo),
         (errors.Unsupported, error_details_pb2.PreconditionFailure),
         (errors.Unsatisfiable, error_details_pb2.PreconditionFailure),
+        (errors.VersionRefused, error_details_pb2.PreconditionFailure),
+        (errors.NoRoomForVersion, error_details_pb2.QuotaFailure),
         (errors.Overloaded, error_details_pb2.QuotaFailure),
         (errors.Overloaded, error_details_pb2.RetryInfo),
         (errors.TenantLimit, error_details_pb2.QuotaFailure),

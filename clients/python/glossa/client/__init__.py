@@ -1,7 +1,18 @@
 """A client of Glossa: `Client` for blocking calls, `AsyncClient` for asyncio. Needs only gRPC and the stubs."""
 
+from glossa.client.channel import tls_credentials
 from glossa.client.client import AsyncClient, Client
 from glossa.client.errors import ClientError
 from glossa.client.requests import AttendOptions, CallOptions, Options, ScoreOptions, closest
 
-__all__ = ["AsyncClient", "AttendOptions", "CallOptions", "Client", "ClientError", "Options", "ScoreOptions", "closest"]
+__all__ = [
+    "AsyncClient",
+    "AttendOptions",
+    "CallOptions",
+    "Client",
+    "ClientError",
+    "Options",
+    "ScoreOptions",
+    "closest",
+    "tls_credentials",
+]

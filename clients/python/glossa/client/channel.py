@@ -44,7 +44,18 @@ OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)  # or channels to one add
 
 Tls = bool | str | Path | grpc.ChannelCredentials
 """False: plaintext. True: TLS with the certificate authorities that gRPC trusts. A path: a PEM file of the authorities
-to trust instead. Credentials: for everything else, such as a client certificate."""
+to trust instead. Credentials: for everything else, such as those of `tls_credentials`."""
+
+
+def tls_credentials(
+    *, authority: str | Path | None = None, certificate: str | Path, key: str | Path
+) -> grpc.ChannelCredentials:
+    """TLS with a certificate of the client, for a server that asks for one.
+
+    All are PEM files. authority: those to trust; None: those that gRPC trusts. Raises OSError.
+    """
+    root = None if authority is None else Path(authority).read_bytes()
+    return grpc.ssl_channel_credentials(root, Path(key).read_bytes(), Path(certificate).read_bytes())
 
 
 def authenticate(

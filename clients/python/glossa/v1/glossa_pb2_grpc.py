@@ -532,7 +532,7 @@ class ModelServiceServicer(object):
     """
 
     def ListModels(self, request, context):
-        """Lists all models, sorted by name.
+        """Lists all versions of all models, sorted by name, and of each name the default one first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 import pytest
@@ -11,8 +12,8 @@ from glossa.client import AsyncClient, Client, ClientError
 from glossa.client.channel import is_loopback
 from glossa.v1 import glossa_pb2 as pb
 from glossa.v1 import glossa_pb2_grpc as stubs
+from tests.certificates import issue, save
 from tests.cli.command import run
-from tests.clients.python.certificates import make_certificates
 
 
 class Recorder(stubs.TranslationServiceServicer):
@@ -30,9 +31,19 @@ class Recorder(stubs.TranslationServiceServicer):
         yield pb.StreamTranslateResponse(text=request.text.upper(), final=pb.Completion())
 
 
+class Certificates(NamedTuple):
+    """Paths of PEM files."""
+
+    authority: str
+    key: str
+    certificate: str
+
+
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory):
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
+    folder, authority = tmp_path_factory.mktemp("certificates"), issue("authority")
+    paths = save(folder, issue(by=authority), client_ca=authority.pem)
+    return Certificates(*(str(paths[f"tls_{name}"]) for name in ("client_ca", "key", "certificate")))
 
 
 @contextlib.asynccontextmanager

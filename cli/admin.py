@@ -1,0 +1,171 @@
+"""`glossa admin`: exchange the models of a running server."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.connection import Connection, with_connection
+from cli.flags import SourceLanguage, TargetLanguage
+from cli.terminal import AsJson, UsageError, print_json, report_errors
+
+if TYPE_CHECKING:
+    from glossa.client.admin import AdminClient, Version
+
+admin = typer.Typer(no_args_is_help=True, help="Exchange the models of a running server.")
+
+Address = Annotated[
+    str,
+    typer.Option(
+        help="unix:PATH of the server's --admin-socket, or HOST:PORT of its --admin-port", envvar="GLOSSA_ADMIN_ADDRESS"
+    ),
+]
+Model = Annotated[str, typer.Argument(help="name of a model of the server")]
+VersionName = Annotated[str, typer.Argument(help="name of a version; `glossa admin versions` lists them")]
+KeepPrevious = Annotated[
+    bool, typer.Option("--keep-previous", help="the default before it goes on serving those who name it")
+]
+
+
+@contextlib.contextmanager
+def _client(address: str, connection: Connection) -> Iterator[AdminClient]:
+    from glossa.client import ClientError
+    from glossa.client.admin import AdminClient
+
+    with report_errors(ValueError):
+        if not address:
+            raise UsageError(
+                "--address: not set; give unix:PATH of the server's --admin-socket, or HOST:PORT of its --admin-port"
+            )
+        try:
+            with AdminClient(address, **connection.settings) as client:
+                yield client
+        except ClientError as error:
+            if error.code != "UNAVAILABLE" or error.reason:
+                raise UsageError(str(error)) from error
+            raise UsageError(
+                f"no admin service at {address}: start the server with --admin-socket or --admin-port ({error})"
+            ) from error
+
+
+@with_connection("connection", without="address")
+def load(
+    model: Model,
+    bundle: Annotated[
+        Path | None, typer.Argument(help="directory, on the server; without one: that of the default version")
+    ] = None,
+    version: Annotated[str, typer.Option(help="name of the new version [default: digits of its digest]")] = "",
+    keep_default: Annotated[
+        bool, typer.Option("--keep-default", help="the default stays; requests name the version as MODEL@VERSION")
+    ] = False,
+    keep_previous: KeepPrevious = False,
+    evaluate: Annotated[
+        Path | None, typer.Option(help="TSV of texts and references; refuse a version whose answers are worse")
+    ] = None,
+    max_loss: Annotated[float, typer.Option(help="with --evaluate: points of chrF that it may lose")] = 1.0,
+    source_language: SourceLanguage = "",
+    target_language: TargetLanguage = "",
+    address: Address = "",
+    as_json: AsJson = False,
+    *,
+    connection: Connection,
+) -> None:
+    """Open a bundle as a version of a model. If it is good, requests go to it from then on, and none is lost."""
+    with _client(address, connection) as client:
+        test_set = None if evaluate is None else read_test_set(evaluate)
+        loaded = client.load(
+            model,
+            "" if bundle is None else bundle.absolute(),
+            version=version,
+            keep_default=keep_default,
+            keep_previous=keep_previous,
+            test_set=test_set,
+            max_loss=max_loss,
+            source_language=source_language,
+            target_language=target_language,
+        )
+    if as_json:
+        return print_json(loaded)
+    show_versions([loaded.version], as_json)
+    if loaded.chrf is not None:
+        typer.echo(f"chrF {loaded.chrf:.2f}, of the default before it {loaded.default_chrf:.2f}")
+
+
+@with_connection("connection", without="address")
+def unload(
+    model: Model, version: VersionName, address: Address = "", as_json: AsJson = False, *, connection: Connection
+) -> None:
+    """End a version that is not the default, when its last request has ended."""
+    with _client(address, connection) as client:
+        show_versions([client.unload(model, version)], as_json)
+
+
+@with_connection("connection", without="address")
+def versions(
+    model: Annotated[str, typer.Argument(help="name of a model; without one: all models")] = "",
+    address: Address = "",
+    as_json: AsJson = False,
+    *,
+    connection: Connection,
+) -> None:
+    """List the versions of all models, and what they do."""
+    with _client(address, connection) as client:
+        show_versions(client.versions(model), as_json)
+
+
+@with_connection("connection", without="address")
+def default(
+    model: Model, version: VersionName, address: Address = "", as_json: AsJson = False, *, connection: Connection
+) -> None:
+    """Make a version that is served the one of requests that name none."""
+    with _client(address, connection) as client:
+        show_versions([client.set_default(model, version)], as_json)
+
+
+@with_connection("connection", without="address")
+def rollback(
+    model: Model,
+    keep_previous: KeepPrevious = False,
+    address: Address = "",
+    as_json: AsJson = False,
+    *,
+    connection: Connection,
+) -> None:
+    """Make the default before the present one the default again."""
+    with _client(address, connection) as client:
+        show_versions([client.roll_back(model, keep_previous=keep_previous)], as_json)
+
+
+def read_test_set(path: Path) -> list[tuple[str, str]]:
+    """The texts and references of a TSV. Raises UsageError."""
+    pairs = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        text, separator, reference = line.partition("\t")
+        if not (separator and reference.strip()):
+            raise UsageError(f"{path}: line {number} is not a text, a tab and a reference")
+        pairs.append((text, reference))
+    return pairs
+
+
+def show_versions(found: list[Version], as_json: bool) -> None:
+    """Print one line for each version, or an array."""
+    if as_json:
+        return print_json([dataclasses.asdict(each) for each in found])
+    rows: list[tuple[Any, ...]] = [("VERSION", "STATE", "CALLS", "BUNDLE", "PATH")]
+    for each in found:
+        name = f"{each.model}@{each.version}"
+        state = f"{each.state}, default" if each.is_default else each.state
+        rows.append((name, state, each.calls, each.bundle_sha256[:12], each.path))
+    widths = [max(len(str(row[column])) for row in rows) for column in range(4)]
+    for row in rows:
+        cells = [f"{cell!s:{width}}" for cell, width in zip(row, widths, strict=False)]
+        typer.echo("  ".join([*cells, str(row[4])]).rstrip())
+
+
+for _verb in (load, unload, versions, default, rollback):
+    admin.command()(_verb)

@@ -1,0 +1,127 @@
+"""One RPC in progress (`Call`), and what is told of it when it ends: its log line, its metrics (`report`)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import grpc
+
+from service.edge import logs
+from service.edge.metrics import Metrics, Rpc
+from service.edge.request_memory import Reservation
+from service.edge.served_model import ServedModel
+from service.edge.status import status_code
+from service.errors import ENDS, REJECTIONS, MessagesMissing, RequestError
+from service.request import Caller, Finished
+
+REQUEST_ID = "x-request-id"
+BUNDLE = "x-glossa-bundle-sha256"
+
+
+class Call:
+    """One RPC in progress: its id, its deadline, and the fields of its log line."""
+
+    def __init__(
+        self,
+        rpc: Rpc,
+        request_id: str,
+        trace_id: str,
+        started_s: float,
+        deadline_s: float,
+        caller: Caller,
+        peer: str,
+        memory: Reservation,
+    ) -> None:
+        self.rpc, self.request_id, self.started_s, self.deadline_s = rpc, request_id, started_s, deadline_s
+        self.client_deadline_s = math.inf  # `deadline_s` is that of the server if that comes first
+        self.peer = peer  # its connection, as gRPC names it
+        self.trace_id = trace_id  # of the client's distributed trace, or empty
+        self.caller, self.memory = caller, memory
+        self.messages = 0  # sent
+        self.task: asyncio.Task[Any] | None = None
+        self.ended_by: RequestError | None = None  # by the server, before its answer was complete
+        self.is_between_requests = False  # a stream of requests waits for the next one
+        self._used: ServedModel | None = None
+        self.begin_request()
+
+    def begin_request(self) -> None:
+        """Forgets the request before and leaves its model: a stream of requests has one after the other."""
+        self.leave()
+        self.model, self._used = "", None
+        self.is_accepted = False  # by the pool: errors of ENDS are counted with its engines
+        self.finished: Finished | None = None
+        self.error: RequestError | None = None  # that was answered by a message of the stream
+        self.texts: dict[str, str] = {}  # for the log; empty unless the operator enables log_text
+
+    def use(self, model: ServedModel) -> None:
+        """The request is for this version of a model, which stays open until `leave`."""
+        assert self._used is None, self.model
+        self.model, self._used = model.name, model
+        model.users.enter()
+
+    def leave(self) -> None:
+        """The call needs its model no longer."""
+        if self._used is not None:
+            self._used.users.leave()
+
+    @property
+    def trailers(self) -> tuple[tuple[str, str], ...]:
+        """Trailing metadata: the request id, the bundle that answered and the server's timings."""
+        parts: dict[str, float] = {}
+        if self.finished is not None:
+            timings = self.finished.timings
+            decode_s = max(0.0, timings.total_s - timings.queue_s - timings.prefill_s)
+            parts = {"queue": timings.queue_s, "prefill": timings.prefill_s, "decode": decode_s}
+        times = [(f"x-glossa-{name}-ms", f"{seconds * 1000:.3f}") for name, seconds in parts.items()]
+        bundle = () if self._used is None else ((BUNDLE, self._used.bundle_sha256),)
+        return ((REQUEST_ID, self.request_id), *bundle, *times)
+
+
+def report(call: Call, error: RequestError | None, metrics: Metrics, now_s: float) -> None:
+    """Counts and logs a call that has ended. now_s: on the clock of `call.started_s`."""
+    code, seconds = status_code(error) if error else grpc.StatusCode.OK, now_s - call.started_s
+    metrics.rpc_handled(call.rpc, code=code.value[0], seconds=seconds, messages=call.messages)
+    report_request(call, error, metrics, call.started_s, now_s)
+
+
+def report_request(call: Call, error: RequestError | None, metrics: Metrics, started_s: float, now_s: float) -> None:
+    """Counts and logs a request of a call that has ended. One without a message is not logged."""
+    code, seconds = status_code(error) if error else grpc.StatusCode.OK, now_s - started_s
+    if isinstance(error, REJECTIONS) and not (call.is_accepted and isinstance(error, ENDS)):
+        metrics.request_rejected(error, call.model)
+    if isinstance(error, MessagesMissing):
+        return
+    fields: dict[str, Any] = {
+        "request_id": call.request_id,
+        "method": f"{call.rpc.service}/{call.rpc.method}",
+        "code": code.name,
+        "model": call.model,
+        "total_s": round(seconds, 6),
+    }
+    if call.caller.tenant:
+        fields["tenant"] = call.caller.tenant
+    if call.trace_id:
+        fields["trace_id"] = call.trace_id
+    if error:
+        fields["reason"] = error.reason
+    if finished := call.finished:
+        fields |= {
+            "prompt_tokens": finished.prompt_tokens,
+            "generated_tokens": finished.generated_tokens,
+            "queue_s": round(finished.timings.queue_s, 6),
+            "ttft_s": round(finished.timings.first_token_s, 6),
+        }
+        if error is not None or now_s >= call.deadline_s:
+            metrics.tokens_wasted(call.model, finished.generated_tokens)
+        if error is None:
+            metrics.request_answered(
+                call.model,
+                call.caller.tenant,
+                seconds=seconds,
+                prompt_tokens=finished.prompt_tokens,
+                generated_tokens=finished.generated_tokens,
+                trace_id=call.trace_id,
+            )
+    logs.event("request", fields | call.texts)

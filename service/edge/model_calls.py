@@ -1,0 +1,89 @@
+"""What the RPCs of all protocols share between a message and its response: the model, the request and its answer.
+
+What a message means, and what a response looks like, is in the servicer of each protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from export.manifest import Task
+from service.edge.call import Call
+from service.edge.catalog import Catalog
+from service.edge.event_stream import EventStream
+from service.edge.preparation import Preparation
+from service.edge.prompt_encoder import INLINE_BYTES
+from service.edge.request_builder import RequestBuilder
+from service.edge.request_limits import answer_size
+from service.edge.request_memory import answer_bytes
+from service.edge.served_model import ServedModel
+from service.request import Finished, Request
+
+INLINE_SIZE = 48_000  # bytes converted to messages on the event loop, in about a millisecond
+
+T = TypeVar("T")
+
+
+class ModelCalls:
+    """Calls to the models of one server. Event-loop thread only."""
+
+    def __init__(self, catalog: Catalog, preparation: Preparation, *, log_text: bool = False) -> None:
+        """log_text: texts of requests and answers are logged."""
+        self.catalog, self.preparation, self.log_text = catalog, preparation, log_text
+
+    def find(
+        self, name: str, call: Call, *tasks: Task, can: Callable[[ServedModel], bool] = lambda _: True
+    ) -> ServedModel:
+        """The model of that name, noted in the call's log line and in use until the call ends. Raises as
+        `Catalog.find`."""
+        model = self.catalog.find(name, *tasks, can=can)
+        call.use(model)
+        return model
+
+    def builder(self, model: ServedModel, call: Call) -> RequestBuilder:
+        """What builds the request of a call."""
+        limits = self.catalog.limits
+        return RequestBuilder(model, limits, call.request_id, call.deadline_s, call.trace_id, call.caller)
+
+    async def built(self, build: Callable[[], T], message: Message, call: Call, *, is_slow: bool = False) -> T:
+        """`build()`, in a thread unless the message is small enough for the event loop."""
+        self.preparation.see(call.caller)
+        if is_slow or message.ByteSize() > INLINE_BYTES:
+            return await self.preparation.prepare(call.caller, build)
+        return build()
+
+    @staticmethod
+    async def finished(model: ServedModel, request: Request, call: Call) -> Finished:
+        """The end of a request, without its text."""
+        async with submitted(model, request, call) as events:
+            _, _, call.finished = await events.piece()
+        assert call.finished is not None
+        return call.finished
+
+
+@contextlib.asynccontextmanager
+async def submitted(model: ServedModel, request: Request, call: Call) -> AsyncIterator[EventStream]:
+    """The events of a request in an engine. Leaving before the end cancels it: its rows are free one step later."""
+    call.memory.grow(answer_bytes(*answer_size(model.manifest, request)))
+    events = EventStream()
+    cancel = model.pool.submit(request, asyncio.get_running_loop(), events)
+    call.is_accepted = True
+    try:
+        yield events
+    finally:
+        if not events.has_ended:
+            cancel()
+            call.finished = call.finished or events.unread  # computed, if for nobody
+
+
+async def convert_off_loop(
+    preparation: Preparation, model: ServedModel, request: Request, convert: Callable[[], T]
+) -> T:
+    """`convert()`, in a thread when the response may be too large to convert on the event loop."""
+    size = answer_size(model.manifest, request)
+    return convert() if sum(size) <= INLINE_SIZE else await preparation.convert(request.caller, convert)

@@ -1,0 +1,92 @@
+"""The types of settings whose values are lists, pairs or bounded numbers, and how text becomes them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic_settings import NoDecode
+
+TENANT_NAME = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+def proposed_name(bundle: str) -> str:
+    """A name for a bundle by its directory: en-de of runs/en-de.bundle, demo of runs/demo/bundle."""
+    parts = [re.sub(r"[^A-Za-z0-9._-]", "-", part).strip("._-") for part in Path(bundle).resolve().parts]
+    names = [part.removesuffix(".bundle") for part in parts if part not in ("", "bundle")]
+    return names[-1][:63] if names else "model"
+
+
+def _check_devices(value: str) -> str:
+    devices = [part.strip() for part in value.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in devices) or len(set(devices)) < len(devices):
+        raise ValueError(f"must be different numbers of devices, such as 0,1, got {value!r}")
+    return ",".join(devices)
+
+
+def _parse_models(value: object) -> object:
+    if isinstance(value, str):
+        value = [part for part in value.split(",") if part.strip()]
+    if isinstance(value, list | tuple):
+        pairs = [str(part).strip().partition("=") for part in value]
+        for name, separator, path in pairs:
+            if not (name and separator and path):
+                bundle = path or name or "BUNDLE"
+                problem = f"must be NAME=BUNDLE, such as {proposed_name(bundle)}={bundle}"
+                raise ValueError(f"{problem}, got {name + separator + path!r}")
+        names = [name for name, _, _ in pairs]
+        twice = {name for name in names if names.count(name) > 1}
+        if twice:
+            raise ValueError(f"must have each name once, got {', '.join(sorted(twice))} twice; rename one")
+        return {name: path for name, _, path in pairs}
+    return value
+
+
+def _check_models(value: dict[str, Path]) -> dict[str, Path]:
+    if not value:
+        raise ValueError("must name at least one model: NAME=BUNDLE")
+    for name in value:
+        if not MODEL_NAME.fullmatch(name):
+            raise ValueError(
+                f"a name must be 1..63 letters, digits, '.', '_', '-', a letter or digit first, got {name!r}"
+            )
+    return value
+
+
+def _parse_weights(value: object) -> object:
+    if isinstance(value, str):
+        pairs = [part.strip().rpartition("=") for part in value.split(",") if part.strip()]
+        names = [name for name, _, _ in pairs]
+        if len(set(names)) < len(names):
+            raise ValueError(f"must have each name once, got {value!r}")
+        value = {name: weight for name, _, weight in pairs}
+    if isinstance(value, Mapping):
+        for name in value:
+            if not isinstance(name, str) or not TENANT_NAME.fullmatch(name):
+                problem = "must be NAME=WEIGHT with names of 1..128 letters, digits and . _ : / + = @ -"
+                raise ValueError(f"{problem}, got {name!r}")
+    return value
+
+
+def _parse_names(value: object) -> object:
+    if isinstance(value, str):
+        value = tuple(part.strip() for part in value.split(",") if part.strip())
+    if isinstance(value, list | tuple) and len(set(value)) < len(value):
+        raise ValueError(f"must have each name once, got {','.join(map(str, value))}")
+    return value
+
+
+CudaDevices = Annotated[str, Field(coerce_numbers_to_str=True), AfterValidator(_check_devices)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Positive = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
+PositiveSeconds = Annotated[float, Field(gt=0, le=86400, allow_inf_nan=False)]
+Models = Annotated[dict[str, Path], NoDecode, BeforeValidator(_parse_models), AfterValidator(_check_models)]
+Adaptors = Annotated[tuple[Literal["open-inference", "vllm"], ...], NoDecode, BeforeValidator(_parse_names)]
+Weights = Annotated[dict[str, Weight], NoDecode, BeforeValidator(_parse_weights)]
