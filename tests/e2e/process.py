@@ -62,7 +62,7 @@ class Process:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             with self._seen:
-                if line.startswith("{"):
+                if line.startswith("{") and line.endswith("\n"):  # a server that was killed may leave a part of a line
                     self.events.append(json.loads(line))
                 else:
                     self.other.append(line)
