@@ -75,7 +75,7 @@ def too_late(predicted_s: float, remaining_s: float) -> DeadlineTooSoon | None:
     if MARGIN * predicted_s <= remaining_s:
         return None
     most_s = MARGIN * predicted_s
-    problem = f"an answer may take {most_s:.1g} s now, too long for the deadline: allow more time"
+    problem = f"an answer may take {float(f'{most_s:.1g}'):g} s now, too long for the deadline: allow more time"
     return DeadlineTooSoon(problem, retry_after_s=bounded(float(f"{most_s - remaining_s:.2g}")))
 
 

@@ -13,6 +13,7 @@ from tests.e2e.process import serving
 from tests.tiny import TEXTS, tiny_config, tiny_model
 
 REQUESTS, CONCURRENCY, MAX_ROWS = 72, 24, 8
+DEADLINE_S = 600  # emulated kernels are slow: on a loaded machine, a shorter deadline is refused at the door
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 
 
@@ -32,6 +33,11 @@ def broken(fake_cuda, monkeypatch, tmp_path):
 
 def break_device(broken, number=0):
     (broken / str(number)).touch()
+
+
+async def load_and(server, act):
+    """Answers and errors of REQUESTS calls, in whose midst `act` is called."""
+    return await load(server, act, REQUESTS, CONCURRENCY, deadline_s=DEADLINE_S)
 
 
 def right_answers(server):
@@ -67,7 +73,7 @@ def check_end_of_process(server):
 def test_a_process_is_started_again_on_a_device_that_works_again(broken, bundle):
     with serving(models={"model": bundle}, device="cuda", max_rows=MAX_ROWS) as server:
         right = right_answers(server)
-        answered, failed = asyncio.run(load(server, lambda: break_device(broken), REQUESTS, CONCURRENCY))
+        answered, failed = asyncio.run(load_and(server, lambda: break_device(broken)))
         server.wait_for("engine_process_ended")
         (broken / "0").unlink()
         check_ends(server, answered, failed, right)
@@ -81,7 +87,7 @@ def test_a_process_is_started_again_on_the_cpu_if_the_device_still_fails(broken,
     with serving(models={"model": bundle}, device="auto", max_rows=MAX_ROWS, engines=2) as server:
         right = right_answers(server)
         assert provider(server).provider == CUDA
-        answered, failed = asyncio.run(load(server, lambda: break_device(broken), REQUESTS, CONCURRENCY))
+        answered, failed = asyncio.run(load_and(server, lambda: break_device(broken)))
         check_ends(server, answered, failed, right)
         fallback = server.wait_for("provider_fallback")
         check_end_of_process(server)
@@ -102,7 +108,7 @@ def test_one_of_two_devices_fails_and_the_other_one_goes_on(broken, bundle, devi
         right = right_answers(server)
         before = server.engine_pids()
         assert len(before) == 2
-        answered, failed = asyncio.run(load(server, lambda: break_device(broken, 1), REQUESTS, CONCURRENCY))
+        answered, failed = asyncio.run(load_and(server, lambda: break_device(broken, 1)))
         check_ends(server, answered, failed, right)
         ended = server.wait_for("engine_process_ended")
         assert (ended["process"], ended["reason"]) == ("model-1", "device_lost")
@@ -115,5 +121,5 @@ def test_one_of_two_devices_fails_and_the_other_one_goes_on(broken, bundle, devi
             assert problem.startswith("device cuda is required, but the first answers on CUDA failed")
         assert provider(server).fallback == (device == "auto")
         assert len(set(before) & set(server.engine_pids())) == 1
-        answered, failed = asyncio.run(load(server, lambda: None, REQUESTS, CONCURRENCY))
+        answered, failed = asyncio.run(load_and(server, lambda: None))
         assert (set(answered), failed) == (right, [])

@@ -24,7 +24,7 @@ def until(condition):
     return found
 
 
-async def load(server, act, count=600, concurrency=64):
+async def load(server, act, count=600, concurrency=64, *, deadline_s=WITHIN_S):
     """The answers to that many requests by text; the error and its details of those that failed. `act` is called in
     the middle."""
     answered, failed = collections.Counter[str](), []
@@ -34,7 +34,7 @@ async def load(server, act, count=600, concurrency=64):
 
         async def ask(text):
             async with gate:
-                call = translate(text=text, options=LONG, timeout=WITHIN_S)
+                call = translate(text=text, options=LONG, timeout=deadline_s)
                 if await call.code() == grpc.StatusCode.OK:
                     answered[(await call).text] += 1
                 else:

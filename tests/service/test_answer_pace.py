@@ -122,3 +122,4 @@ def test_a_request_is_refused_when_its_answer_is_expected_too_late():
     assert error is not None
     assert error.retry_after_s == pytest.approx(1.1)  # 1.23 * 1.7 - 1.0, rounded
     assert str(error) == "an answer may take 2 s now, too long for the deadline: allow more time; try again in 1.1 s"
+    assert str(too_late(123.0, 60.0)).startswith("an answer may take 200 s now"), "no exponent"
