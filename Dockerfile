@@ -5,7 +5,7 @@
 #
 # BASE_IMAGE: any Debian 12 or newer with python3 3.11 and its venv module; pin it by digest (python@sha256:…) for a
 # release. The cuda image needs nothing but the driver from its host: CUDA and cuDNN come as pinned wheels.
-ARG BASE_IMAGE=python:3.11-slim-bookworm
+ARG BASE_IMAGE=docker.io/library/python:3.11-slim-bookworm
 
 FROM ${BASE_IMAGE} AS build
 # `make image` fetches the wheels with pip as it is set up outside, sets this and builds without a network.
@@ -16,20 +16,27 @@ RUN python3 -m venv /opt/build && python3 -m venv --without-pip /opt/glossa
 RUN --mount=type=bind,source=.,target=/context \
     /opt/build/bin/pip install --quiet --require-hashes -r /context/requirements/build.txt
 COPY . /src
-RUN cd /src && /opt/build/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /opt/wheel .
+RUN /opt/build/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /opt/wheel /src
 
 FROM build AS build-cpu
 RUN --mount=type=bind,source=.,target=/context \
-    /opt/build/bin/pip --python /opt/glossa/bin/python install --quiet --no-deps --require-hashes -r /context/requirements/serve.txt
-RUN /opt/build/bin/pip --python /opt/glossa/bin/python install --quiet --no-deps /opt/wheel/*.whl
+    /opt/build/bin/pip --python /opt/glossa/bin/python install --quiet --no-deps --report /opt/pinned.json \
+      --require-hashes -r /context/requirements/serve.txt
+ARG REVISION=
+ARG CREATED=
+RUN --mount=type=bind,source=.,target=/context /src/deploy/finish.sh cpu
 
 FROM ${BASE_IMAGE} AS runtime
+ARG BASE_IMAGE
 ARG VERSION=0
 ARG REVISION=
 ARG CREATED=
+# image.sh adds what depends on where it runs: source, url, documentation and the digest of the base.
 LABEL org.opencontainers.image.title="Glossa" \
       org.opencontainers.image.description="Serves translation and generation over gRPC on ONNX Runtime" \
+      org.opencontainers.image.vendor="Glossa" \
       org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.base.name="${BASE_IMAGE}" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.created="${CREATED}"
@@ -49,8 +56,11 @@ COPY --from=build-cpu /opt/glossa /opt/glossa
 # After `cpu`, because buildah builds every stage above the one it is asked for.
 FROM build AS build-cuda
 RUN --mount=type=bind,source=.,target=/context \
-    /opt/build/bin/pip --python /opt/glossa/bin/python install --quiet --no-deps --require-hashes -r /context/requirements/gpu.txt
-RUN /opt/build/bin/pip --python /opt/glossa/bin/python install --quiet --no-deps /opt/wheel/*.whl
+    /opt/build/bin/pip --python /opt/glossa/bin/python install --quiet --no-deps --report /opt/pinned.json \
+      --require-hashes -r /context/requirements/gpu.txt
+ARG REVISION=
+ARG CREATED=
+RUN --mount=type=bind,source=.,target=/context /src/deploy/finish.sh cuda
 
 FROM runtime AS cuda
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility

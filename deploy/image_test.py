@@ -1,8 +1,9 @@
 """Runs an image as production would and says what it checked: `-m deploy.image_test IMAGE [BUNDLE]`.
 
-Read-only root, no capabilities, user 65532, the bundle mounted read-only. It must become ready, know neither torch nor
-a writable root, answer a translation, and on SIGTERM under load end every stream that it began and exit with 0. Without
-a BUNDLE a tiny one with random weights is exported. Uses podman if present, else docker; ports are the host's own,
+Read-only root, no capabilities, limits of memory and processors, user 65532, the bundle mounted read-only. It must
+become ready, know neither torch nor a writable root, hold what its SBOM lists (`image_contents.py`), answer a
+translation, and on SIGTERM under load end every stream that it began and exit with 0. Without a BUNDLE a tiny one with
+random weights is exported. Uses podman if present, else docker; ports are the host's own,
 because a bridge needs firewall rights that not every machine gives.
 """
 
@@ -26,6 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from deploy.image_contents import check_contents, check_labels
 from glossa.client import Client, ClientError
 
 READY_WITHIN_S = 60.0
@@ -38,10 +40,13 @@ LIMITS = (
     "--ulimit=nproc=4096:4096",
 )  # podman's own are more than some machines let it set
 
-INSIDE = """
+MEMORY, PROCESSORS = 2 << 30, 2.0
+
+INSIDE = f"""
 import importlib.util, os
+from pathlib import Path
 assert os.getuid() == 65532, os.getuid()
-for library in ("torch", "onnx"):
+for library in ("torch", "onnx", "huggingface_hub"):
     assert importlib.util.find_spec(library) is None, library
 try:
     open("/opt/glossa/written", "w")
@@ -50,6 +55,15 @@ except OSError:
 else:
     raise AssertionError("the root can be written to")
 open("/tmp/written", "w").close()
+control = Path("/sys/fs/cgroup")
+if (control / "cgroup.controllers").exists():
+    memory = (control / "memory.max").read_text()
+    quota, period = (control / "cpu.max").read_text().split()
+else:
+    memory = (control / "memory/memory.limit_in_bytes").read_text()
+    quota, period = ((control / "cpu" / f"cpu.cfs_{{name}}_us").read_text() for name in ("quota", "period"))
+assert int(memory) == {MEMORY}, memory
+assert int(quota) / int(period) == {PROCESSORS}, (quota, period)
 """
 
 
@@ -71,6 +85,7 @@ class Container:
             "--no-healthcheck",  # its timer would need systemd; it is run by hand below
             *("--name", self.name, "--detach", "--network", "host", "--read-only", "--tmpfs", "/tmp"),
             *("--cap-drop", "all", "--security-opt", "no-new-privileges"),
+            *("--memory", str(MEMORY), "--cpus", str(PROCESSORS)),
             *("--volume", f"{bundle}:/models/demo:ro"),
             *("--env", "GLOSSA_HOST=127.0.0.1", "--env", f"GLOSSA_PORT={self.port}"),
             *("--env", "GLOSSA_HTTP_HOST=127.0.0.1", "--env", f"GLOSSA_HTTP_PORT={self.http_port}"),
@@ -215,12 +230,19 @@ def bundle_to_serve(given: Path | None) -> Iterator[Path]:
 
 
 def check(image: str, tool: str, bundle: Path) -> None:
+    labels = subprocess.run([tool, "image", "inspect", image], capture_output=True, text=True, check=True, timeout=60)
+    check_labels(json.loads(labels.stdout)[0]["Config"]["Labels"], addresses_expected="SOURCE_URL" in os.environ)
     with running(tool, image, bundle) as container:
         print(f"ready after {container.wait_until_ready():.1f} s, read-only root, no capabilities")
         container.execute("python3", "-c", INSIDE)
-        print("inside: user 65532, root not writable, /tmp writable, no torch, no onnx")
+        print(
+            f"inside: user 65532, root not writable, /tmp writable, at most {MEMORY >> 20} MiB and {PROCESSORS:g} "
+            "processors, no torch, no onnx, no huggingface_hub"
+        )
+        check_contents(container.execute)
+        container.execute("glossa", "doctor", "/models/demo")
         container.execute("glossa", "healthcheck")
-        print("glossa healthcheck: ready")
+        print("glossa doctor: no failure; glossa healthcheck: ready")
         address = f"127.0.0.1:{container.port}"
         with Client(address) as client:
             answer = client.translate(TEXT)
@@ -232,9 +254,11 @@ def check(image: str, tool: str, bundle: Path) -> None:
             assert not load.has_ended, f"all streams ended early: broken {load.broken}, refused {dict(load.refused)}"
             time.sleep(0.01)
         before, streams = load.finished, load.running
+        terminated = time.monotonic()
         container.terminate()
         load.join()
         status = container.wait()
+        drain_s = time.monotonic() - terminated
         # grpc itself cancels a call that reaches it while it stops, before any handler: the log has none of these.
         accepted = Counter(container.codes_of("StreamTranslate"))
         assert not load.broken, f"streams without an end: {load.broken}"
@@ -244,7 +268,8 @@ def check(image: str, tool: str, bundle: Path) -> None:
         assert status == 0, f"exit status {status}"
         print(
             f"SIGTERM with {streams} streams in flight: {load.finished - before} more accepted and ended whole, "
-            f"none broke, exit 0; refused in the end: {dict(load.refused)}"
+            f"none broke, exit 0 after {drain_s:.1f} s, {DRAIN_DELAY_S:g} s of them the delay; "
+            f"refused in the end: {dict(load.refused)}"
         )
 
 
