@@ -9,6 +9,7 @@ from deploy.monitoring.panels import SECTIONS, VARIABLES
 
 UID, TITLE = "glossa", "Glossa"
 SCHEMA_VERSION = 39  # of Grafana 11; later ones migrate it
+PROVISIONED = {"name": "Prometheus", "uid": "prometheus"}  # by deploy/grafana/provisioning/datasources
 COLUMNS, GRID_WIDTH, HEIGHT, LOW_HEIGHT = 3, 24, 8, 4
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 TYPES = {"lines": "timeseries", "heat_map": "heatmap", "numbers": "stat", "labels": "stat"}
@@ -41,7 +42,15 @@ def variable_query(variable: Variable) -> str:
 
 
 def _data_source() -> dict[str, Any]:
-    return {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
+    """A choice among all sources of this type. Grafana takes its default one if the current one does not exist."""
+    current = {"text": PROVISIONED["name"], "value": PROVISIONED["uid"]}
+    return {
+        "name": "datasource",
+        "label": "Data source",
+        "type": "datasource",
+        "query": "prometheus",
+        "current": current,
+    }
 
 
 def _variable(variable: Variable) -> dict[str, Any]:
