@@ -30,23 +30,27 @@ def script(ports):
     return "\n".join([*parts, "kill %1", "wait"])
 
 
-@pytest.fixture
-def copy(tmp_path):
-    """What a fresh clone would hold, with an environment that `make setup` takes as up to date."""
+def fresh_copy(folder):
+    """Makes `folder` what a fresh clone would be, with an environment that `make setup` takes as up to date."""
     files = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     for name in filter(None, files.stdout.split("\0")):
         if (ROOT / name).is_file():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, tmp_path / name)
-    environment = tmp_path / ".venv"
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    environment = folder / ".venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True, capture_output=True)
     (packages,) = environment.glob("lib/python*/site-packages")
     (packages / "dependencies.pth").write_text(f"{Path(pytest.__file__).parents[1]}\n")
     options = ("--no-index", "--no-deps", "--no-build-isolation", "--editable")
-    pip("--python", environment / "bin/python", "install", *options, tmp_path)
+    pip("--python", environment / "bin/python", "install", *options, folder)
     (environment / ".installed").touch()
+
+
+@pytest.fixture
+def copy(tmp_path):
+    fresh_copy(tmp_path)
     return tmp_path
 
 

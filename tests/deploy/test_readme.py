@@ -1,0 +1,89 @@
+"""The blocks of deploy/README.md that need nothing but this machine, run as pasted, in order, in a fresh clone.
+
+`make demo` is README.md's, so a tiny bundle lies where it would leave its own. The image gets a name of its own, and
+ports are free ones.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from cli.local_server import free_port
+from tests.deploy.monitoring.prometheus import program
+from tests.packages import ROOT, own_environment
+from tests.test_readme import fresh_copy
+
+README = ROOT / "deploy" / "README.md"
+LIMIT_S = 3600
+MARKS = {"demo", "docker", "gpu", "cluster"}
+BLOCK = re.compile(r"^```sh ?(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TO_COME = {"docs/gateways.md", "deploy/helm/glossa", "deploy/helm/glossa/README.md"}  # merged after this page
+IMAGE = "glossa-readme-test"
+PROGRAMS = {
+    "buildah": "buildah and mmdebstrap",
+    "podman": "podman and runc",
+    "jq": "jq",
+    "curl": "curl",
+    "openssl": "openssl",
+}
+
+
+def blocks():
+    """Mark and text of every block."""
+    return BLOCK.findall(README.read_text(encoding="utf-8"))
+
+
+def test_every_block_runs_here_or_names_what_it_needs():
+    marks = [mark for mark, _ in blocks()]
+    assert set(marks) == MARKS | {""}
+    assert len(marks) == README.read_text(encoding="utf-8").count("```") // 2
+
+
+def test_every_folder_and_file_that_it_names_exists():
+    text = README.read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", text)
+    named = re.findall(r"(?<![\w/])(?:deploy|requirements)/[\w./-]*\w", text)
+    paths = [*(README.parent / link for link in links), *(ROOT / name for name in named)]
+    missing = {os.path.relpath(path, ROOT) for path in paths if not path.exists()}
+    assert missing <= TO_COME
+
+
+def missing_programs():
+    return [how for name, how in PROGRAMS.items() if not shutil.which(name)]
+
+
+@pytest.mark.slow
+def test_the_blocks_run_as_pasted(tiny_translation_bundle, tmp_path):
+    assert not missing_programs(), f"install {', '.join(missing_programs())}"
+    folder = tmp_path / "clone"
+    folder.mkdir()
+    fresh_copy(folder)
+    shutil.copytree(tiny_translation_bundle, folder / "runs" / "demo" / "bundle")
+    git = ("git", "-c", "user.name=test", "-c", "user.email=test@example.com", "-c", "commit.gpgsign=false")
+    for command in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "--message", "All")):
+        subprocess.run([*git, *command], cwd=folder, check=True, capture_output=True)
+    ports = {port: str(free_port()) for port in ("50051", "9464", "9090")}
+    script = "\n".join(["set -eu", "trap 'kill $(jobs -p)' EXIT", *(text for mark, text in blocks() if not mark)])
+    for documented, free in ports.items():
+        script = script.replace(documented, free)
+    variables = {
+        "IMAGE": IMAGE,
+        "GLOSSA_PORT": ports["50051"],
+        "GLOSSA_HTTP_PORT": ports["9464"],
+        "GLOSSA_ADDRESS": f"localhost:{ports['50051']}",
+        "PATH": f"{program('prometheus').parent}:{program('promtool').parent}:{os.environ['PATH']}",
+    }
+    with (tmp_path / "log").open("w") as log:
+        done = subprocess.run(
+            ["bash", "-xc", script],
+            cwd=folder,
+            env=own_environment() | variables,
+            stdout=log,
+            stderr=log,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    assert done.returncode == 0, (tmp_path / "log").read_text()[-3000:]
