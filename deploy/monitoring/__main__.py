@@ -11,28 +11,44 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from deploy.monitoring.console import console
 from deploy.monitoring.grafana import dashboard
 from deploy.monitoring.rules import RUNBOOKS, rule_files
+from deploy.monitoring.scaling import adapter_rules, scaling_query
 
 DEPLOY = Path(__file__).resolve().parent.parent
 _HEADER = "# Made by `make monitoring` from deploy/monitoring/rules.py.\n"
+_SCALING_HEADER = "# Made by `make monitoring` from deploy/monitoring/scaling.py. Values of prometheus-adapter.\n"
+
+
+_CHART = "helm/glossa/files"
 
 
 def made(runbooks: str = RUNBOOKS) -> dict[str, str]:
-    """The text of every file that is made, by its path within deploy/."""
-    rules = {
-        f"prometheus/rules/{name}": _HEADER + yaml.safe_dump(content, sort_keys=False, width=1000, allow_unicode=True)
-        for name, content in rule_files(runbooks).items()
-    }
+    """The text of every file that is made, by its path within deploy/. The chart puts its own address of runbooks and
+    its own release into its copies."""
+    grafana = json.dumps(dashboard(), indent=1, ensure_ascii=False) + "\n"
     return {
-        "grafana/glossa.json": json.dumps(dashboard(), indent=1, ensure_ascii=False) + "\n",
+        "grafana/glossa.json": grafana,
         "prometheus/consoles/glossa.html": console(),
-        **rules,
+        **{f"prometheus/rules/{name}": text for name, text in _rules(runbooks).items()},
+        **{f"{_CHART}/rules/{name}": text for name, text in _rules(RUNBOOKS).items()},
+        f"{_CHART}/dashboard.json": grafana,
+        f"{_CHART}/scaling.promql": scaling_query("MATCHERS") + "\n",
+        "kubernetes/prometheus-adapter.yaml": _SCALING_HEADER + _yaml(adapter_rules()),
     }
+
+
+def _rules(runbooks: str) -> dict[str, str]:
+    return {name: _HEADER + _yaml(content) for name, content in rule_files(runbooks).items()}
+
+
+def _yaml(content: Any) -> str:
+    return yaml.safe_dump(content, sort_keys=False, width=1000, allow_unicode=True)
 
 
 def outdated(folder: Path = DEPLOY) -> list[str]:

@@ -9,6 +9,7 @@ every request needs k rows, and the threshold is SCALING_THRESHOLD / k.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 # The share of its rows that a replica should use. The rest takes the requests that come while a new one starts.
 SCALING_THRESHOLD: float = 0.7
@@ -30,6 +31,19 @@ def scaling_query(matchers: str = "") -> str:
 
 
 SCALING_QUERY: str = scaling_query()
+EXTERNAL_METRIC = "glossa_load_replicas"
+
+
+def adapter_rules() -> dict[str, Any]:
+    """Values of the chart prometheus-adapter, which then serves the query to HorizontalPodAutoscalers as the external
+    metric EXTERNAL_METRIC. Their selector, with the namespace, becomes the matchers."""
+    rule = {
+        "seriesQuery": 'glossa_rows_limit{namespace!="",service!=""}',
+        "resources": {"overrides": {"namespace": {"resource": "namespace"}}},
+        "name": {"as": EXTERNAL_METRIC},
+        "metricsQuery": scaling_query("<<.LabelMatchers>>"),
+    }
+    return {"rules": {"external": [rule]}}
 
 
 def replicas(load: float, present: int, threshold: float = SCALING_THRESHOLD) -> int:
