@@ -2,7 +2,7 @@
 {{- define "glossa.check" -}}
 {{- $values := .Values -}}
 {{- if not (contains "glossa" (include "glossa.fullname" .)) -}}
-{{- fail (printf "fullnameOverride, nameOverride: the objects would be called %q; a name must contain glossa, or the alerts do not find it" (include "glossa.fullname" .)) -}}
+{{- fail (printf "fullnameOverride: must contain glossa, or the alerts do not find its job, got %q" (include "glossa.fullname" .)) -}}
 {{- end -}}
 {{- $volume := $values.modelVolume -}}
 {{- if and (eq $volume.kind "persistentVolumeClaim") (not $volume.claimName) -}}

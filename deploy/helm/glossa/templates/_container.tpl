@@ -1,7 +1,7 @@
 {{/* The arguments of `glossa serve`. */}}
 {{- define "glossa.arguments" -}}
 {{- $server := .Values.server -}}
-{{- range $name, $folder := .Values.models -}}
+{{- range $name, $folder := .Values.models }}
 - {{ printf "%s=/models/%s" $name (eq $folder "." | ternary "" $folder) | trimSuffix "/" | quote }}
 {{- end }}
 - --host=0.0.0.0

@@ -1,20 +1,22 @@
-{{/* The name of all objects: the release's, with the chart's unless it is in there already. */}}
+{{/*
+The name of all objects: the release's and the chart's, or only the chart's if the release is called so. No two releases
+have the same. A long one is cut, with a digest of the whole, so that NAME-headless fits into the 63 characters of a Service.
+*/}}
 {{- define "glossa.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride -}}
+{{- else if eq .Release.Name .Chart.Name -}}
+{{- .Chart.Name -}}
+{{- else if gt (len .Release.Name) 46 -}}
+{{- printf "%s-%s-%s" (.Release.Name | trunc 36 | trimSuffix "-") (.Release.Name | sha256sum | trunc 8) .Chart.Name -}}
 {{- else -}}
-{{- $name := default .Chart.Name .Values.nameOverride -}}
-{{- if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" (.Release.Name | trunc (int (sub 49 (len $name))) | trimSuffix "-") $name -}}
-{{- end -}}
+{{- printf "%s-%s" .Release.Name .Chart.Name -}}
 {{- end -}}
 {{- end -}}
 
 {{/* What tells the pods of this release from those of others; it never changes. */}}
 {{- define "glossa.selector" -}}
-app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
+app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
