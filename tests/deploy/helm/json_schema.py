@@ -1,14 +1,15 @@
 """As much of JSON Schema as the chart's schema and those of `crds/` use: a value's problems, each with its path."""
 
 import re
+from typing import Any
 
-TYPES = {
+TYPES: dict[str, Any] = {
     "object": dict,
     "array": list,
     "string": str,
     "boolean": bool,
     "integer": int,
-    "number": (int, float),
+    "number": int | float,
     "null": type(None),
 }
 KNOWN = {"$schema", "title", "type", "enum", "pattern", "minLength", "maxLength", "minimum", "exclusiveMinimum"}

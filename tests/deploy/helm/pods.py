@@ -1,5 +1,7 @@
 """What every pod of a server must be: restricted, with flags that exist, and with the time to drain."""
 
+from typing import Any
+
 from service.config import ServerSettings, load_settings
 
 UID = 65532
@@ -7,7 +9,7 @@ UID = 65532
 
 def settings_of(arguments):
     """The settings that the server makes of a container's arguments, except that it opens no file."""
-    flags = {"models": [each for each in arguments if not each.startswith("--")]}
+    flags: dict[str, Any] = {"models": [each for each in arguments if not each.startswith("--")]}
     for flag in arguments:
         if flag.startswith("--"):
             name, equals, value = flag[2:].replace("no-", "", "=" not in flag).partition("=")

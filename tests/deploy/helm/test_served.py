@@ -1,5 +1,7 @@
 """A real server with the arguments of the deployment: its health knows every name that a probe may ask for."""
 
+from typing import Any
+
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -27,7 +29,8 @@ def status(channel, name):
     """The status of a service; None: health does not know it."""
     request = health_pb2.HealthCheckRequest(service=name)
     try:
-        return health_pb2_grpc.HealthStub(channel).Check(request, timeout=10).status
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        return stub.Check(request, timeout=10).status
     except grpc.RpcError as error:
         if error.code() == grpc.StatusCode.NOT_FOUND:
             return None
