@@ -187,6 +187,10 @@ image-test: $(STAMP) $(if $(filter cuda,$(TARGET)),fake-cuda)  ## run the image 
 	$(BIN)/python -m deploy.image_test $(IMAGE) $(SERVED)
 	$(if $(filter cuda,$(TARGET)),$(BIN)/python -m deploy.cuda_image_test $(IMAGE) $(SERVED))
 
+.PHONY: pod-test
+pod-test: $(STAMP)  ## run the pod of deploy/kubernetes/glossa.yaml with IMAGE in podman: ready, a translation, SIGTERM under load (BUNDLE=… to serve that one)
+	$(BIN)/python -m deploy.kubernetes.pod_test $(IMAGE) $(SERVED)
+
 .PHONY: base-image
 base-image:  ## make a base image from Debian packages, where no registry can be reached
 	deploy/base_image.sh

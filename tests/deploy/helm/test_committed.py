@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from deploy.kubernetes.__main__ import CHART, FILE, digest
+from deploy.kubernetes.pod_test import pod_of
 from deploy.monitoring.scaling import EXTERNAL_METRIC, SCALING_THRESHOLD
 from service.errors import StartupError
 from tests.deploy.helm import json_schema, pods
@@ -101,6 +102,16 @@ def test_everything_selects_the_pods():
     found = selectors(PLAIN)
     assert {kind for kind, _ in found} == {"Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service"}
     assert all(labels.items() <= pod_labels(PLAIN).items() for labels in found.values())
+
+
+def test_podman_gets_the_pod_of_the_deployment():
+    pod = pod_of("image", FILE.parent, 1234, 5678)["spec"]
+    (server,) = pod["containers"]
+    settings = pods.settings_of(server["args"])
+    assert (server["image"], settings.port, settings.http_port) == ("image", 1234, 5678)
+    assert (pod["securityContext"], pod["volumes"][0]) == (POD["securityContext"], POD["volumes"][0])
+    assert server["securityContext"] == POD["containers"][0]["securityContext"]
+    assert pod["volumes"][1]["hostPath"]["path"] == str(FILE.parent)
 
 
 def test_services_speak_http_2():
