@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+from deploy.monitoring.panel import Panel
 from deploy.monitoring.panels import SECTIONS, VARIABLES
 
 TEMPLATE = Path(__file__).with_name("console.html")
@@ -19,13 +21,19 @@ PLACES = {"options": "<!-- options of the variables -->", "sections": "/* sectio
 def console() -> str:
     """The page."""
     text = TEMPLATE.read_text(encoding="utf-8")
-    sections = [{"title": section.title, "panels": [asdict(panel) for panel in section.panels]} for section in SECTIONS]
+    sections = [
+        {"title": section.title, "panels": [_fields(panel) for panel in section.panels]} for section in SECTIONS
+    ]
     # Legends have {{label}}, which must not be an action. JSON has no two braces in a row outside of strings.
     data = json.dumps(sections, indent=1, ensure_ascii=False).replace("{{", r"\u007b\u007b")
     for place, made in ((PLACES["options"], _choices()), (PLACES["sections"], data)):
         assert text.count(place) == 1, f"{TEMPLATE}: {place!r}"
         text = text.replace(place, made)
     return text
+
+
+def _fields(panel: Panel) -> dict[str, Any]:
+    return {**asdict(panel), "queries": [query._asdict() for query in panel.queries]}  # JSON has no named tuples
 
 
 def variable_query(name: str) -> str:

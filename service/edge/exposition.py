@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_open_metrics
 from prometheus_client.utils import floatToGoString
 
@@ -51,6 +51,7 @@ class _Family:
         self._family = family
         name, kind, text = family._name, family._type, family._documentation
         full = f"{name}_total" if kind == "counter" else name
+        self._is_histogram, self._is_counter = kind == "histogram", kind == "counter"
         self._heads = [f"# HELP {one} {text}\n# TYPE {one} {kind}\n" for one in (full, name)]
         self._lines: dict[tuple[str, ...], list[str]] = {}  # up to their values, by labels
 
@@ -65,15 +66,17 @@ class _Family:
             lines = self._lines.get(labels)
             if lines is None:
                 lines = self._lines[labels] = list(self._starts(labels, child))
-            if isinstance(child, Histogram):
+            if self._is_histogram:
                 yield from _histogram(lines, child, is_open=is_open)
-            else:
+            elif self._is_counter:
+                yield f"{lines[0]} {_text(child._value.get())}\n"
+            else:  # a gauge may compute its value
                 (sample,) = child._child_samples()
                 yield f"{lines[0]} {_text(sample.value)}\n"
 
     def _starts(self, labels: tuple[str, ...], child: Any) -> Iterator[str]:
         name, pairs = self._family._name, list(zip(self._family._labelnames, labels, strict=True))
-        if isinstance(child, Histogram):
+        if self._is_histogram:
             for bound in child._upper_bounds:
                 yield f"{name}_bucket{_labels([*pairs, ('le', number(bound))])}"
             yield f"{name}_count{_labels(pairs)}"

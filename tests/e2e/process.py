@@ -41,13 +41,13 @@ def engine_pids(server):
 
 
 class Process:
-    """A server in a process of its own; its log is read as it comes."""
+    """A server in a process of its own; its log is read as it comes. program: what Python runs, with the settings."""
 
-    def __init__(self, **settings):
+    def __init__(self, program=SERVE, **settings):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GLOSSA_")}
         settings = {"port": 0, "http_port": 0, "drain_delay_s": 0, "log_format": "json", **settings}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SERVE, json.dumps(settings)],
+            [sys.executable, "-c", program, json.dumps(settings)],
             cwd=ROOT,
             env=environment,
             stderr=subprocess.PIPE,
@@ -139,8 +139,8 @@ class Process:
 
 
 @contextlib.contextmanager
-def serving(**settings):
-    server = Process(**settings)
+def serving(program=SERVE, **settings):
+    server = Process(program, **settings)
     try:
         server.wait_for("serving")
         yield server
