@@ -15,6 +15,7 @@ import signal
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -23,7 +24,7 @@ from glossa.client.admin import AdminClient
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.tokens import Holder, line_of, new_token
 from tests.certificates import issue, save
-from tests.e2e.process import SERVE, serving
+from tests.e2e.process import SERVE, Process, serving
 from tests.tiny import TEXTS, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
 
 TENANTS = ("acme", "globex")
@@ -60,7 +61,7 @@ CHUNK = 128  # tokens of a prompt that the prefix cache stores together
 class Served:
     """A server, and what its clients and its operator need."""
 
-    server: object
+    server: Process
     folder: Path
     tokens: dict[str, str]
     admin: str
@@ -130,7 +131,7 @@ class MixedLoad:
 
     def __init__(self, served, *, callers=2, pause_s=0.02, operates=True):
         self._served, self._callers, self._pause_s, self._operates = served, callers, pause_s, operates
-        self.ends = collections.Counter()  # calls by who made them and what they ended with
+        self.ends = collections.Counter[tuple[str, str]]()  # calls by who made them and what they ended with
         self._random = random.Random(1)
         self._problem = None
         self._loop = asyncio.new_event_loop()
@@ -209,7 +210,7 @@ class MixedLoad:
         metadata = (("authorization", f"Bearer {self._served.tokens['acme']}"),)
         own = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
         async with grpc.aio.secure_channel(self._served.server.address, credentials, options=own) as channel:
-            start = channel.unary_unary("/glossa.v1.GenerationService/Generate")
+            start: Any = channel.unary_unary("/glossa.v1.GenerationService/Generate")
             message = pb.GenerateRequest(text=prompt(rng), model="text").SerializeToString()
             calls = [start(message, metadata=metadata, timeout=30) for _ in range(60)]
             await asyncio.sleep(0.05)  # they reach the server

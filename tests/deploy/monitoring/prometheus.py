@@ -108,10 +108,12 @@ def scraping(target, folder, *, interval_s=1, relabelings=()):
         stderr=subprocess.PIPE,
         text=True,
     )
+    output = process.stderr
+    assert output is not None
     log, found, ready = list[str](), list[str](), threading.Event()
 
     def read():
-        for line in process.stderr:
+        for line in output:
             log.append(line)
             found.extend(re.findall(r'msg="Listening on" address=(\S+)', line))
             if "ready to receive web requests" in line:
@@ -128,4 +130,4 @@ def scraping(target, folder, *, interval_s=1, relabelings=()):
         process.terminate()
         process.wait(60)
         reader.join()
-        process.stderr.close()
+        output.close()

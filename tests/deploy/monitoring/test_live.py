@@ -16,10 +16,10 @@ from service.edge.exposition import OPEN_METRICS
 from tests.deploy.monitoring import browser
 from tests.deploy.monitoring.mixed_load import MixedLoad, bundles, served
 from tests.deploy.monitoring.prometheus import promtool, scraping
-from tests.deploy.monitoring.questions import Questioner, questions
+from tests.deploy.monitoring.questions import Question, Questioner, questions
+from tests.e2e.load import WITHIN_S, until
 
 pytestmark = pytest.mark.slow
-WITHIN_S = 120
 RANGE_S = 60
 # What returns series, as everything does, but only zeros until something happens that no load makes.
 STILL = {
@@ -56,14 +56,6 @@ def prometheus(server, tmp_path_factory):
         yield prometheus
 
 
-def until(condition):
-    """Returns what `condition()` returns, once that is true."""
-    end_s = time.monotonic() + WITHIN_S
-    while not (found := condition()):
-        assert time.monotonic() < end_s
-    return found
-
-
 def page(server, accept=""):
     """The metrics as the server returns them to a scrape."""
     request = urllib.request.Request(f"http://{server.http}/metrics", headers={"accept": accept})
@@ -73,7 +65,7 @@ def page(server, accept=""):
 
 def test_every_query_returns_series_that_move(prometheus, load):
     questioner, asked = Questioner(prometheus, range_s=RANGE_S), questions()
-    finite, moved = dict.fromkeys(asked, 0), set()
+    finite, moved = dict.fromkeys(asked, 0), set[Question]()
     may_be_still = {one for one in asked if one.asker in STILL or OBJECTIVE.search(one.expression)}
     end_s = time.monotonic() + WITHIN_S
     while time.monotonic() < end_s and not (all(finite.values()) and moved | may_be_still >= {*asked}):
@@ -165,10 +157,8 @@ def test_a_scrape_under_full_load_costs_little(server):
             page(server, accept)
         answered = load.ends.total()
     seconds = server.scrapes_s[-100:]
-    print(
-        f"a scrape's processor time: median {1e3 * statistics.median(seconds):.2f} ms, most {1e3 * max(seconds):.2f} ms,"
-    )
-    print(f"of {len(seconds)} scrapes beside {answered} calls")
+    median_ms, most_ms = 1e3 * statistics.median(seconds), 1e3 * max(seconds)
+    print(f"{len(seconds)} scrapes, {answered} calls: median {median_ms:.2f} ms of processor time, most {most_ms:.2f}")
     assert statistics.median(seconds) <= SCRAPE_S
 
 
@@ -191,6 +181,7 @@ def drawn(document):
     found = {}
     for card in re.findall(r'<div class="panel"(.*?)(?=<div class="panel"|<h2|</main>)', document, re.DOTALL):
         head = re.match(r"([^>]*)>.*?<h3[^>]*>([^<]*)</h3>(.*)", card, re.DOTALL)
+        assert head, card
         attributes, title, body = head.groups()
         assert "data-failed" not in attributes, (title, body)
         lines = re.findall(r'<path d="M[^"]*L[^"]*"', body)
