@@ -98,6 +98,7 @@ check: $(STAMP)  ## format, lint, types, .proto rules and compatibility, generat
 	$(BIN)/buf breaking --against $(BASELINE)
 	@$(MAKE) stubs-check
 	@$(BIN)/python -m codegen.options --check
+	@$(BIN)/python -m codegen.descriptors --check
 	@$(BIN)/python -m deploy.monitoring --check
 	$(PYTEST) --quiet tests/test_architecture.py
 
@@ -105,6 +106,7 @@ check: $(STAMP)  ## format, lint, types, .proto rules and compatibility, generat
 protos: $(STAMP)  ## generate the gRPC stubs from the .proto
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=$(STUBS) --pyi_out=$(STUBS) --grpc_python_out=$(STUBS) $(PROTO)
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=$(ADAPTOR_STUBS) --pyi_out=$(ADAPTOR_STUBS) $(ADAPTOR_PROTOS)
+	$(BIN)/python -m codegen.descriptors
 
 .PHONY: baseline
 baseline: $(STAMP)  ## at a release: make the present .proto the API that later changes must stay compatible with
@@ -113,6 +115,10 @@ baseline: $(STAMP)  ## at a release: make the present .proto the API that later 
 .PHONY: options
 options: $(STAMP)  ## generate the client's types, the flags and the docs' tables from the list of decoding options
 	$(BIN)/python -m codegen.options
+
+.PHONY: descriptors
+descriptors: $(STAMP)  ## write deploy/envoy/glossa.binpb, by which a gateway converts JSON, from the stubs
+	$(BIN)/python -m codegen.descriptors
 
 .PHONY: monitoring
 monitoring: $(STAMP)  ## make Grafana's dashboard, Prometheus' console and its rules from their tables in deploy/monitoring

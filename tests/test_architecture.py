@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "service": ("export.bundle", "export.manifest", "model.tokenizer", "glossa.v1", "glossa.version"),
     "glossa": (),
     "cli": ("model", "export", "service", "glossa"),
-    "codegen": ("service.options",),
+    "codegen": ("service.options", "glossa.v1"),
 }
 
 # What a room may take from its own package, besides itself. The most specific entry decides; a package without one is
@@ -82,7 +82,7 @@ HOMES = {
     "grpc_health": _RPC,
     "grpc_reflection": _EDGE,
     "grpc_status": _RPC,
-    "google": (*_RPC, "clients/python/glossa/v1/*"),
+    "google": (*_RPC, "clients/python/glossa/v1/*", "codegen/descriptors.py"),
     "prometheus_client": ("service/edge/metrics.py", "service/edge/metric_series.py", "service/edge/exposition.py"),
     "msgspec": ("service/wire/messages.py", "service/edge/process_pool.py"),
     "llguidance": ("service/decoding/grammar.py",),

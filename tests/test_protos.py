@@ -17,6 +17,7 @@ def breaking(folder: Path, text: str) -> "subprocess.CompletedProcess[str]":
     copy = folder / PROTO.relative_to(ROOT)
     copy.parent.mkdir(parents=True)
     copy.write_text(text)
+    shutil.copytree(ROOT / "protos/google", folder / "protos/google")
     shutil.copy(ROOT / "buf.yaml", folder)
     command = [str(Path(sys.executable).parent / "buf"), "breaking", "--against", str(ROOT / "protos/baseline.txtpb")]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)

@@ -52,8 +52,8 @@ def project_files() -> list[Path]:
 
 
 def text_of(path: Path) -> str:
-    """A file as UTF-8; of graphs, which are binary, whatever can be read."""
-    return path.read_text(encoding="utf-8", errors="replace" if path.suffix == ".onnx" else "strict")
+    """A file as UTF-8; of graphs and descriptors, which are binary, whatever can be read."""
+    return path.read_text(encoding="utf-8", errors="replace" if path.suffix in (".onnx", ".binpb") else "strict")
 
 
 @pytest.mark.parametrize("name", [*HASHED, CLIENTS])
