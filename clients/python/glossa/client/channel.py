@@ -30,12 +30,20 @@ SERVICE_CONFIG = {
     ],
     "retryThrottling": {"maxTokens": 100, "tokenRatio": 0.1},
 }
+HEALTH_CHECKED = {**SERVICE_CONFIG, "healthCheckConfig": {"serviceName": ""}}
 OPTIONS = (
     ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
     ("grpc.keepalive_time_ms", 20_000),  # above the 5 s that the server takes as too often
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.max_receive_message_length", 4 << 20),
 )
+REPLICAS = (
+    ("grpc.service_config", json.dumps(HEALTH_CHECKED)),
+    ("grpc.dns_min_time_between_resolutions_ms", 5_000),  # 30 s by default: as long a new replica would get no calls
+    *OPTIONS[1:],
+)
+"""For an address of several servers, among which the client spreads its calls: each is watched, and one that drains or
+is not ready gets none. Not for a single server: its callers do better to wait in its queue."""
 NO_RETRIES = ("grpc.enable_retries", 0)
 BLOCKING_STREAMS = ("SingleThreadedUnaryStream", 1)
 """For blocking channels: streams are read by the thread that iterates them. Otherwise a stream whose server refuses it
@@ -80,6 +88,13 @@ def authenticate(
     if token:
         credentials = grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
     return credentials, pairs
+
+
+def channel_options(address: str) -> tuple[tuple[str, str | int], ...]:
+    """REPLICAS for `dns:` names, which may have several addresses, and for lists of addresses; OPTIONS for others."""
+    scheme, _, rest = address.partition(":")
+    is_list = scheme in ("ipv4", "ipv6") and "," in rest
+    return REPLICAS if is_list or (scheme == "dns" and rest.startswith("/")) else OPTIONS
 
 
 def is_loopback(address: str) -> bool:

@@ -18,7 +18,15 @@ from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, S
 
 import grpc
 
-from glossa.client.channel import BLOCKING_STREAMS, NO_RETRIES, OPTIONS, OWN_CONNECTION, TIMEOUT_S, Tls, authenticate
+from glossa.client.channel import (
+    BLOCKING_STREAMS,
+    NO_RETRIES,
+    OWN_CONNECTION,
+    TIMEOUT_S,
+    Tls,
+    authenticate,
+    channel_options,
+)
 from glossa.client.errors import ClientError
 from glossa.client.requests import (
     AttendOptions,
@@ -96,7 +104,7 @@ class _Calls:
     """Every call of the service. All raise ClientError."""
 
     _library: Any = grpc
-    _options: tuple[tuple[str, str | int], ...] = (*OPTIONS, BLOCKING_STREAMS)
+    _options: tuple[tuple[str, str | int], ...] = (BLOCKING_STREAMS,)
 
     def __init__(
         self,
@@ -109,15 +117,17 @@ class _Calls:
         connections: int = 1,
         retries: bool = True,
     ) -> None:
-        """address: HOST:PORT, or another form that gRPC knows. token: sent as `authorization: Bearer …`, only over TLS
-        or to this machine. metadata: sent with every call. timeout_s: default deadline of a call. connections: used in
-        turn; one carries as many concurrent calls as the server's setting `max_concurrent_streams`, further ones wait
-        in this process. retries: False reports every refusal.
+        """address: HOST:PORT, or another form that gRPC knows; dns:///NAME:PORT, a name with an address for each of
+        several replicas, spreads the calls over those that are ready. token: sent as `authorization: Bearer …`, only
+        over TLS or to this machine. metadata: sent with every call. timeout_s: default deadline of a call.
+        connections: used in turn; one carries as many concurrent calls as the server's setting
+        `max_concurrent_streams`, further ones wait in this process. retries: False reports every refusal.
 
         Raises ValueError for a token without TLS to another machine, OSError for a PEM file that cannot be read.
         """
         credentials, self._metadata = authenticate(address, tls=tls, token=token, metadata=metadata)
-        options = [*self._options, *([OWN_CONNECTION] if connections > 1 else []), *([] if retries else [NO_RETRIES])]
+        options = [*channel_options(address), *self._options]
+        options += [*([OWN_CONNECTION] if connections > 1 else []), *([] if retries else [NO_RETRIES])]
         self._channels = [
             self._library.insecure_channel(address, options=options)
             if credentials is None
@@ -288,7 +298,7 @@ class AsyncClient(_Calls):
     All calls raise ClientError."""
 
     _library = grpc.aio
-    _options = OPTIONS
+    _options = ()
 
     async def close(self) -> None:
         """Close the connections; running calls are cancelled."""
