@@ -75,6 +75,7 @@ TOPICS = {
         "abuser",
         "drain",
         "reloads",
+        "replicas",
         "hostile-peers",
         "hostile-messages",
         "hostile-bundles",

@@ -85,6 +85,14 @@ def route_of(settings: Settings) -> Settings:
     return found
 
 
+def keepalive_of(settings: Settings) -> Settings:
+    """The PINGs by which a connection to a server that hangs is found."""
+    options = cluster_of(settings)["typed_extension_protocol_options"]
+    http2 = options["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"]["explicit_http_config"]
+    found: Settings = http2["http2_protocol_options"]["connection_keepalive"]
+    return found
+
+
 def naive(settings: Settings) -> Settings:
     """The settings of `replicas` as tutorials have them: a health check each second, and the statuses that say that no
     replica took the call are tried once more. For what the others are worth."""

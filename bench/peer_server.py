@@ -152,11 +152,13 @@ def glossa_server(
     flags: Sequence[str] = (),
     log: Path | int | None = None,
     modules: Sequence[Path] = (),
+    port: int | None = None,
 ) -> Iterator[tuple[str, int]]:
     """Glossa's own command serving a bundle, with roomy settings: the address of its gRPC port and its process id.
 
     checkout: whose command and code this is; that of this process, if not given. flags: more of them. log: a file for
-    its log, JSON lines, or a descriptor that gets it. modules: folders in which it looks for modules first.
+    its log, JSON lines, or a descriptor that gets it. modules: folders in which it looks for modules first. port: of
+    gRPC; None: a free one.
     """
     roomy = [part for name, value in ROOMY.items() for part in (f"--{name.replace('_', '-')}", str(value))]
     checkout = checkout or Path(__file__).resolve().parents[1]
@@ -164,7 +166,7 @@ def glossa_server(
     program = f"import sys; sys.argv[0] = 'glossa'; from {module} import main; main()"
     command = ["-c", program, "serve", f"model={bundle}", "--drain-delay-s", "0", *roomy, *flags]
     path = os.pathsep.join((*map(str, modules), str(checkout), str(checkout / "clients/python")))
-    with _listening(command, {**(environment or {}), "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}, log) as found:
+    with _listening(command, {**(environment or {}), "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}, log, port) as found:
         yield found
 
 
@@ -187,9 +189,12 @@ def ctranslate2_server(
 
 @contextlib.contextmanager
 def _listening(
-    arguments: list[str], environment: Mapping[str, str] | None, log_file: Path | int | None = None
+    arguments: list[str],
+    environment: Mapping[str, str] | None,
+    log_file: Path | int | None = None,
+    port: int | None = None,
 ) -> Iterator[tuple[str, int]]:
-    port, http_port = free_port(), free_port()
+    port, http_port = port or free_port(), free_port()
     command = [sys.executable, *arguments, "--port", str(port), "--http-port", str(http_port)]
     with contextlib.ExitStack() as stack:
         # A file, unless a descriptor is given: a full pipe without a reader would stop most servers.

@@ -20,7 +20,7 @@ from tests.e2e.process import engine_pids, serving
 
 TEXT = "the small red house"
 CALLS = 24
-TIMEOUT_S = 40.0  # far above the 8 s until a PING without an answer closes a connection
+TIMEOUT_S = 40.0  # far above the 10 s until a PING without an answer closes a connection
 
 pytestmark = pytest.mark.slow
 

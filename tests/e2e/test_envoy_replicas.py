@@ -17,7 +17,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from bench import envoy
 from glossa.v1 import glossa_pb2 as pb
-from service.errors import Overloaded
+from service.errors import EngineUnavailable, Overloaded
 from tests.edge import failure, method, running
 
 TEXT = "the small red house"
@@ -118,17 +118,18 @@ async def test_an_error_has_the_http_status_of_its_code_and_the_whole_google_rpc
         assert (status, details_of(answer)["ResourceInfo"]["resourceName"]) == (404, "fr-de")
 
 
-async def test_a_refusal_of_every_replica_is_a_429_with_a_hint():
+async def test_a_refusal_by_overload_is_a_429_with_a_hint_and_not_repeated():
     async with replicas() as (front, edges):
         refuse(edges, Overloaded("full", retry_after_s=0.5, limit=4))
         status, headers, answer = await post(front, TRANSLATE, {"text": TEXT})
+        assert [line["attempts"] for line in await logged(front, 1)] == [1]
         assert (status, details_of(answer)["RetryInfo"]["retryDelay"]) == (429, "0.500s")
         assert headers["grpc-retry-pushback-ms"] == "500"
 
 
-async def test_a_refusal_of_one_replica_is_repeated_on_another():
-    async with replicas() as (front, (full, other)):
-        refuse([full], Overloaded("full", retry_after_s=0.5, limit=4))
+async def test_a_call_that_one_replica_cannot_take_is_repeated_on_another():
+    async with replicas() as (front, (failing, other)):
+        refuse([failing], EngineUnavailable("its process has ended", retry_after_s=0.5))
         for _ in range(6):
             assert (await post(front, TRANSLATE, {"text": TEXT}))[0] == 200
         assert len(other.pool.requests) == 6
