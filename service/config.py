@@ -26,11 +26,13 @@ from service.errors import StartupError
 from service.setting_types import (
     Adaptors,
     CudaDevices,
+    Endpoint,
     Models,
     NotNegative,
     Port,
     Positive,
     PositiveSeconds,
+    Ratio,
     Seconds,
     Weights,
 )
@@ -234,6 +236,8 @@ class ServerSettings(BaseSettings):
     heartbeat_timeout_s: PositiveSeconds = Field(
         30.0, description="seconds without progress until an engine counts as unhealthy"
     )
+    otlp_endpoint: Endpoint = Field("", description="collector of traces, http://HOST:PORT (OTLP, gRPC); empty: none")
+    trace_sample_ratio: Ratio = Field(1.0, description="share of traced calls, where no traceparent decides")
     commit: str = Field("", description="git commit of this build, for /version and glossa_build_info")
     log_format: Literal["auto", "json", "pretty"] = Field(
         "auto", description="auto: pretty on a terminal, else JSON lines"

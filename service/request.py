@@ -120,12 +120,20 @@ class TextDelta:
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds: waiting for a row; encoder and prefill; from arrival to the first token; from arrival to the end."""
+    """Seconds: waiting for a row; encoder and prefill; from arrival to the first token; from arrival to the end.
+
+    encoded_s, prefilled_s: from arrival until the encoder had run, and until the whole prompt was computed, turns of
+        other requests between its chunks included.
+    arrived_s: the time of arrival, on the clock of time.monotonic(), which all processes of a machine share.
+    """
 
     queue_s: float = 0.0
     prefill_s: float = 0.0
     first_token_s: float = 0.0
     total_s: float = 0.0
+    encoded_s: float = 0.0
+    prefilled_s: float = 0.0
+    arrived_s: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -200,7 +200,7 @@ class Server:
             task.cancel()
         if self._ops is not None:
             await asyncio.to_thread(self._ops.close)
-        self.calls.close()
+        await self.calls.close()
         self.state = "stopped"
         logs.event("stopped")
 

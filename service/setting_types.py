@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
@@ -26,6 +27,13 @@ def _check_devices(value: str) -> str:
     if not all(part.isascii() and part.isdigit() for part in devices) or len(set(devices)) < len(devices):
         raise ValueError(f"must be different numbers of devices, such as 0,1, got {value!r}")
     return ",".join(devices)
+
+
+def _check_endpoint(value: str) -> str:
+    parts = urlsplit(value)
+    if value and (parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/")):
+        raise ValueError(f"must be http://HOST:PORT, or https://HOST:PORT for TLS, got {value!r}")
+    return value
 
 
 def _parse_models(value: object) -> object:
@@ -81,7 +89,9 @@ def _parse_names(value: object) -> object:
 
 
 CudaDevices = Annotated[str, Field(coerce_numbers_to_str=True), AfterValidator(_check_devices)]
+Endpoint = Annotated[str, AfterValidator(_check_endpoint)]
 Port = Annotated[int, Field(ge=0, le=65535)]
+Ratio = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)]

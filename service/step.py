@@ -207,7 +207,8 @@ class TurnOutput:
     token_lines: by row with a draft or extra steps, the lines after each of its tokens.
     extra_tokens: inputs of the extra greedy steps.
     encoder_outputs: by new row with an encoder request.
-    prefill_s: seconds of encoder and prefill; step_s: of one step; draft_s: of each draft.
+    prefill_s: seconds of encoder and prefill, encode_s: of these until the encoder had run; step_s: of one step;
+        draft_s: of each draft.
     """
 
     rows: int
@@ -221,6 +222,7 @@ class TurnOutput:
     prefill_s: float
     step_s: float
     draft_s: Sequence[float] = ()
+    encode_s: float = 0.0
 
     def step(self) -> StepOutput:
         """Predictions after the decode step, by row."""

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from service.edge import logs
+from service.edge.call_trace import CallTrace
 from service.edge.metrics import Metrics, Rpc
 from service.edge.request_memory import Reservation
 from service.edge.served_model import ServedModel
@@ -37,7 +38,8 @@ class Call:
         self.rpc, self.request_id, self.started_s, self.deadline_s = rpc, request_id, started_s, deadline_s
         self.client_deadline_s = math.inf  # `deadline_s` is that of the server if that comes first
         self.peer = peer  # its connection, as gRPC names it
-        self.trace_id = trace_id  # of the client's distributed trace, or empty
+        self.trace_id = self.exemplar = trace_id  # of the client's distributed trace, or empty
+        self.trace: CallTrace | None = None
         self.caller, self.memory = caller, memory
         self.messages = 0  # sent
         self.task: asyncio.Task[Any] | None = None
@@ -45,6 +47,11 @@ class Call:
         self.is_between_requests = False  # a stream of requests waits for the next one
         self._used: ServedModel | None = None
         self.begin_request()
+
+    def trace_with(self, trace: CallTrace | None) -> None:
+        """Notes the call's own trace, None if it is not sampled: metrics then refer to none, as none will be found."""
+        self.trace, self.exemplar = trace, trace.trace_id if trace else ""
+        self.trace_id = self.exemplar or self.trace_id
 
     def begin_request(self) -> None:
         """Forgets the request before and leaves its model: a stream of requests has one after the other."""
@@ -84,6 +91,8 @@ def report(call: Call, error: RequestError | None, metrics: Metrics, now_s: floa
     code, seconds = status_code(error) if error else grpc.StatusCode.OK, now_s - call.started_s
     metrics.rpc_handled(call.rpc, code=code.value[0], seconds=seconds, messages=call.messages)
     report_request(call, error, metrics, call.started_s, now_s)
+    if call.trace is not None:
+        call.trace.end(now_s, code.value[0], error, call.model)
 
 
 def report_request(call: Call, error: RequestError | None, metrics: Metrics, started_s: float, now_s: float) -> None:
@@ -122,6 +131,6 @@ def report_request(call: Call, error: RequestError | None, metrics: Metrics, sta
                 seconds=seconds,
                 prompt_tokens=finished.prompt_tokens,
                 generated_tokens=finished.generated_tokens,
-                trace_id=call.trace_id,
+                trace_id=call.exemplar,
             )
     logs.event("request", fields | call.texts)

@@ -26,6 +26,7 @@ from service.edge import logs
 from service.edge.access import Guard
 from service.edge.backlog import Backlog
 from service.edge.call import REQUEST_ID, Call, report
+from service.edge.call_trace import PARENT, TRACE_PARENT
 from service.edge.connections import ResetLimit, shut_down
 from service.edge.conversation import requests_of
 from service.edge.message_waits import MessageWaits
@@ -34,9 +35,10 @@ from service.edge.refusals import Refusals
 from service.edge.request_memory import RequestMemory, Reservation, message_bytes
 from service.edge.retry_times import RetryTimes
 from service.edge.stall_timer import StallTimer, UnwrittenResponses
-from service.edge.status import abort, check_time
+from service.edge.status import abort, check_time, status_code
 from service.edge.tenant_shares import TenantShares
 from service.edge.tenants import Tenants
+from service.edge.tracing import open_tracing
 from service.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -51,10 +53,6 @@ from service.errors import (
 )
 from service.request import Caller
 
-TRACE_PARENT = "traceparent"
-TRACE = re.compile(
-    r"[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}.*"
-)  # https://www.w3.org/TR/trace-context/
 SAFE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 MODELS = pb.DESCRIPTOR.services_by_name["ModelService"].full_name  # the only service without engines
 WRITTEN_S = 5.0  # for statuses to be written to clients that read slowly, at the end of a drain
@@ -83,6 +81,7 @@ class Calls:
         self._metrics, self._settings, self._predicted_s, self._clock = metrics, settings, predicted_s, clock
         self.backlog = Backlog(clock)
         self._refusals, self._retry_times = Refusals(metrics), RetryTimes(clock())
+        self._tracing = open_tracing(settings)
         self._resets = ResetLimit(settings.max_resets_per_s)
         self._open: dict[Call, None] = {}  # oldest first
         self._guard, self._shares = guard or Guard(Tenants(settings)), TenantShares(settings.tenant_share)
@@ -107,26 +106,21 @@ class Calls:
         """Refuses calls from now on, and returns when the others have ended and their statuses are written. After
         `limit_s` it ends those that are still open, as ShuttingDown. Returns how many."""
         self._is_draining = True
-        self._end_all([call for call in self._open if call.is_between_requests])
+        _end_all([call for call in self._open if call.is_between_requests])
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await self._idle.wait()
         unfinished = list(self._open)
-        self._end_all(unfinished)
+        _end_all(unfinished)
         if self._tasks:
             await asyncio.wait(set(self._tasks), timeout=WRITTEN_S)
         return len(unfinished)
 
-    @staticmethod
-    def _end_all(calls: Iterable[Call]) -> None:
-        for call in calls:
-            call.ended_by = ShuttingDown()
-            if call.task is not None:
-                call.task.cancel()
-
-    def close(self) -> None:
-        """Logs and counts what has not been yet."""
+    async def close(self) -> None:
+        """Logs, counts and sends what has not been yet."""
         self._refusals.report()
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
 
     async def run(self, rpc: Rpc, behaviour: Callable[..., Any], context: Any, parse: Parse) -> Any:
         """Handles one RPC from start to end: admitted first, and only then is its message read, and parsed if there is
@@ -143,13 +137,19 @@ class Calls:
             if self._resets.is_suspect(peer, began_s):
                 await asyncio.sleep(SUSPECT_S)  # a call that was reset ends here, for half the processor time
             admitted = self._admitted(rpc, metadata, peer, began_s, limit_s)
+            request_id, parent = _ids(metadata)
+            trace = self._tracing.begin(rpc, request_id, parent, metadata, began_s) if self._tracing else None
             if not isinstance(admitted, Caller):
                 self._refusals.add(rpc, admitted, self._clock() - began_s)
+                if trace is not None:
+                    trace.end(self._clock(), status_code(admitted).value[0], admitted)
                 check_time(client_deadline_s, self._clock())
-                await self._abort(context, admitted, ((REQUEST_ID, _ids(metadata)[0]),))
+                await self._abort(context, admitted, ((REQUEST_ID, request_id),))
                 return None
-            memory = Reservation(self.memory, admitted)
-            call = Call(rpc, *_ids(metadata), began_s, began_s + limit_s, admitted, peer, memory)
+            memory, trace_id = Reservation(self.memory, admitted), parent[1] if parent else ""
+            call = Call(rpc, request_id, trace_id, began_s, began_s + limit_s, admitted, peer, memory)
+            if self._tracing is not None:
+                call.trace_with(trace)
             call.task, call.client_deadline_s = task, client_deadline_s
             if task is not None:
                 task.add_done_callback(functools.partial(self._written, memory))
@@ -314,6 +314,13 @@ class Calls:
         report(call, error, self._metrics, now_s)
 
 
+def _end_all(calls: Iterable[Call]) -> None:
+    for call in calls:
+        call.ended_by = ShuttingDown()
+        if call.task is not None:
+            call.task.cancel()
+
+
 def _parsed(data: bytes, parse: Parse) -> Message:
     message = parse(data)
     if message is None:
@@ -321,12 +328,12 @@ def _parsed(data: bytes, parse: Parse) -> Message:
     return message
 
 
-def _ids(metadata: Metadata) -> tuple[str, str]:
-    """The id of a request, the client's if it sent a safe one, and the id of its trace, or empty."""
-    request_id = trace_id = ""
+def _ids(metadata: Metadata) -> tuple[str, re.Match[str] | None]:
+    """The id of a request, the client's if it sent a safe one, and the client's span, if it sent one."""
+    request_id, parent = "", None
     for key, value in metadata:
         if key == REQUEST_ID and isinstance(value, str) and SAFE_REQUEST_ID.fullmatch(value):
             request_id = request_id or value
-        elif key == TRACE_PARENT and isinstance(value, str) and (found := TRACE.fullmatch(value)):
-            trace_id = found[1]
-    return request_id or f"{_IDS.getrandbits(128):032x}", trace_id
+        elif key == TRACE_PARENT and isinstance(value, str):
+            parent = PARENT.fullmatch(value)
+    return request_id or f"{_IDS.getrandbits(128):032x}", parent

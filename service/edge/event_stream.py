@@ -19,7 +19,7 @@ class EventStream:
         self._events: list[Event] = []
         self._waiting: asyncio.Future[None] | None = None  # of the caller of `piece`
         self._error: RequestError | None = None
-        self.has_ended = False  # the end of the answer was read
+        self.finished: Finished | None = None  # the end of the answer, once it was read
 
     def __call__(self, event: Event) -> None:
         self._events.append(event)
@@ -43,23 +43,21 @@ class EventStream:
             await self._waiting
         events, self._events = self._events, []
         if len(events) == 1 and not isinstance(event := events[0], RequestError):  # nearly always
-            self.has_ended = isinstance(event, Finished)
-            return event.text, event.tokens, event if isinstance(event, Finished) else None
+            self.finished = event if isinstance(event, Finished) else None
+            return event.text, event.tokens, self.finished
         return self._merged(events)
 
     def _merged(self, events: list[Event]) -> tuple[str, tuple[int, ...], Finished | None]:
         texts: list[str] = []
         tokens: list[int] = []
-        finished = None
         for event in events:
             match event:
                 case TextDelta() | Finished():
                     texts.append(event.text)
                     tokens += event.tokens
-                    finished = event if isinstance(event, Finished) else None
-                    self.has_ended = finished is not None
+                    self.finished = event if isinstance(event, Finished) else None
                 case RequestError():
                     self._error = event
         if self._error and not tokens:
             raise self._error
-        return "".join(texts), tuple(tokens), finished
+        return "".join(texts), tuple(tokens), self.finished

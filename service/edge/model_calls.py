@@ -76,9 +76,11 @@ async def submitted(model: ServedModel, request: Request, call: Call) -> AsyncIt
     try:
         yield events
     finally:
-        if not events.has_ended:
+        if events.finished is None:
             cancel()
             call.finished = call.finished or events.unread  # computed, if for nobody
+        if call.trace is not None:
+            call.trace.add(model.name, request, events.finished or events.unread)
 
 
 async def convert_off_loop(

@@ -125,7 +125,7 @@ class EngineCore:
         if plan.step.new_rows or plan.step.prefill_chunks:
             self._metrics.prefilled(turn.prefill_s)
             for sequence in {*plan.admitted, *plan.prefill.computed}:
-                self._responses[sequence].prefill_s += turn.prefill_s
+                self._responses[sequence].prefilled(began_s, turn)
         if plan.prefix_queried_tokens:
             hits = len({load.row for load in plan.step.prefix_loads})
             self._metrics.looked_up(plan.prefix_queried_tokens, hits=hits, reused=plan.prefix_hit_tokens)

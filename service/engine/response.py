@@ -14,7 +14,7 @@ from service.decoding.token_selection import attention_of
 from service.engine.detokenizer import Detokenizer
 from service.request import AttentionResult, Finished, FinishReason, HypothesisResult, TextDelta, Timings
 from service.sequence import Hypothesis, Sequence
-from service.step import StepOutput
+from service.step import StepOutput, TurnOutput
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +32,8 @@ class Response:
     first_s: float | None = None  # end of the first turn with an output for it
     reported_s: float = -math.inf  # of the last delta
     prefill_s: float = 0.0  # of all encoder runs and prefills it was part of
+    encoded_s: float | None = None  # end of the encoder run of its first turn
+    prefilled_s: float = 0.0  # end of the last prefill it was part of
     _text: Detokenizer = field(init=False)
     _pieces: list[str] = field(default_factory=list)  # texts sent
     _consumed: int = 0  # committed tokens turned into text
@@ -39,6 +41,13 @@ class Response:
 
     def __post_init__(self) -> None:
         self._text = self.new_text()
+
+    def prefilled(self, began_s: float, turn: TurnOutput) -> None:
+        """Takes in the encoder run and prefill of a turn that it was part of. began_s: when the run began."""
+        self.prefill_s += turn.prefill_s
+        self.prefilled_s = began_s + turn.prefill_s
+        if self.encoded_s is None:
+            self.encoded_s = began_s + turn.encode_s
 
     def extend(self, now_s: float, output: StepOutput) -> list[TextDelta | Finished]:
         """Consumes the newly committed tokens. []: there is nothing to report yet. Tokens of a draft are reported as if
@@ -76,6 +85,9 @@ class Response:
             prefill_s=self.prefill_s,
             first_token_s=self.first_s - self.arrived_s,
             total_s=now_s - self.arrived_s,
+            encoded_s=(self.encoded_s or self.admitted_s) - self.arrived_s,
+            prefilled_s=(self.prefilled_s or self.admitted_s) - self.arrived_s,
+            arrived_s=self.arrived_s,
         )
         text, results, answers = "", list[HypothesisResult](), self.sequence.answers
         if answers:

@@ -123,6 +123,7 @@ class OnnxRunner:
         self.cross_attention, self.attention = attention.cross_attention, attention.attention
         self._shortlist_rows: frozenset[int] = frozenset()  # of the last run
         self._encoder_outputs: dict[int, EncoderOutput] = {}  # by row; of the last run
+        self._encoded_s = 0.0  # when the encoder had run in it; unless it had new rows, when it began
         self._steps = 0  # of the last run; 1 for one that only encodes or prefills
         self._shared = self._passes = self._passes_of(model.sessions)
         single = model.single_engine_sessions
@@ -167,7 +168,7 @@ class OnnxRunner:
         """Executes one turn in the order of StepPlan."""
         assert 0 < plan.rows <= self.max_rows, plan.rows
         self._passes = self._passes_for(plan)
-        started_s = time.perf_counter()
+        self._encoded_s = started_s = time.perf_counter()
         self._place_rows(plan)
         self._start_rows(plan)
         prefilled_s = time.perf_counter()
@@ -189,6 +190,7 @@ class OnnxRunner:
             prefill_s=prefilled_s - started_s,
             step_s=(stepped_s - prefilled_s) / (1 + len(extra)),
             draft_s=draft_s,
+            encode_s=self._encoded_s - started_s,
         ).step()
 
     def _passes_for(self, plan: StepPlan) -> _Passes:
@@ -258,6 +260,7 @@ class OnnxRunner:
         for new_rows in source_batches(plan.new_rows):
             assert encoder is not None
             self._encoder_outputs |= encoder.encode(new_rows)
+            self._encoded_s = time.perf_counter()
         if self._shortlist is not None:
             for new in plan.new_rows:
                 self._shortlist.fill(new)

@@ -21,7 +21,7 @@ from service.errors import ERRORS, RequestError
 from service.execution_choice import ExecutionChoice
 from service.request import Event, Finished, Request, TextDelta
 
-VERSION = 2
+VERSION = 3
 MAX_MESSAGE_BYTES = 1 << 28
 _ARRAY = 1  # extension type of float32 arrays
 

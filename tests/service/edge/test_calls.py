@@ -116,7 +116,7 @@ async def test_the_refusals_of_a_second_are_one_line(edge, channel, caplog):
         pool.prediction = 100.0
     for _ in range(5):
         await failure(method(channel, "Translate")(text=TEXT, timeout=1.0))
-    edge.server.calls.close()
+    await edge.server.calls.close()
     lines: list[Any] = [record for record in caplog.records if record.getMessage() in ("request", "refused")]
     assert [line.fields for line in lines] == [
         {"method": "glossa.v1.TranslationService/Translate", "reason": "DEADLINE_TOO_SOON", "count": 5}
