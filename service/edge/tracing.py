@@ -81,7 +81,9 @@ class Tracing:
             self._some.set()
 
     def close(self) -> None:
-        """Sends what waits, for at most CLOSE_S, and ends the thread."""
+        """Sends what waits, for at most CLOSE_S, and ends the thread. A second call changes nothing."""
+        if self._closing.is_set():
+            return
         self._closing.set()
         self._some.set()
         self._thread.join(CLOSE_S)
@@ -181,7 +183,8 @@ class _Problems(logging.Handler):
         library.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.last = record.getMessage()
+        if record.args:  # a line without any is about the end of retries, not about its cause
+            self.last = record.getMessage()
 
 
 def open_tracing(settings: ServerSettings) -> Tracing | None:
