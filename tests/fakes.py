@@ -246,6 +246,7 @@ class ScriptedRunner:
             token_lines=token_lines,
             extra_tokens=extra,
             prefill_s=0.001 if plan.new_rows or plan.prefill_chunks else 0.0,
+            encode_s=0.0004 if plan.new_rows else 0.0,
             step_s=0.002 if plan.tokens else 0.0,
             draft_s=[0.003] * len(after),
         )

@@ -99,7 +99,9 @@ def install(wheel, directory, extra=""):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("extra", "promised"), [("", SERVING), ("train", EVERYTHING), ("dev", EVERYTHING)])
+@pytest.mark.parametrize(
+    ("extra", "promised"), [("", SERVING), ("otel", SERVING), ("train", EVERYTHING), ("dev", EVERYTHING)]
+)
 def test_the_command_runs_with_what_is_required(wheel, tmp_path, extra, promised):
     python = install(wheel, tmp_path, extra)
     glossa = python.with_name("glossa")
@@ -108,7 +110,9 @@ def test_the_command_runs_with_what_is_required(wheel, tmp_path, extra, promised
     done = run_alone(python, "-c", IMPORT_ALL, *promised, directory=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) > 100
-    assert (run_alone(python, "-c", "import torch", directory=tmp_path).returncode == 0) == bool(extra)
+    assert (run_alone(python, "-c", "import torch", directory=tmp_path).returncode == 0) == (promised is EVERYTHING)
+    with_traces = run_alone(python, "-c", "import opentelemetry.sdk", directory=tmp_path).returncode == 0
+    assert with_traces == (extra in ("otel", "dev"))
 
 
 @pytest.mark.slow

@@ -1,3 +1,5 @@
+import pytest
+
 from service.encoder_request import EncoderRequest
 from service.engine.engine import EngineConfig
 from service.engine.scheduler import SchedulerConfig
@@ -148,6 +150,20 @@ def test_timings_tell_queue_prefill_and_tokens_apart(manual):
     loop.run()
     times = second.finals[0].timings
     assert (times.queue_s, times.prefill_s, times.first_token_s, times.total_s) == (2.0, 0.001, 3.0, 4.0)
+    assert times.arrived_s == engine.clock() - 4.0
+    assert (times.encoded_s, times.prefilled_s) == (pytest.approx(2.0004), pytest.approx(2.001))
+
+
+def test_a_prompt_of_several_turns_is_prefilled_with_the_last_one(manual):
+    runner = ScriptedRunner(has_source=False, max_block=0, rule=never_ends)
+    config = SchedulerConfig(max_rows=2, chunk_tokens=16, max_prefill_tokens=16, max_idle_prefill_tokens=16)
+    engine, loop = manual(runner, EngineConfig(scheduler=config))
+    runner.before_run = lambda: engine.clock.advance(1.0)
+    (final,) = answer_events(engine, loop, continued(40 * "a", max_tokens=1)).finals
+    times = final.timings
+    assert times.encoded_s == pytest.approx(0.0004)
+    assert times.prefilled_s == pytest.approx(2.001), "the third turn began after two others"
+    assert (times.prefill_s, times.total_s) == (pytest.approx(0.003), 3.0)
 
 
 def test_a_stop_string_inside_a_turn_of_several_steps_ends_the_answer_there(manual):

@@ -46,6 +46,22 @@ def test_tokens_equal_the_uncached_reference(model, options):
     assert [decode_single(runner, request) for request in requests] == reference(model, requests)
 
 
+def test_the_time_of_the_encoder_is_part_of_the_prefill_of_turns_with_new_rows(model):
+    turns = list[tuple[bool, float, float]]()
+
+    class Recording(OnnxRunner):
+        def run(self, plan):
+            output = super().run(plan)
+            turns.append((bool(plan.new_rows), output.turn.encode_s, output.turn.prefill_s))
+            return output
+
+    runner = Recording(model, HostMemory(), max_rows=4)
+    decode_together(runner, requests_for(model, 4))
+    has_encoder = model.manifest.limits.max_source_len > 0
+    assert all((0 < encode_s < prefill_s) == (is_new and has_encoder) for is_new, encode_s, prefill_s in turns)
+    assert {is_new for is_new, *_ in turns} == {False, True}
+
+
 class Counting(HostMemory):
     """Host memory that knows the blocks in use."""
 
