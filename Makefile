@@ -51,7 +51,7 @@ test: $(STAMP)  ## run the tests (JOBS=2 processes)
 	$(PYTEST) --quiet $(PARALLEL)
 
 .PHONY: test-all
-test-all: $(STAMP) fake-cuda adaptor-clients  ## run all tests, slow ones and those on the fake CUDA included (CONTRIBUTING.md names the programs that they need)
+test-all: $(STAMP) fake-cuda adaptor-clients client-tools  ## run all tests, slow ones and those on the fake CUDA included (CONTRIBUTING.md names the programs that they need)
 	$(PYTEST) --quiet $(PARALLEL) -m "slow or not slow"
 
 FAKE_CUDA := build/fake_cuda/wheels
@@ -75,6 +75,16 @@ $(ADAPTOR_CLIENTS)/.installed: requirements/adaptor-clients.txt | $(STAMP)
 	@$(BIN)/python -m venv $(ADAPTOR_CLIENTS)
 	@$(ADAPTOR_CLIENTS)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements/adaptor-clients.txt
 	@touch $@
+
+CLIENT_TOOLS := build/clients_node
+
+.PHONY: client-tools
+client-tools: $(CLIENT_TOOLS)/.installed  ## install what the Node program of docs/clients.md imports (node and npm; the C++ one needs g++ and Debian's libgrpc++-dev libprotobuf-dev protobuf-compiler-grpc)
+
+# Without npm the test of that program fails and names it; the other tests need not.
+$(CLIENT_TOOLS)/.installed: clients/node/package.json clients/node/package-lock.json
+	@rm -rf $(CLIENT_TOOLS) && mkdir -p $(CLIENT_TOOLS) && cp $^ clients/node/.npmrc $(CLIENT_TOOLS)
+	@if command -v npm >/dev/null; then cd $(CLIENT_TOOLS) && npm ci --silent --no-audit --no-fund --ignore-scripts && touch .installed; else echo "npm is missing; install Node 18 or newer" >&2; fi
 
 .PHONY: cuda-test
 cuda-test: $(STAMP) fake-cuda  ## run the tests of the CUDA provider on a fake CUDA, without a GPU

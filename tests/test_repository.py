@@ -15,6 +15,7 @@ VERBS = {"setup", "demo", "test", "test-all", "check", "protos", "lock", "train"
 CLIENTS = "adaptor-clients.txt"  # an environment of its own, which shares no version with ours
 VERBS |= {
     "adaptor-clients",
+    "client-tools",
     "fake-cuda",
     "cuda-test",
     "gpu-check",
