@@ -41,8 +41,8 @@ def test_tritonclient_gets_the_answers_of_our_client(programs, server):
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     with Client(server.address) as client:
-        greedy = [client.translate(text, model="en-de", max_tokens=20).text for text in TEXTS[:2]]
-        beams = [client.translate(text, model="en-de", max_tokens=20, beam_size=4).text for text in TEXTS[:2]]
+        greedy = [client.translate(text, model="en-de", max_tokens=16).text for text in TEXTS[:2]]
+        beams = [client.translate(text, model="en-de", max_tokens=16, beam_size=4).text for text in TEXTS[:2]]
     assert found["ready"] == [True, True, True]
     assert found["metadata"] == ["glossa", "en-de"]
     assert (found["one"], found["rows"]) == (greedy[:1], beams)

@@ -57,8 +57,8 @@ found: dict[str, Any] = {}
 with triton.InferenceServerClient(address) as client:
     found["ready"] = [client.is_server_live(), client.is_server_ready(), client.is_model_ready("en-de")]
     found["metadata"] = [client.get_server_metadata().name, client.get_model_metadata("en-de").name]
-    found["one"] = texts_of(client.infer("en-de", inputs(texts[0]), parameters={"max_tokens": 20}))
-    found["rows"] = texts_of(client.infer("en-de", inputs(*texts, max_tokens=20), parameters={"beam_size": 4}))
+    found["one"] = texts_of(client.infer("en-de", inputs(texts[0]), parameters={"max_tokens": 16}))
+    found["rows"] = texts_of(client.infer("en-de", inputs(*texts, max_tokens=16), parameters={"beam_size": 4}))
     found["errors"] = [
         failure(lambda: client.infer("fr", inputs(texts[0]))),
         failure(lambda: client.infer("en-de", inputs(texts[0]), parameters={"beam_size": 99})),
@@ -71,7 +71,7 @@ with triton.InferenceServerClient(address) as client:
             "en-de",
             inputs(text),
             request_id=str(number),
-            parameters={"max_tokens": 20},
+            parameters={"max_tokens": 16},
             enable_empty_final_response=True,
         )
     found["stream"] = collect(results, 3)
