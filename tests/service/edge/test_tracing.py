@@ -100,6 +100,7 @@ def test_a_collector_that_hangs_neither_blocks_calls_nor_the_end(caplog):
     began_s = time.monotonic()
     ended(tracing, MAX_CALLS + 7)
     assert time.monotonic() - began_s < 1.0
+    assert [line["count"] for line in lost(caplog)] == [1], "calls above the limit are lost while others wait"
     tracing.close()
     assert time.monotonic() - began_s < 2 * CLOSE_S + 1.0
     assert sum(line["count"] for line in lost(caplog)) == MAX_CALLS + 7  # the first one was sent
