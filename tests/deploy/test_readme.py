@@ -1,7 +1,7 @@
 """The blocks of deploy/README.md that need nothing but this machine, run as pasted, in order, in a fresh clone.
 
-`make demo` is README.md's, so a tiny bundle lies where it would leave its own. The image gets a name of its own, and
-ports are free ones.
+`make demo` is README.md's. Here a model of the same preset is trained for a few steps, so that it knows the words of the
+page. The image gets a name of its own, and ports are free ones.
 """
 
 import os
@@ -13,7 +13,7 @@ import pytest
 
 from cli.local_server import free_port
 from tests.deploy.monitoring.prometheus import program
-from tests.packages import ROOT, own_environment
+from tests.packages import ROOT, own_environment, run_alone
 from tests.test_readme import fresh_copy
 
 README = ROOT / "deploy" / "README.md"
@@ -55,13 +55,22 @@ def missing_programs():
     return [how for name, how in PROGRAMS.items() if not shutil.which(name)]
 
 
+def make_demo(folder):
+    """Leaves what `make demo` leaves, after a few steps of training."""
+    train = ("train", "demo", "--steps", "20", "--out", "runs/demo/checkpoint")
+    export = ("export", "runs/demo/checkpoint", "runs/demo/bundle", "--precision", "fp32")
+    for command in (train, export):
+        done = run_alone(folder / ".venv/bin/glossa", *command, directory=folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.slow
-def test_the_blocks_run_as_pasted(tiny_translation_bundle, tmp_path):
+def test_the_blocks_run_as_pasted(tmp_path):
     assert not missing_programs(), f"install {', '.join(missing_programs())}"
     folder = tmp_path / "clone"
     folder.mkdir()
     fresh_copy(folder)
-    shutil.copytree(tiny_translation_bundle, folder / "runs" / "demo" / "bundle")
+    make_demo(folder)
     git = ("git", "-c", "user.name=test", "-c", "user.email=test@example.com", "-c", "commit.gpgsign=false")
     for command in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "--message", "All")):
         subprocess.run([*git, *command], cwd=folder, check=True, capture_output=True)
