@@ -75,7 +75,9 @@ def test_the_blocks_run_as_pasted(tmp_path):
     for command in (("init", "--quiet"), ("add", "."), ("commit", "--quiet", "--message", "All")):
         subprocess.run([*git, *command], cwd=folder, check=True, capture_output=True)
     ports = {port: str(free_port()) for port in ("50051", "9464", "9090")}
-    script = "\n".join(["set -eu", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT", *(text for mark, text in blocks() if not mark)])
+    script = "\n".join(
+        ["set -eu", "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT", *(text for mark, text in blocks() if not mark)]
+    )
     for documented, free in ports.items():
         script = script.replace(documented, free)
     variables = {
