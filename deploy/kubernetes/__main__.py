@@ -24,7 +24,8 @@ HELM_IS_MISSING = "no helm: install Helm 3.6 or newer, or name its binary with H
 _NOTES = ("README.md", ".helmignore", "NOTES.txt")  # files of the chart that no object is made from
 _HEADER = """\
 # Made by `make kubernetes` from deploy/helm/glossa {digest}.
-# A claim called glossa-models must have the folder of the bundle, demo. Change image and resources to yours.
+# For Kubernetes 1.30 or newer. A claim called glossa-models must have the folder of the bundle, demo.
+# Change image and resources to yours.
 """
 
 

@@ -3,7 +3,7 @@
 What a machine without a cluster can show: the server starts with the pod's arguments, security, volumes and limits,
 becomes ready by its own probe, and on SIGTERM under load ends every stream that it began, within the pod's time to end.
 Changed are the image, ports, which are the host's own, and the claim, which is a folder. podman has no gRPC probes and
-no preStop: those commands are called here. Without a BUNDLE a tiny one is exported. Needs podman and catatonit.
+no preStop: what the kubelet would do is done here. Without a BUNDLE a tiny one is exported. Needs podman and catatonit.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _check(pod: Pod) -> None:
         assert not load.has_ended, f"all streams ended early: broken {load.broken}, refused {dict(load.refused)}"
         time.sleep(0.01)
     began_s, limit_s = time.monotonic(), spec["terminationGracePeriodSeconds"]
-    pod.execute(*spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"])
+    time.sleep(spec["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"])
     before, streams = load.finished, load.running
     pod.terminate()
     load.join()

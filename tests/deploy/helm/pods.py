@@ -37,8 +37,7 @@ def problems(pod):
             yield f"volume {volume['name']}: others may read it, or its group write it"
     (server,) = pod["containers"]
     settings = settings_of(server["args"])
-    sleep_s = float(server.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", ["sleep", "0"])[1])
-    drain_s = sleep_s + settings.drain_delay_s + settings.drain_timeout_s
+    drain_s = sleep_before_stop_s(server) + settings.drain_delay_s + settings.drain_timeout_s
     if pod["terminationGracePeriodSeconds"] <= drain_s:
         yield f"{pod['terminationGracePeriodSeconds']} s to end, the drain takes {drain_s:g} s"
     mounts = {mount["mountPath"] for mount in server["volumeMounts"]}
@@ -49,6 +48,12 @@ def problems(pod):
         if not any(str(path).startswith(mount) for mount in mounts):
             yield f"{path} is in no volume"
     yield from problems_of_probes(server, settings)
+
+
+def sleep_before_stop_s(container):
+    """How long preStop sleeps, by the kubelet or, before Kubernetes 1.30, by a program."""
+    hook = container.get("lifecycle", {}).get("preStop", {})
+    return float(hook["exec"]["command"][1] if "exec" in hook else hook.get("sleep", {}).get("seconds", 0))
 
 
 def problems_of_container(container, pod_security):

@@ -139,6 +139,14 @@ def test_an_hpa_has_the_same_target(tmp_path):
     assert metric["external"]["metric"]["selector"]["matchLabels"] == {"service": "glossa"}
 
 
+@pytest.mark.parametrize(("version", "hook"), [("1.27.0", "exec"), ("1.30.0", "sleep")])
+def test_a_pod_sleeps_before_it_stops(version, hook):
+    objects = rendered("--kube-version", version)
+    (server,) = of_kind(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert list(server["lifecycle"]["preStop"]) == [hook]
+    assert pods.sleep_before_stop_s(server) == 5
+
+
 def test_a_gpu_is_asked_for_and_used():
     objects = rendered("--set", "gpu.enabled=true,gpu.count=2")
     (server,) = of_kind(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
