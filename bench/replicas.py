@@ -274,7 +274,7 @@ def throughput(address: str, texts: list[str], max_tokens: int, seconds: float) 
 
 def figures_of(kind: str, calls: list[Call], found: list[Fault]) -> dict[str, Any]:
     """One row for each fault, and one for the calls between faults."""
-    rows = {}
+    rows = dict[str, Any]()
     left = list(calls)
     for fault in found:
         during = [call for call in left if call.ended_s >= fault.began_s and call.began_s <= fault.ended_s]
@@ -298,9 +298,11 @@ def verdicts_of(kind: str, calls: list[Call], found: list[Fault], least: int) ->
     drains = [fault for fault in found if fault.name.startswith("SIGTERM")]
     unary = [call for call in calls if not call.is_stream]
     cut = sum(call.is_cut and any(fault.began_s <= call.ended_s <= fault.ended_s for fault in drains) for call in calls)
+    lost = sum(call.is_stream and call.code != "OK" and not call.had_begun for call in calls)
     return [
         Verdict(f"{kind}: unary calls", len(unary), least, ""),
         Verdict(f"{kind}: unary calls that failed", sum(call.code != "OK" for call in unary), 0, "", is_limit=True),
+        Verdict(f"{kind}: streams that failed before their first message", lost, 0, "", is_limit=True),
         Verdict(f"{kind}: streams that a drain cut", cut, 0, "", is_limit=True),
         Verdict(
             f"{kind}: longest until load is balanced",
