@@ -53,6 +53,7 @@ STOPPED_S = 10.0
 TIMEOUT_S = 30.0
 LEAST_SHARE = 0.15
 STREAMED = 0.1  # of the calls
+READY_WITHIN_S = 60.0
 QUIET_S = 2.0  # between faults
 CALLERS = 32  # of the closed loop
 CHANNELS = 4
@@ -231,12 +232,21 @@ def faults(replicas: list[Replica], front: envoy.Front) -> Iterator[Fault]:
 
 
 def generate(
-    address: str, texts: list[str], max_tokens: int, rate: float, least: int, is_over: Event, results: Queue[list[Call]]
+    address: str,
+    texts: list[str],
+    max_tokens: int,
+    rate: float,
+    least: int,
+    has_begun: Event,
+    is_over: Event,
+    results: Queue[list[Call]],
 ) -> None:
     """The load, in a process of its own: this one starts servers, and a process with gRPC's threads cannot fork."""
 
     async def run() -> list[Call]:
         load = Load(address, texts, max_tokens)
+        await load.call(0)
+        has_begun.set()
         await load.begin(rate, least, is_over)
         await load.close()
         return load.calls
@@ -248,10 +258,12 @@ def measure(
     replicas: list[Replica], front: envoy.Front, rate: float, texts: list[str], options: argparse.Namespace
 ) -> tuple[list[Call], list[Fault]]:
     """The calls and the faults of one kind of settings."""
-    is_over, results = SPAWN.Event(), SPAWN.Queue()
-    arguments = (front.address, texts, options.max_tokens, rate, options.calls, is_over, results)
+    has_begun, is_over, results = SPAWN.Event(), SPAWN.Event(), SPAWN.Queue()
+    arguments = (front.address, texts, options.max_tokens, rate, options.calls, has_begun, is_over, results)
     load = SPAWN.Process(target=generate, args=arguments, daemon=True)
     load.start()
+    if not has_begun.wait(READY_WITHIN_S):
+        raise SystemExit(f"the load did not begin within {READY_WITHIN_S:g} s")
     found = list(faults(replicas, front))
     is_over.set()
     calls = results.get(timeout=600)

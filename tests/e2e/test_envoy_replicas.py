@@ -23,6 +23,7 @@ from tests.edge import failure, method, running
 TEXT = "the small red house"
 ANSWER = "zwei rote Häuser"
 NO_RETRIES = (("grpc.enable_retries", 0),)
+FULL = Overloaded("full", retry_after_s=0.5, limit=4)
 TRANSLATE = "/v1/models/en-de:translate"
 
 pytestmark = pytest.mark.slow
@@ -118,18 +119,19 @@ async def test_an_error_has_the_http_status_of_its_code_and_the_whole_google_rpc
         assert (status, details_of(answer)["ResourceInfo"]["resourceName"]) == (404, "fr-de")
 
 
-async def test_a_refusal_by_overload_is_a_429_with_a_hint_and_not_repeated():
+async def test_a_refusal_of_every_replica_is_a_429_with_a_hint():
     async with replicas() as (front, edges):
-        refuse(edges, Overloaded("full", retry_after_s=0.5, limit=4))
+        refuse(edges, FULL)
         status, headers, answer = await post(front, TRANSLATE, {"text": TEXT})
-        assert [line["attempts"] for line in await logged(front, 1)] == [1]
+        assert [line["attempts"] for line in await logged(front, 1)] == [3]
         assert (status, details_of(answer)["RetryInfo"]["retryDelay"]) == (429, "0.500s")
         assert headers["grpc-retry-pushback-ms"] == "500"
 
 
-async def test_a_call_that_one_replica_cannot_take_is_repeated_on_another():
+@pytest.mark.parametrize("error", [EngineUnavailable("gone", retry_after_s=0.5), FULL])
+async def test_a_call_that_one_replica_cannot_take_is_repeated_on_another(error):
     async with replicas() as (front, (failing, other)):
-        refuse([failing], EngineUnavailable("its process has ended", retry_after_s=0.5))
+        refuse([failing], error)
         for _ in range(6):
             assert (await post(front, TRANSLATE, {"text": TEXT}))[0] == 200
         assert len(other.pool.requests) == 6
