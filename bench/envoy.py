@@ -94,8 +94,8 @@ def keepalive_of(settings: Settings) -> Settings:
 
 
 def naive(settings: Settings) -> Settings:
-    """The settings of `replicas` as tutorials have them: a health check each second, and the statuses that say that no
-    replica took the call are tried once more. For what the others are worth."""
+    """The settings of `replicas`, changed to those of tutorials: a health check each second, and one retry of calls
+    that no replica took. The baseline of measurements and tests."""
     cluster = cluster_of(settings)
     for name in ("outlier_detection", "circuit_breakers"):
         del cluster[name]

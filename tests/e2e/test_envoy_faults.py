@@ -1,7 +1,6 @@
 """Replicas that are stopped, killed and replaced under calls: deploy/envoy/replicas.yaml loses none of them.
 
-The same faults with the settings that tutorials have, `envoy.naive`, cost calls: that is what makes the others worth
-something.
+The same faults cost calls with the settings of tutorials, `envoy.naive`.
 """
 
 import contextlib

@@ -9,10 +9,12 @@ import base64
 import contextlib
 import http.client
 import json
+import shutil
 import struct
 
 import grpc
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.rpc import error_details_pb2, status_pb2
 
 from bench import envoy
@@ -117,6 +119,17 @@ async def test_an_error_has_the_http_status_of_its_code_and_the_whole_google_rpc
 
         status, _, answer = await post(front, "/v1/models/fr-de:translate", {"text": TEXT})
         assert (status, details_of(answer)["ResourceInfo"]["resourceName"]) == (404, "fr-de")
+
+
+async def test_without_googles_messages_an_error_would_have_no_body(tmp_path, monkeypatch):
+    files = FileDescriptorSet.FromString((envoy.FOLDER / "glossa.binpb").read_bytes())
+    own = FileDescriptorSet(file=[file for file in files.file if not file.name.startswith("google/rpc/")])
+    (tmp_path / "glossa.binpb").write_bytes(own.SerializeToString())
+    shutil.copy(envoy.FOLDER / "replicas.yaml", tmp_path)
+    monkeypatch.setattr(envoy, "FOLDER", tmp_path)
+    async with replicas() as (front, _):
+        status, _, body = await ask(front, "POST", TRANSLATE, '{"text": ""}', content_type="application/json")
+        assert (status, body) == (400, b"")
 
 
 async def test_a_refusal_of_every_replica_is_a_429_with_a_hint():
@@ -231,7 +244,7 @@ async def test_an_error_of_grpc_web_has_its_details():
 
 
 @pytest.mark.parametrize(("origin", "allowed"), [("http://localhost:3000", True), ("http://example.org", False)])
-async def test_a_browser_is_told_which_pages_may_call(origin, allowed):
+async def test_a_browser_learns_which_pages_may_call(origin, allowed):
     async with replicas() as (front, _):
         asked = {"access_control_request_method": "POST", "access_control_request_headers": "x-grpc-web"}
         _, headers, _ = await ask(front, "OPTIONS", "/glossa.v1.TranslationService/Translate", origin=origin, **asked)
