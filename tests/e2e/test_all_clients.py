@@ -202,8 +202,8 @@ def test_the_server_counts_every_call_of_them(found):
     other = ("GRPCInferenceService", "Abort")  # smg sends Abort after its client has left, at a time of its own
     calls = {key: count for key, count in found[1].items() if not set(key) & set(other)}
     page, others = len(PROGRAMS), 2  # others: buf curl and REST, which give no deadline here
-    late = calls.pop(("TranslationService", "Translate", "DeadlineExceeded"), 0)
-    assert late <= page, "a busy server never starts a call whose deadline has passed"
+    ends = [("TranslationService", "Translate", code) for code in ("DeadlineExceeded", "Canceled")]
+    assert sum(calls.pop(end, 0) for end in ends) <= page, "a late call may also end before it has begun"
     assert calls == {
         ("TranslationService", "Translate", "OK"): page + others,
         ("TranslationService", "StreamTranslate", "OK"): page + others,
