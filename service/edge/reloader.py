@@ -121,7 +121,7 @@ class Reloader:
     async def open_first(self, name: str, path: Path) -> None:
         """Opens a model at the start. Raises StartupError."""
         model = await self._open_model(name, path)
-        model.path = path
+        model.path = path.absolute()  # `roll_back` loads it from there again
         self._catalog.add(model)
         self._describe(model)
 

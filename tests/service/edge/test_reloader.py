@@ -171,6 +171,18 @@ async def test_a_return_opens_the_bundle_before_again_and_only_that_one():
         assert it.catalog.find("m") is model
 
 
+async def test_a_return_finds_a_bundle_again_that_was_named_by_a_relative_path(monkeypatch):
+    relative = OLD.relative_to("/")
+    monkeypatch.chdir("/")
+    monkeypatch.setitem(DIGESTS, relative, DIGESTS[OLD])
+    it = World()
+    await it.reloader.open_first("m", relative)
+    await it.load()
+    await settle(lambda: len(it.states()) == 1)
+    assert (await it.reloader.roll_back("m")).path == OLD
+    await it.reloader.aclose()
+
+
 async def test_a_return_to_a_version_that_serves_opens_nothing():
     async with world() as it:
         old = it.catalog.find("m")
