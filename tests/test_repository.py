@@ -53,8 +53,9 @@ def project_files() -> list[Path]:
 
 
 def text_of(path: Path) -> str:
-    """A file as UTF-8; of graphs and descriptors, which are binary, whatever can be read."""
-    return path.read_text(encoding="utf-8", errors="replace" if path.suffix in (".onnx", ".binpb") else "strict")
+    """A file as UTF-8; of graphs, descriptors and pictures, which are binary, whatever can be read."""
+    is_binary = path.suffix in (".onnx", ".binpb", ".webp")
+    return path.read_text(encoding="utf-8", errors="replace" if is_binary else "strict")
 
 
 @pytest.mark.parametrize("name", [*HASHED, CLIENTS])
