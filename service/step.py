@@ -207,6 +207,7 @@ class TurnOutput:
     token_lines: by row with a draft or extra steps, the lines after each of its tokens.
     extra_tokens: inputs of the extra greedy steps.
     encoder_outputs: by new row with an encoder request.
+    prefill_tokens: that encoder and prefill computed, padding_tokens: of these the ones that only fill a batch.
     prefill_s: seconds of encoder and prefill, encode_s: of these until the encoder had run; step_s: of one step;
         draft_s: of each draft.
     """
@@ -223,6 +224,8 @@ class TurnOutput:
     step_s: float
     draft_s: Sequence[float] = ()
     encode_s: float = 0.0
+    prefill_tokens: int = 0
+    padding_tokens: int = 0
 
     def step(self) -> StepOutput:
         """Predictions after the decode step, by row."""

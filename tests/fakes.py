@@ -247,6 +247,8 @@ class ScriptedRunner:
             extra_tokens=extra,
             prefill_s=0.001 if plan.new_rows or plan.prefill_chunks else 0.0,
             encode_s=0.0004 if plan.new_rows else 0.0,
+            prefill_tokens=16 * len(plan.new_rows),
+            padding_tokens=5 * len(plan.new_rows),
             step_s=0.002 if plan.tokens else 0.0,
             draft_s=[0.003] * len(after),
         )

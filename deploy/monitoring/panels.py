@@ -281,6 +281,12 @@ _EFFICIENCY = Section(
             unit="percentunit",
         ),
         panel(
+            "Padding",
+            "Tokens that only fill a batch, of all that encoder and prefill computed. Short texts have most.",
+            Query(ratio("glossa_padding_tokens_total", "glossa_prefill_tokens_total"), "{{model}}"),
+            unit="percentunit",
+        ),
+        panel(
             "Prefix cache: tokens that hit",
             "Prompt tokens copied from the cache, of those looked up.",
             Query(

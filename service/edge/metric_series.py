@@ -183,6 +183,10 @@ class ModelSeries:
     rows: FastHistogram = _histogram("glossa_decode_step_rows", "Rows in a decode step.", buckets=ROW_BUCKETS)
     preemptions: Counter = _metric(Counter, "glossa_preemptions", "Times that a request left its rows to others.")
     prompt_tokens: Counter = _metric(Counter, "glossa_prompt_tokens", "Tokens of admitted sources and prompts.")
+    prefill_tokens: Counter = _metric(
+        Counter, "glossa_prefill_tokens", "Tokens that encoder and prefill computed, padding included."
+    )
+    padding_tokens: Counter = _metric(Counter, "glossa_padding_tokens", "Padding among these tokens.")
     prefix_queried: Counter = _metric(Counter, "glossa_prefix_cache_queried_tokens", "Prompt tokens looked up.")
     prefix_hits: Counter = _metric(Counter, "glossa_prefix_cache_hits", "Prompts with a cached prefix.")
     prefix_reused: Counter = _metric(Counter, "glossa_prefix_cache_hit_tokens", "Prompt tokens copied, not computed.")

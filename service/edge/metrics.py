@@ -285,9 +285,11 @@ class ModelMetrics:
         """So many requests left their rows to others."""
         self._series.preemptions.inc(count)
 
-    def prefilled(self, seconds: float) -> None:
+    def prefilled(self, seconds: float, tokens: int, padding: int) -> None:
         """One turn's encoder and prefill work."""
         self._series.prefill.observe(seconds)
+        self._series.prefill_tokens.inc(tokens)
+        self._series.padding_tokens.inc(padding)
 
     def looked_up(self, tokens: int, hits: int, reused: int) -> None:
         """New prompts were looked up in the prefix cache."""

@@ -123,7 +123,7 @@ class EngineCore:
         self.failures_in_a_row = 0
         turn = output.turn
         if plan.step.new_rows or plan.step.prefill_chunks:
-            self._metrics.prefilled(turn.prefill_s)
+            self._metrics.prefilled(turn.prefill_s, turn.prefill_tokens, turn.padding_tokens)
             for sequence in {*plan.admitted, *plan.prefill.computed}:
                 self._responses[sequence].prefilled(began_s, turn)
         if plan.prefix_queried_tokens:

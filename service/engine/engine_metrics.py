@@ -15,8 +15,8 @@ class EngineMetrics(Protocol):
     def preempted(self, count: int) -> None:
         """So many live requests gave their rows to others in a turn, and wait for new ones."""
 
-    def prefilled(self, seconds: float) -> None:
-        """The encoder and prefill of a turn took so long."""
+    def prefilled(self, seconds: float, tokens: int, padding: int) -> None:
+        """The encoder and prefill of a turn took so long, for `tokens` tokens of which `padding` only fill a batch."""
 
     def looked_up(self, tokens: int, hits: int, reused: int) -> None:
         """The prefix cache was queried for new prompts of `tokens` tokens: `hits` prompts and `reused` tokens hit."""

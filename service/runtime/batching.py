@@ -23,6 +23,18 @@ PADDING_SHARE, PADDING_TOKENS = 0.25, 16
 """Padding that a batch may add to its tokens: a separate run costs a small model more."""
 
 
+class TokenCount:
+    """How many tokens some batches compute, and how many of these are padding."""
+
+    def __init__(self) -> None:
+        self.tokens = self.padding = 0
+
+    def add(self, lengths: Sequence[int], width: int) -> None:
+        """Counts a batch. lengths: of its rows without padding; width: with it."""
+        self.tokens += width * len(lengths)
+        self.padding += width * len(lengths) - sum(lengths)
+
+
 def prefill_batches(chunks: Sequence[PrefillChunk]) -> Iterator[list[PrefillChunk]]:
     """Batches first chunks of one padded length in consecutive rows. A chunk with a past is a batch of its own, because
     the operator takes no others."""

@@ -16,7 +16,7 @@ import numpy as np
 from export.manifest import Limits, StateKind
 from service.encoder_request import EncoderOutput
 from service.runtime.attention_passes import AttentionPasses
-from service.runtime.batching import prefill_batches, source_batches
+from service.runtime.batching import TokenCount, prefill_batches, source_batches, source_width
 from service.runtime.bindings import Arena
 from service.runtime.cuda_memory import CudaMemory
 from service.runtime.decoder import Decoder, logits_rows
@@ -29,7 +29,7 @@ from service.runtime.row_shortlist import RowShortlist
 from service.runtime.sessions import Sessions
 from service.runtime.step_inputs import RowInputs
 from service.runtime.step_outputs import LogitsBlocks
-from service.step import Scored, StepOutput, StepPlan, TurnOutput
+from service.step import Scored, StepOutput, StepPlan, TurnOutput, padded
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ class OnnxRunner:
         self.cross_attention, self.attention = attention.cross_attention, attention.attention
         self._shortlist_rows: frozenset[int] = frozenset()  # of the last run
         self._encoder_outputs: dict[int, EncoderOutput] = {}  # by row; of the last run
-        self._encoded_s = 0.0  # when the encoder had run in it; unless it had new rows, when it began
+        self._encoded_s, self._prefilled = 0.0, TokenCount()  # of the last run: the encoder's end, or else its start
         self._steps = 0  # of the last run; 1 for one that only encodes or prefills
         self._shared = self._passes = self._passes_of(model.sessions)
         single = model.single_engine_sessions
@@ -191,6 +191,8 @@ class OnnxRunner:
             step_s=(stepped_s - prefilled_s) / (1 + len(extra)),
             draft_s=draft_s,
             encode_s=self._encoded_s - started_s,
+            prefill_tokens=self._prefilled.tokens,
+            padding_tokens=self._prefilled.padding,
         ).step()
 
     def _passes_for(self, plan: StepPlan) -> _Passes:
@@ -257,10 +259,12 @@ class OnnxRunner:
         """Fills the caches of new rows: encoder, shortlists, stored prefixes, prompts."""
         encoder, decoder = self._passes
         self._encoder_outputs.clear()
+        self._prefilled = TokenCount()
         for new_rows in source_batches(plan.new_rows):
             assert encoder is not None
             self._encoder_outputs |= encoder.encode(new_rows)
             self._encoded_s = time.perf_counter()
+            self._prefilled.add([len(new.source) for new in new_rows], max(map(source_width, new_rows)))
         if self._shortlist is not None:
             for new in plan.new_rows:
                 self._shortlist.fill(new)
@@ -269,6 +273,7 @@ class OnnxRunner:
         for chunks in prefill_batches(plan.prefill_chunks):
             assert decoder is not None
             decoder.prefill(chunks)
+            self._prefilled.add([len(chunk.tokens) for chunk in chunks], padded(len(chunks[0].tokens)))
         for block in plan.prefix_stores:
             self._prefixes.store(block, slots=plan.prefix_slots)
 

@@ -192,7 +192,7 @@ def test_rejections_are_counted_by_reason(metrics):
 def test_an_engine_reports_to_its_model(metrics, report):
     report.admitted(0.002, 7)
     report.preempted(4)
-    report.prefilled(0.004)
+    report.prefilled(0.004, 48, 9)
     report.looked_up(70, hits=2, reused=64)
     report.stepped(0.001, 3)
     report.first_token(0.01)
@@ -206,12 +206,12 @@ def test_an_engine_reports_to_its_model(metrics, report):
             *("glossa_queue_seconds_sum", "glossa_prefill_seconds_sum", "glossa_decode_step_seconds_sum"),
             *("glossa_decode_step_rows_sum", "glossa_time_to_first_token_seconds_sum"),
             *("glossa_prefix_cache_queried_tokens_total", "glossa_prefix_cache_hits_total"),
-            *("glossa_prefix_cache_hit_tokens_total",),
+            *("glossa_prefix_cache_hit_tokens_total", "glossa_prefill_tokens_total", "glossa_padding_tokens_total"),
             *("glossa_speculation_draft_tokens_total", "glossa_speculation_accepted_tokens_total"),
             "glossa_preemptions_total",
         )
     }
-    assert list(got.values()) == [7, 3, 2, 0.002, 0.004, 0.001, 3, 0.01, 70, 2, 64, 8, 5, 4]
+    assert list(got.values()) == [7, 3, 2, 0.002, 0.004, 0.001, 3, 0.01, 70, 2, 64, 48, 9, 8, 5, 4]
     assert value(metrics, "glossa_requests_finished_total", model="en-de", reason="cancelled") == 1
     assert {s.labels["reason"] for s in families(metrics)["glossa_requests_finished"].samples} == set(END_REASONS)
 

@@ -111,7 +111,7 @@ def test_a_turn_reports_its_metrics(manual):
         engine.turn()
     assert engine.snapshot[:3] == (0, 0, 0.0)
     assert metrics.of("admitted") == [[0.0, 4], [0.0, 4]]
-    assert metrics.of("prefilled") == [[0.001]]
+    assert metrics.of("prefilled") == [[0.001, 32, 10]]
     assert metrics.of("stepped") == [[0.002, 2, 1], [0.002, 2, 1], [0.002, 1, 1]]
     assert metrics.of("first_token") == [[0.25], [0.25]]
     assert metrics.of("next_tokens") == [[0.25, 2], [0.25, 1]]

@@ -31,7 +31,7 @@ def make_calls(metrics):
     metrics.admitted(0.1, 7)
     metrics.admitted(0.1, prompt_tokens=8)
     metrics.preempted(2)
-    metrics.prefilled(0.2)
+    metrics.prefilled(0.2, 48, padding=9)
     metrics.looked_up(9, 1, reused=4)
     metrics.stepped(0.3, 32)
     metrics.stepped(0.3, rows=31, steps=4)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from export.manifest import SOURCE_MULTIPLE
 from model.reference.beam import beam_search, search
 from model.reference.greedy import score
 from model.tokenizer import Tokenizer
@@ -44,6 +45,21 @@ def test_tokens_equal_the_uncached_reference(model, options):
     requests = [replace(request, options=options) for request in requests_for(model, 12)]
     runner = model.runner(max_rows=4)
     assert [decode_single(runner, request) for request in requests] == reference(model, requests)
+
+
+def test_tokens_that_only_fill_a_batch_are_counted_apart(model):
+    turns = list[tuple[int, int, int]]()
+
+    class Recording(OnnxRunner):
+        def run(self, plan):
+            turn = super().run(plan).turn
+            texts = [new.source for new in plan.new_rows] + [chunk.tokens for chunk in plan.prefill_chunks]
+            turns.append((sum(map(len, texts)), turn.prefill_tokens, turn.padding_tokens))
+            return turn.step()
+
+    decode_together(Recording(model, HostMemory(), max_rows=12), requests_for(model, 12))
+    assert all(own == tokens - padding and tokens % SOURCE_MULTIPLE == 0 for own, tokens, padding in turns)
+    assert sum(padding for *_, padding in turns) > 0
 
 
 def test_the_time_of_the_encoder_is_part_of_the_prefill_of_turns_with_new_rows(model):
