@@ -1,5 +1,6 @@
 import inspect
 import threading
+from collections import deque
 from typing import Any, get_args
 
 from service.engine.engine_metrics import EngineMetrics
@@ -75,3 +76,20 @@ def test_measurements_that_are_taken_meanwhile_are_neither_lost_nor_repeated():
         taken += measurements.take()
     taken += measurements.take()
     assert taken == [("generated", (number,)) for number in range(20_000)]
+
+
+class Shared(deque[Any]):
+    """Another thread takes a call as soon as they have been counted."""
+
+    def __len__(self):
+        count = super().__len__()
+        self.popleft()
+        return count
+
+
+def test_what_another_thread_takes_meanwhile_is_left_out():
+    measurements = Measurements()
+    measurements._calls = Shared()
+    for number in range(3):
+        measurements.generated(number)
+    assert measurements.take() == [("generated", (1,)), ("generated", (2,))]
