@@ -191,6 +191,7 @@ def summary(
     texts=100,
     max_tokens=30,
     precision="auto",
+    log=Flag(Path, "a file for the server's log, JSON lines"),
 )
 def reloads(options: argparse.Namespace) -> None:
     texts = [source for source, _ in sentence_pairs(options.data, options.texts)]
@@ -198,7 +199,7 @@ def reloads(options: argparse.Namespace) -> None:
         socket = Path(scratch) / "admin"
         flags = ["--precision", options.precision, "--admin-socket", str(socket)]
         with (
-            glossa_server(options.bundle.resolve(), flags=flags) as (address, pid),
+            glossa_server(options.bundle.resolve(), flags=flags, log=options.log) as (address, pid),
             AdminClient(f"unix:{socket}") as admin,
         ):
             found = asyncio.run(measure(address, pid, admin, texts, options))
