@@ -21,6 +21,7 @@ from pydantic_settings import (
     YamlConfigSettingsSource,
 )
 
+from service.connection_settings import ConnectionSettings
 from service.engine_settings import Precision
 from service.errors import StartupError
 from service.setting_types import (
@@ -29,7 +30,6 @@ from service.setting_types import (
     Endpoint,
     Models,
     NotNegative,
-    Port,
     Positive,
     PositiveSeconds,
     Ratio,
@@ -43,7 +43,7 @@ OTHERS = tuple(f"GLOSSA_{name}" for name in _CLIENTS)  # variables of client com
 MIN_PROCESS_BYTES = 1 << 28  # of an engine process with a small model
 
 
-class ServerSettings(BaseSettings):
+class ServerSettings(ConnectionSettings):
     """The settings of `glossa serve`; each field is a flag --max-queue, a variable GLOSSA_MAX_QUEUE and a YAML key."""
 
     model_config = SettingsConfigDict(
@@ -55,35 +55,11 @@ class ServerSettings(BaseSettings):
         description="models to serve: NAME=BUNDLE; comma-separated in the environment, a mapping in YAML"
     )
 
-    host: str = Field("127.0.0.1", description="address of the gRPC port; 0.0.0.0 listens on all interfaces")
-    port: Port = Field(50051, description="gRPC port; 0: any free port, reported in the log")
-    http_host: str = Field("127.0.0.1", description="address of the ops port: /healthz /readyz /metrics /version")
-    http_port: Port = Field(9464, description="ops port; 0: any free port, reported in the log")
-    tls_certificate: Path | None = Field(
-        None,
-        description="PEM file of the server's certificate and intermediate ones; read anew when it changes",
-    )
-    tls_key: Path | None = Field(None, description="PEM file of its key")
-    tls_client_ca: Path | None = Field(
-        None, description="PEM file of the authorities whose certificates clients must have; none: clients need none"
-    )
-    tokens: Path | None = Field(
-        None, description="file of bearer tokens, as `glossa token` writes it; read anew when it changes"
-    )
-    admin_socket: Path | None = Field(
-        None, description="Unix socket of the admin service, for this user alone; none: no socket"
-    )
-    admin_port: Port | None = Field(
-        None,
-        description="port of the admin service, for tokens with the right admin; 0: any free port; none: no port",
-    )
-    admin_host: str = Field("127.0.0.1", description="address of the admin port; TLS is needed for all but loopback")
     adaptors: Adaptors = Field(
         (),
         description="other protocols on the gRPC port, comma-separated: open-inference (KServe, clients of Triton), "
         "vllm (gateways to engines of vLLM, for one generation model)",
     )
-    reflection: bool = Field(True, description="enable gRPC reflection (grpcurl, buf curl)")
 
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="auto: CUDA if available, else CPU; cuda: fail without CUDA"
@@ -207,32 +183,6 @@ class ServerSettings(BaseSettings):
     max_stop_strings: int = Field(8, ge=0, le=64, description="limit of stop strings per request")
     max_stop_bytes: int = Field(64, ge=1, le=4096, description="limit of a stop string in bytes")
 
-    max_message_bytes: int = Field(
-        1 << 18, ge=1024, le=1 << 26, description="limit of a received gRPC message in bytes"
-    )
-    max_metadata_bytes: int = Field(8192, ge=1024, le=1 << 16, description="limit of a call's metadata in bytes")
-    max_concurrent_streams: Positive = Field(256, description="concurrent calls per connection")
-    max_resets_per_s: int = Field(
-        200,
-        ge=0,
-        description="calls that a client may reset, or leave without a message, per second; with more, and more than "
-        "it got answers, its connection is closed; 0: no limit",
-    )
-    handshake_timeout_s: PositiveSeconds = Field(
-        10.0, description="seconds until a new connection without a handshake is closed"
-    )
-    keepalive_time_s: PositiveSeconds = Field(30.0, description="seconds of inactivity until a keepalive ping")
-    keepalive_timeout_s: PositiveSeconds = Field(
-        5.0, description="seconds until an unanswered keepalive ping closes the connection"
-    )
-    min_ping_interval_s: PositiveSeconds = Field(
-        5.0, description="minimum seconds between a client's pings; more frequent ones close its connection"
-    )
-    max_connection_age_s: PositiveSeconds = Field(1800.0, description="seconds until a client has to reconnect")
-    max_connection_age_grace_s: PositiveSeconds = Field(
-        300.0, description="seconds after that for the connection's running calls"
-    )
-
     heartbeat_timeout_s: PositiveSeconds = Field(
         30.0, description="seconds without progress until an engine counts as unhealthy"
     )
@@ -243,24 +193,6 @@ class ServerSettings(BaseSettings):
         "auto", description="auto: pretty on a terminal, else JSON lines"
     )
     log_text: bool = Field(False, description="log the texts of requests and answers")
-
-    @model_validator(mode="after")
-    def _check_security(self) -> Self:
-        if (self.tls_certificate is None) != (self.tls_key is None):
-            given, missing = ("tls_certificate", "tls_key") if self.tls_key is None else ("tls_key", "tls_certificate")
-            raise ValueError(f"{missing} must be given with {given}")
-        if self.tls_client_ca is not None and self.tls_certificate is None:
-            raise ValueError("tls_client_ca needs tls_certificate and tls_key")
-        if self.admin_port is not None and self.tokens is None:
-            raise ValueError(
-                "admin_port needs tokens, or whoever reaches it could exchange models; or use admin_socket"
-            )
-        return self
-
-    @property
-    def has_admin(self) -> bool:
-        """Whether models can be exchanged while the server runs."""
-        return self.admin_port is not None or self.admin_socket is not None
 
     @model_validator(mode="after")
     def _check_processes(self) -> Self:
