@@ -64,6 +64,7 @@ class CTranslate2Pool:
         self._threads = [threading.Thread(target=self._main, daemon=True) for _ in range(workers)]
         self._collecting = threading.Lock()  # one worker collects while the others translate
         self.is_ready = True
+        self.window = 2 * workers * batch
 
     def start(self) -> None:
         for thread in self._threads:

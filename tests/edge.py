@@ -81,6 +81,7 @@ class FakePool:
     is_ready: bool = True
     problem: str = ""
     prediction: float = 0.0
+    window: int = 8
     closed: bool = False
     states: list[State] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
@@ -191,6 +192,8 @@ def method(channel, name):
     service = next(s for s in pb.DESCRIPTOR.services_by_name.values() if name in s.methods_by_name)
     kind = service.methods_by_name[name]
     make = channel.unary_stream if kind.server_streaming else channel.unary_unary
+    if kind.client_streaming:
+        make = channel.stream_stream
     call = make(
         f"/{service.full_name}/{name}",
         request_serializer=lambda message: message if isinstance(message, bytes) else message.SerializeToString(),

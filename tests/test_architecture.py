@@ -71,7 +71,7 @@ ROOMS = {
 # Where an outside library may be imported; one that is not named here may be imported anywhere.
 _GRPC_EDGE = (
     *("backlog", "call", "calls", "servicer", "model_calls", "rpc_handlers", "status", "health", "checked_services"),
-    *("certificates", "security", "admin"),
+    *("certificates", "security", "admin", "message_reader"),
 )
 _EDGE = (*(f"service/edge/{name}.py" for name in _GRPC_EDGE), "service/adaptors/*", "service/server.py")
 _RPC = (*_EDGE, "clients/python/glossa/client/*")
@@ -82,7 +82,13 @@ HOMES = {
     "grpc_health": _RPC,
     "grpc_reflection": _EDGE,
     "grpc_status": _RPC,
-    "google": (*_RPC, "clients/python/glossa/v1/*", "codegen/descriptors.py"),
+    "google": (
+        *_RPC,
+        "service/edge/batches.py",
+        "service/edge/items.py",
+        "clients/python/glossa/v1/*",
+        "codegen/descriptors.py",
+    ),
     "prometheus_client": ("service/edge/metrics.py", "service/edge/metric_series.py", "service/edge/exposition.py"),
     "opentelemetry": ("service/edge/tracing.py",),
     "msgspec": ("service/wire/messages.py", "service/edge/process_pool.py"),

@@ -211,6 +211,10 @@ class CheckedPool:
     def is_ready(self) -> bool:
         return self._pool.is_ready
 
+    @property
+    def window(self) -> int:
+        return self._pool.window
+
     def submit(self, request: Request, loop: object, sink: EventSink) -> Cancel:
         entry: Accepted | None = None
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
 
 import grpc
 
@@ -14,11 +15,23 @@ from service.edge.metrics import Metrics, Rpc
 from service.edge.request_memory import Reservation
 from service.edge.served_model import ServedModel
 from service.edge.status import status_code
-from service.errors import ENDS, REJECTIONS, MessagesMissing, RequestError
+from service.errors import ENDS, REJECTIONS, MessagesMissing, RequestError, Retryable
 from service.request import Caller, Finished
 
 REQUEST_ID = "x-request-id"
 BUNDLE = "x-glossa-bundle-sha256"
+
+
+Wait = Callable[[Retryable, float], Awaitable[None]]
+"""Returns when to try again what was refused with an error. Raises the error at a deadline."""
+
+
+class Items(Protocol):
+    """The items of one call."""
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """For the log line of the call."""
 
 
 class Call:
@@ -45,6 +58,10 @@ class Call:
         self.task: asyncio.Task[Any] | None = None
         self.ended_by: RequestError | None = None  # by the server, before its answer was complete
         self.is_between_requests = False  # a stream of requests waits for the next one
+        self.on_drain: Callable[[], object] | None = None  # of a call with items: it must begin no more of them
+        self.wait_for_room: Wait | None = None  # of an item: where others are refused, it waits
+        self.items: Items | None = None  # of a call that has some
+        self.pinned: ServedModel | None = None  # of an item: the model of its call
         self._used: ServedModel | None = None
         self.begin_request()
 
@@ -61,6 +78,20 @@ class Call:
         self.finished: Finished | None = None
         self.error: RequestError | None = None  # that was answered by a message of the stream
         self.texts: dict[str, str] = {}  # for the log; empty unless the operator enables log_text
+
+    def item(self, number: int, started_s: float, deadline_s: float, memory: Reservation, wait_for_room: Wait) -> Call:
+        """The call of one of its items, of the same version of the same model. number: among its items, from 0."""
+        assert self._used is not None, "the call has no model"
+        request_id = f"{self.request_id}/{number}"
+        item = Call(self.rpc, request_id, self.trace_id, started_s, deadline_s, self.caller, self.peer, memory)
+        item.exemplar, item.pinned, item.wait_for_room = self.exemplar, self._used, wait_for_room
+        return item
+
+    async def wait(self, error: Retryable) -> None:
+        """Returns when it is time to try again what was refused. Raises `error` of a call that does not wait."""
+        if self.wait_for_room is None:
+            raise error
+        await self.wait_for_room(error, self.deadline_s)
 
     def use(self, model: ServedModel) -> None:
         """The request is for this version of a model, which stays open until `leave`."""
@@ -95,11 +126,29 @@ def report(call: Call, error: RequestError | None, metrics: Metrics, now_s: floa
         call.trace.end(now_s, code.value[0], error, call.model)
 
 
+def count_request(call: Call, error: RequestError | None, metrics: Metrics, seconds: float, now_s: float) -> None:
+    """Counts a request that has ended, after so many seconds."""
+    if isinstance(error, REJECTIONS) and not (call.is_accepted and isinstance(error, ENDS)):
+        metrics.request_rejected(error, call.model)
+    if (finished := call.finished) is None:
+        return
+    if error is not None or now_s >= call.deadline_s:
+        metrics.tokens_wasted(call.model, finished.generated_tokens)
+    if error is None:
+        metrics.request_answered(
+            call.model,
+            call.caller.tenant,
+            seconds=seconds,
+            prompt_tokens=finished.prompt_tokens,
+            generated_tokens=finished.generated_tokens,
+            trace_id=call.exemplar,
+        )
+
+
 def report_request(call: Call, error: RequestError | None, metrics: Metrics, started_s: float, now_s: float) -> None:
     """Counts and logs a request of a call that has ended. One without a message is not logged."""
     code, seconds = status_code(error) if error else grpc.StatusCode.OK, now_s - started_s
-    if isinstance(error, REJECTIONS) and not (call.is_accepted and isinstance(error, ENDS)):
-        metrics.request_rejected(error, call.model)
+    count_request(call, error, metrics, seconds, now_s)
     if isinstance(error, MessagesMissing):
         return
     fields: dict[str, Any] = {
@@ -122,15 +171,6 @@ def report_request(call: Call, error: RequestError | None, metrics: Metrics, sta
             "queue_s": round(finished.timings.queue_s, 6),
             "ttft_s": round(finished.timings.first_token_s, 6),
         }
-        if error is not None or now_s >= call.deadline_s:
-            metrics.tokens_wasted(call.model, finished.generated_tokens)
-        if error is None:
-            metrics.request_answered(
-                call.model,
-                call.caller.tenant,
-                seconds=seconds,
-                prompt_tokens=finished.prompt_tokens,
-                generated_tokens=finished.generated_tokens,
-                trace_id=call.exemplar,
-            )
+    if call.items is not None:
+        fields |= call.items.fields
     logs.event("request", fields | call.texts)

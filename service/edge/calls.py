@@ -28,7 +28,9 @@ from service.edge.backlog import Backlog
 from service.edge.call import REQUEST_ID, Call, report
 from service.edge.call_trace import PARENT, TRACE_PARENT
 from service.edge.connections import ResetLimit, shut_down
-from service.edge.conversation import requests_of
+from service.edge.conversation import has_items, messages_of, requests_of
+from service.edge.items import ItemLimits, ItemRunner
+from service.edge.message_reader import MessageReader, Parse, parsed
 from service.edge.message_waits import MessageWaits
 from service.edge.metrics import Metrics, Rpc
 from service.edge.refusals import Refusals
@@ -60,7 +62,6 @@ RETRY_WHEN_FULL_S = 0.5  # when the whole server, not one queue, is full
 SUSPECT_S = 0.005  # until gRPC has told that a call was reset, even one that was before its handler started
 
 Metadata = Iterable[tuple[str, str | bytes]]
-Parse = Callable[[bytes], Message | None]
 
 _IDS = random.Random()  # names, not secrets: random bits of the operating system take 0.1 ms
 
@@ -87,10 +88,14 @@ class Calls:
         self._guard, self._shares = guard or Guard(Tenants(settings)), TenantShares(settings.tenant_share)
         self._waits = MessageWaits(settings.max_requests, settings.message_timeout_s)
         self.memory = RequestMemory(settings.request_memory_bytes, settings.tenant_share, clock)
+        limits = ItemLimits(settings.max_deadline_s, settings.default_deadline_s, settings.message_timeout_s)
+        self.items = ItemRunner(metrics, limits, clock)
         self._tasks: set[asyncio.Task[Any]] = set()  # each ends when the status of its call is written
         self.unwritten = UnwrittenResponses(settings.stall_timeout_s, clock)
-        self._is_draining = False
-        self._idle = asyncio.Event()
+        self._is_draining, self._idle = False, asyncio.Event()
+        self._reader = MessageReader(
+            self._waits, self._guard, settings.message_timeout_s, clock, lambda: self._is_draining, self._leave
+        )
         self._idle.set()
 
     @property
@@ -107,6 +112,9 @@ class Calls:
         `limit_s` it ends those that are still open, as ShuttingDown. Returns how many."""
         self._is_draining = True
         _end_all([call for call in self._open if call.is_between_requests])
+        for call in self._open:
+            if call.on_drain is not None:
+                call.on_drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await self._idle.wait()
@@ -166,7 +174,7 @@ class Calls:
         try:
             data = await self._message(context, call)
             call.memory.grow(message_bytes(len(data)))
-            message = _parsed(data, parse)
+            message = parsed(data, parse)
             if call.rpc.type == "unary":
                 response = await behaviour(message, call)
                 call.messages = 1
@@ -211,17 +219,13 @@ class Calls:
     async def _converse(
         self, behaviour: Callable[..., Any], first: Message, call: Call, context: Any, parse: Parse
     ) -> None:
-        async def read() -> Message | None:
-            if self._is_draining:
-                raise ShuttingDown
-            data: Any = await self._waits.read(context, call.peer, functools.partial(self._leave, call))
-            if data is grpc.aio.EOF:
-                return None
-            self._guard.caller(context.invocation_metadata() or (), call.peer)  # tokens may be withdrawn
-            call.memory.grow(message_bytes(len(data)))
-            return _parsed(data, parse)
-
-        requests = requests_of(call, first, read, self._metrics, self._clock, self._settings.default_deadline_s)
+        if has_items(behaviour):
+            call.deadline_s = call.client_deadline_s  # its items have those of the server
+            read = functools.partial(self._reader.ahead, call, context, parse)
+            requests = messages_of(call, first, read, self._metrics)
+        else:
+            read = functools.partial(self._reader.in_turn, call, context, parse)
+            requests = requests_of(call, first, read, self._metrics, self._clock, self._settings.default_deadline_s)
         async with contextlib.aclosing(requests):
             await self._stream(behaviour, requests, call, context)
 
@@ -319,13 +323,6 @@ def _end_all(calls: Iterable[Call]) -> None:
         call.ended_by = ShuttingDown()
         if call.task is not None:
             call.task.cancel()
-
-
-def _parsed(data: bytes, parse: Parse) -> Message:
-    message = parse(data)
-    if message is None:
-        raise InvalidRequest("request", "is not a message of this method, or has text that is not UTF-8")
-    return message
 
 
 def _ids(metadata: Metadata) -> tuple[str, re.Match[str] | None]:

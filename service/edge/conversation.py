@@ -1,19 +1,51 @@
-"""The requests of a stream of requests (`requests_of`): one after the other, each with a deadline and a log line of its
-own.
+"""The messages of a stream of requests: as requests that are answered in turn (`requests_of`), each with a deadline and
+a log line of its own, or as messages of items that are answered together (`messages_of`).
 
-They are answered in turn, so that such a stream is one request to the server at any time, as any other call is.
-Nothing here knows gRPC.
+Answered in turn, such a stream is one request to the server at any time, as any other call is; what many are is in
+`items`. Nothing here knows gRPC.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from service.edge.call import Call, report_request
 from service.edge.metrics import Metrics
 
 T = TypeVar("T")
+Behaviour = TypeVar("Behaviour", bound=Callable[..., Any])
+
+
+def takes_items(behaviour: Behaviour) -> Behaviour:
+    """Marks a method whose messages are those of `messages_of`."""
+    vars(behaviour)["takes_items"] = True
+    return behaviour
+
+
+def has_items(behaviour: Callable[..., Any]) -> bool:
+    """Whether `takes_items` marks a method."""
+    return getattr(behaviour, "takes_items", False)
+
+
+async def messages_of(
+    call: Call, first: T, read: Callable[[], Awaitable[T | None]], metrics: Metrics
+) -> AsyncGenerator[T, None]:
+    """The messages of a call, each read when it is asked for. Their memory is part of the call's. Parameters as of
+    `requests_of`."""
+    yield first
+    while (message := await read()) is not None:
+        metrics.rpc_received(call.rpc)
+        yield message
+
+
+async def read_on(read: Awaitable[T]) -> T:
+    """What `read` returns. It goes on if its caller is cancelled: grpc frees what a read has allocated only when the
+    read ends, which it does with the call."""
+    reading = asyncio.ensure_future(read)
+    reading.add_done_callback(lambda done: done.cancelled() or done.exception())  # or asyncio would log an error
+    return await asyncio.shield(reading)
 
 
 async def requests_of(

@@ -92,6 +92,12 @@ class ServerSeries:
         "Requests rejected before any work, by reason, and by model where that was known.",
         *("model", "reason"),
     )
+    items: Callable[..., Counter] = _metric(
+        Counter,
+        "glossa_batch_items",
+        "Items of calls with many that ended, by the call's method, and by the status code of their result.",
+        *("method", "code"),
+    )
     tenant_tokens: Callable[..., Counter] = _metric(
         Counter,
         "glossa_tenant_tokens",

@@ -35,6 +35,8 @@ END_REASONS = (*(reason.value for reason in FinishReason), *(kind.reason.lower()
 REJECT_REASONS = tuple(kind.reason.lower() for kind in REJECTIONS)
 MEMORY_KINDS = ("weights", "kv_cache", "outputs")
 UNKNOWN_MODEL, OTHER_TENANTS, MAX_TENANTS, TOKEN_KINDS = "", "other", 100, ("prompt", "generated")
+ITEM_METHODS = ("TranslateBatch", "ScoreBatch", "EmbedBatch", "ClassifyBatch")
+ITEM_CODES = (0, 1, 3, 4, 8, 9, 13, 14)  # those of the errors that an item can have
 FILE_KINDS, FILE_OUTCOMES = ("certificate", "tokens"), ("taken", "refused")
 LOADED = "loaded"
 LOAD_OUTCOMES = (LOADED, *(kind.reason.lower() for kind in CHANGES), "other")
@@ -73,6 +75,12 @@ class Metrics:
         # All series exist from the start: a rate over one that appears later misses its first event.
         self._rpcs = {rpc: bind(RpcSeries(), rpc_families, *rpc) for rpc in rpcs}
         self._handled = {rpc: [series.handled(code) for code in CODES] for rpc, series in self._rpcs.items()}
+        self._items = {
+            (rpc.method, code): self._server.items(rpc.method, CODES[code])
+            for rpc in self._rpcs
+            if rpc.method in ITEM_METHODS
+            for code in ITEM_CODES
+        }
         for reason in REJECT_REASONS:
             self._server.rejected(UNKNOWN_MODEL, reason)
         self._tenants = frozenset[str]()
@@ -100,6 +108,10 @@ class Metrics:
         series.handling.observe(seconds)
         series.sent.inc(messages)
         self._server.in_flight.dec()
+
+    def item_ended(self, rpc: Rpc, *, code: int) -> None:
+        """One of the items of an RPC ended. code: the number of a gRPC status."""
+        self._items[rpc.method, code].inc()
 
     def rpcs_refused(self, rpc: Rpc, *, code: int, reason: str, seconds: float, count: int) -> None:
         """`count` RPCs ended unread after `seconds` each: together, as ten series for each would take as long as the

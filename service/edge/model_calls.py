@@ -22,8 +22,10 @@ from service.edge.request_builder import RequestBuilder
 from service.edge.request_limits import answer_size
 from service.edge.request_memory import answer_bytes
 from service.edge.served_model import ServedModel
-from service.request import Finished, Request
+from service.errors import MemoryLimit, Overloaded, TenantLimit
+from service.request import Cancel, Finished, Request
 
+FULL = (Overloaded, TenantLimit, MemoryLimit)  # what an item of a call waits out
 INLINE_SIZE = 48_000  # bytes converted to messages on the event loop, in about a millisecond
 
 T = TypeVar("T")
@@ -41,7 +43,7 @@ class ModelCalls:
     ) -> ServedModel:
         """The model of that name, noted in the call's log line and in use until the call ends. Raises as
         `Catalog.find`."""
-        model = self.catalog.find(name, *tasks, can=can)
+        model = call.pinned or self.catalog.find(name, *tasks, can=can)
         call.use(model)
         return model
 
@@ -53,9 +55,13 @@ class ModelCalls:
     async def built(self, build: Callable[[], T], message: Message, call: Call, *, is_slow: bool = False) -> T:
         """`build()`, in a thread unless the message is small enough for the event loop."""
         self.preparation.see(call.caller)
-        if is_slow or message.ByteSize() > INLINE_BYTES:
-            return await self.preparation.prepare(call.caller, build)
-        return build()
+        if not is_slow and message.ByteSize() <= INLINE_BYTES:
+            return build()
+        while True:
+            try:
+                return await self.preparation.prepare(call.caller, build)
+            except FULL as error:
+                await call.wait(error)
 
     @staticmethod
     async def finished(model: ServedModel, request: Request, call: Call) -> Finished:
@@ -69,9 +75,8 @@ class ModelCalls:
 @contextlib.asynccontextmanager
 async def submitted(model: ServedModel, request: Request, call: Call) -> AsyncIterator[EventStream]:
     """The events of a request in an engine. Leaving before the end cancels it: its rows are free one step later."""
-    call.memory.grow(answer_bytes(*answer_size(model.manifest, request)))
     events = EventStream()
-    cancel = model.pool.submit(request, asyncio.get_running_loop(), events)
+    cancel = await _submit(model, request, call, events)
     call.is_accepted = True
     try:
         yield events
@@ -81,6 +86,18 @@ async def submitted(model: ServedModel, request: Request, call: Call) -> AsyncIt
             call.finished = call.finished or events.unread  # computed, if for nobody
         if call.trace is not None:
             call.trace.add(model.name, request, events.finished or events.unread)
+
+
+async def _submit(model: ServedModel, request: Request, call: Call, events: EventStream) -> Cancel:
+    """Reserves the memory of the answer, and hands the request to an engine. An item waits for room."""
+    reserved, size = call.memory.size, answer_bytes(*answer_size(model.manifest, request))
+    while True:
+        try:
+            if call.memory.size == reserved:
+                call.memory.grow(size)
+            return model.pool.submit(request, asyncio.get_running_loop(), events)
+        except FULL as error:
+            await call.wait(error)
 
 
 async def convert_off_loop(

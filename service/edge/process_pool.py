@@ -27,6 +27,7 @@ from service.execution_choice import ExecutionChoice
 from service.request import Caller, Cancel, EventSink, Request
 from service.wire.messages import Beat, Opened, State
 
+WINDOW_ROWS = 2
 CHECK_S = 0.1
 LATE_S = 0.25  # of a check: messages may be waiting
 QUIET_S = 0.6  # without a message, or without a turn while it has requests, until the system is asked about a process
@@ -60,6 +61,12 @@ class PoolLimits(NamedTuple):
     heartbeat_s: float
 
 
+def window_of(rows: int, queued: int) -> int:
+    """How many requests of a single call keep engines busy: as many as they have rows, and as many waiting, of which
+    they encode those of similar length together; but no more than leave others a good part of the queue."""
+    return max(1, min(WINDOW_ROWS * rows, rows + queued // 2))
+
+
 class ProcessPool:
     """Engine processes of one model, as a `service.edge.served_model.Pool`.
 
@@ -76,8 +83,7 @@ class ProcessPool:
         metrics: PoolMetrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._model, self._start, self._limits, self._metrics = model, start, limits, metrics
-        self._clock = clock
+        self._model, self._start, self._limits, self._metrics, self._clock = model, start, limits, metrics, clock
         self._tickets = itertools.count()
         self._deaths = [collections.deque[float](maxlen=FAILING_DEATHS) for _ in range(processes)]
         self._links: list[EngineLink] = []
@@ -86,6 +92,7 @@ class ProcessPool:
         self._tasks: list[asyncio.Task[None]] = []
         self._is_closing = False
         self.opened: Opened | None = None
+        self.window = 1  # see `service.edge.served_model.Pool`; known once open
 
     async def open(self) -> Opened:
         """Starts all processes together. Raises StartupError, after which none of them is left."""
@@ -99,6 +106,7 @@ class ProcessPool:
             await self._end_all()
             raise
         self._found = found
+        self.window = window_of(self._limits.rows * self.engines, self._limits.queued * len(found))
         is_invariant = all(opened.is_batch_invariant for opened in found)
         self.opened = msgspec.structs.replace(found[0], is_batch_invariant=is_invariant)
         self._tasks = [asyncio.create_task(self._keep_running(place)) for place in range(len(self._links))]
@@ -183,8 +191,7 @@ class ProcessPool:
             raise ShuttingDown
         link = self._least_busy
         if link is None:
-            problem = f"no engine of model {self._model} runs"
-            raise EngineUnavailable(problem, retry_after_s=RESTART_S)
+            raise EngineUnavailable(f"no engine of model {self._model} runs", retry_after_s=RESTART_S)
         caller, now_s, pace, queued = request.caller, self._clock(), link.pace, self._limits.queued
         rows = self._rows(link)
         retry_after_s, full = pace.retry_after_s(rows), partial(pace.overloaded, queued)

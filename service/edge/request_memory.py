@@ -82,7 +82,26 @@ class Reservation:
         self._memory.reserve(self._caller, size)
         self.size += size
 
+    def shrink(self, size: int) -> None:
+        """Gives back what is more than `size` bytes."""
+        if (excess := self.size - size) > 0:
+            self._memory.release(self._caller, excess)
+            self.size = size
+
     def release(self) -> None:
         """Gives everything back."""
-        self._memory.release(self._caller, self.size)
-        self.size = 0
+        self.shrink(0)
+
+    def another(self) -> Reservation:
+        """An empty one of the same caller."""
+        return Reservation(self._memory, self._caller)
+
+    def split(self, count: int) -> list[Reservation]:
+        """Passes everything on to `count` others, in equal parts, or gives it back if there is none."""
+        parts = [self.another() for _ in range(count)]
+        for index, part in enumerate(parts):
+            part.size = self.size // count + (index < self.size % count)
+        if parts:
+            self.size = 0
+        self.release()
+        return parts

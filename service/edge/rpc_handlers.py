@@ -9,7 +9,8 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from service.edge.calls import Calls, Parse
+from service.edge.calls import Calls
+from service.edge.message_reader import Parse
 from service.edge.metrics import Rpc
 
 

@@ -41,6 +41,10 @@ class Pool(Protocol):
     def is_ready(self) -> bool:
         """Whether an engine takes requests."""
 
+    @property
+    def window(self) -> int:
+        """How many requests a single call should have here, to keep all engines busy."""
+
     def problems(self) -> list[str]:
         """Why only a restart of the server could help; []: nothing. From any thread."""
 

@@ -6,17 +6,22 @@ logs) is in `calls`; what messages mean is in `proto_conversion`.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import grpc
 
 from export.manifest import Task
 from glossa.v1 import glossa_pb2 as pb
+from service.edge.batches import check_model, items_of, response_of
 from service.edge.call import Call
 from service.edge.calls import Calls
 from service.edge.catalog import DECODER_TASKS, ENCODER_TASKS, Catalog
+from service.edge.conversation import takes_items
+from service.edge.items import Answer, ItemRunner
 from service.edge.model_calls import ModelCalls, convert_off_loop, submitted
 from service.edge.model_description import describe
 from service.edge.preparation import Preparation
@@ -44,10 +49,19 @@ SERVICES = services_of(pb.DESCRIPTOR)
 RPCS = rpcs_of(pb.DESCRIPTOR)
 
 T = TypeVar("T")
+Messages = AsyncGenerator[Any, None]
+is_classifier = attrgetter("is_classifier")
 
 
 class Servicer(ModelCalls):
     """The RPCs of all services. Event-loop thread only."""
+
+    def __init__(
+        self, catalog: Catalog, preparation: Preparation, items: ItemRunner, *, log_text: bool = False
+    ) -> None:
+        """items: runs the items of calls with many. log_text: texts of requests and answers are logged."""
+        super().__init__(catalog, preparation, log_text=log_text)
+        self._items = items
 
     async def Translate(self, request: pb.TranslateRequest, call: Call) -> pb.TranslateResponse:
         return pb.TranslateResponse(**await self._unary("translation", request, call))
@@ -56,6 +70,10 @@ class Servicer(ModelCalls):
         self, request: pb.StreamTranslateRequest, call: Call
     ) -> AsyncGenerator[pb.StreamTranslateResponse, None]:
         return self._stream("translation", request, call, pb.StreamTranslateResponse)
+
+    @takes_items
+    def TranslateBatch(self, messages: Messages, call: Call) -> AsyncGenerator[pb.TranslateBatchResponse, None]:
+        return self._batch(messages, call, self.Translate, pb.TranslateBatchResponse, "translation")
 
     async def Generate(self, request: pb.GenerateRequest, call: Call) -> pb.GenerateResponse:
         return pb.GenerateResponse(**await self._unary("generation", request, call))
@@ -82,11 +100,19 @@ class Servicer(ModelCalls):
         convert = partial(score_response, finished, built, model, text=request.text)
         return await convert_off_loop(self.preparation, model, built, convert)
 
+    @takes_items
+    def ScoreBatch(self, messages: Messages, call: Call) -> AsyncGenerator[pb.ScoreBatchResponse, None]:
+        return self._batch(messages, call, self.Score, pb.ScoreBatchResponse, *DECODER_TASKS)
+
     async def Embed(self, request: pb.EmbedRequest, call: Call) -> pb.EmbedResponse:
         model = self._find(request, call, *ENCODER_TASKS)
         build = partial(self.builder(model, call).embedding, request.text, pooling_from(request), _languages(request))
         finished = await self.finished(model, await self.built(build, request, call), call)
         return embed_response(finished, normalize=request.normalize)
+
+    @takes_items
+    def EmbedBatch(self, messages: Messages, call: Call) -> AsyncGenerator[pb.EmbedBatchResponse, None]:
+        return self._batch(messages, call, self.Embed, pb.EmbedBatchResponse, *ENCODER_TASKS)
 
     async def FillMask(self, request: pb.FillMaskRequest, call: Call) -> pb.FillMaskResponse:
         model = self._find(request, call, "encoding", can=lambda model: bool(model.mask_token))
@@ -96,11 +122,15 @@ class Servicer(ModelCalls):
         return fill_mask_response(finished, model)
 
     async def Classify(self, request: pb.ClassifyRequest, call: Call) -> pb.ClassifyResponse:
-        model = self._find(request, call, "encoding", can=lambda model: model.is_classifier)
+        model = self._find(request, call, "encoding", can=is_classifier)
         classification = self.builder(model, call).classification
         build = partial(classification, request.text, token_weights=request.include_token_weights)
         finished = await self.finished(model, await self.built(build, request, call), call)
         return classify_response(finished, model, text=request.text)
+
+    @takes_items
+    def ClassifyBatch(self, messages: Messages, call: Call) -> AsyncGenerator[pb.ClassifyBatchResponse, None]:
+        return self._batch(messages, call, self.Classify, pb.ClassifyBatchResponse, "encoding", can=is_classifier)
 
     async def Attend(self, request: pb.AttendRequest, call: Call) -> pb.AttendResponse:
         model = self._find(request, call)
@@ -187,6 +217,29 @@ class Servicer(ModelCalls):
                 elif text or message.include_tokens:
                     yield build(**fields)
 
+    async def _batch(
+        self,
+        messages: Messages,
+        call: Call,
+        answer: Answer,
+        response_type: type[T],
+        *tasks: Task,
+        can: Callable[[ServedModel], bool] = lambda _: True,
+    ) -> AsyncGenerator[T, None]:
+        """The results of a call with many items, each answered by `answer`. tasks, can: see `find`."""
+        first = await anext(messages)
+        model = self.find(first.defaults.model, call, *tasks, can=can)
+
+        async def checked(request: Any, item: Call) -> Any:
+            check_model(request.model, first.defaults, model)
+            return await answer(request, item)
+
+        items = items_of(first, messages, call)
+        outcomes = self._items.run(call, items, checked, window=model.pool.window, in_order=first.in_order)
+        async with contextlib.aclosing(outcomes):
+            async for some in outcomes:
+                yield response_of(response_type, some)
+
     async def _details(self, finished: Finished, request: Request, model: ServedModel, message: Any) -> dict[str, Any]:
         """The response's fields beside the best answer's text, as far as the client's message requests them."""
         convert = partial(details, finished, request, model, text=message.text, has_tokens=message.include_tokens)
@@ -199,7 +252,8 @@ def generic_handlers(
     calls: Calls, catalog: Catalog, preparation: Preparation, *, log_text: bool = False
 ) -> list[grpc.GenericRpcHandler]:
     """The handlers of every RPC in the .proto, each a method of that name."""
-    return handlers_of(pb.DESCRIPTOR, Servicer(catalog, preparation, log_text=log_text), calls)
+    servicer = Servicer(catalog, preparation, calls.items, log_text=log_text)
+    return handlers_of(pb.DESCRIPTOR, servicer, calls)
 
 
 def _languages(request: Any) -> LanguagePair:

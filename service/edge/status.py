@@ -111,15 +111,20 @@ def error_details(error: RequestError) -> Iterator[Message]:
             yield error_details_pb2.RequestInfo(request_id=error.request_id)
 
 
+def rich_status(error: RequestError) -> status_pb2.Status:
+    """The code, the message and the details of an error."""
+    status = status_pb2.Status(code=status_code(error).value[0], message=str(error))
+    for detail in error_details(error):
+        status.details.add().Pack(detail)
+    return status
+
+
 @functools.lru_cache(maxsize=1024)
 def _rich_status(kind: type[RequestError], message: str, fields: tuple[tuple[str, Any], ...]) -> Any:
     """The code, the details and the trailing metadata of an error. Cached: under overload few are sent many times."""
     error = kind.__new__(kind, message)
     vars(error).update(fields)
-    status = status_pb2.Status(code=status_code(error).value[0], message=str(error))
-    for detail in error_details(error):
-        status.details.add().Pack(detail)
-    rich = rpc_status.to_status(status)
+    rich = rpc_status.to_status(rich_status(error))
     pushback = (
         [("grpc-retry-pushback-ms", str(round(error.retry_after_s * 1000)))] if isinstance(error, Retryable) else []
     )

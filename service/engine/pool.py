@@ -38,6 +38,11 @@ class EnginePool:
         """Whether all engines are healthy."""
         return self.group.is_healthy
 
+    @property
+    def window(self) -> int:
+        """See `service.edge.served_model.Pool`."""
+        return 2 * sum(engine.config.scheduler.max_rows for engine in self.engines)
+
     def predicted_s(self, caller: Caller) -> float:
         """See `service.edge.served_model.Pool`: not known."""
         return 0.0

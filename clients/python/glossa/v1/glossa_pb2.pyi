@@ -2,6 +2,7 @@ import datetime
 
 from google.api import annotations_pb2 as _annotations_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
+from google.rpc import status_pb2 as _status_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -323,6 +324,40 @@ class TranslateResponse(_message.Message):
     seed: int
     def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., seed: _Optional[int] = ...) -> None: ...
 
+class TranslateBatchRequest(_message.Message):
+    __slots__ = ("defaults", "in_order", "items")
+    DEFAULTS_FIELD_NUMBER: _ClassVar[int]
+    IN_ORDER_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    defaults: TranslateRequest
+    in_order: bool
+    items: _containers.RepeatedCompositeFieldContainer[TranslateBatchItem]
+    def __init__(self, defaults: _Optional[_Union[TranslateRequest, _Mapping]] = ..., in_order: bool = ..., items: _Optional[_Iterable[_Union[TranslateBatchItem, _Mapping]]] = ...) -> None: ...
+
+class TranslateBatchItem(_message.Message):
+    __slots__ = ("id", "request")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    request: TranslateRequest
+    def __init__(self, id: _Optional[str] = ..., request: _Optional[_Union[TranslateRequest, _Mapping]] = ...) -> None: ...
+
+class TranslateBatchResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[TranslateBatchResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[TranslateBatchResult, _Mapping]]] = ...) -> None: ...
+
+class TranslateBatchResult(_message.Message):
+    __slots__ = ("id", "response", "error")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    response: TranslateResponse
+    error: _status_pb2.Status
+    def __init__(self, id: _Optional[str] = ..., response: _Optional[_Union[TranslateResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
+
 class StreamTranslateRequest(_message.Message):
     __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language")
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -439,6 +474,40 @@ class ScoreResponse(_message.Message):
     timings: Timings
     def __init__(self, tokens: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., cumulative_logprob: _Optional[float] = ..., score: _Optional[float] = ..., perplexity: _Optional[float] = ..., alignment: _Optional[_Union[Alignment, _Mapping]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
 
+class ScoreBatchRequest(_message.Message):
+    __slots__ = ("defaults", "in_order", "items")
+    DEFAULTS_FIELD_NUMBER: _ClassVar[int]
+    IN_ORDER_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    defaults: ScoreRequest
+    in_order: bool
+    items: _containers.RepeatedCompositeFieldContainer[ScoreBatchItem]
+    def __init__(self, defaults: _Optional[_Union[ScoreRequest, _Mapping]] = ..., in_order: bool = ..., items: _Optional[_Iterable[_Union[ScoreBatchItem, _Mapping]]] = ...) -> None: ...
+
+class ScoreBatchItem(_message.Message):
+    __slots__ = ("id", "request")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    request: ScoreRequest
+    def __init__(self, id: _Optional[str] = ..., request: _Optional[_Union[ScoreRequest, _Mapping]] = ...) -> None: ...
+
+class ScoreBatchResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[ScoreBatchResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[ScoreBatchResult, _Mapping]]] = ...) -> None: ...
+
+class ScoreBatchResult(_message.Message):
+    __slots__ = ("id", "response", "error")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    response: ScoreResponse
+    error: _status_pb2.Status
+    def __init__(self, id: _Optional[str] = ..., response: _Optional[_Union[ScoreResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
+
 class EmbedRequest(_message.Message):
     __slots__ = ("model", "text", "normalize", "pooling", "source_language", "target_language")
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -464,6 +533,40 @@ class EmbedResponse(_message.Message):
     usage: Usage
     timings: Timings
     def __init__(self, values: _Optional[_Iterable[float]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+
+class EmbedBatchRequest(_message.Message):
+    __slots__ = ("defaults", "in_order", "items")
+    DEFAULTS_FIELD_NUMBER: _ClassVar[int]
+    IN_ORDER_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    defaults: EmbedRequest
+    in_order: bool
+    items: _containers.RepeatedCompositeFieldContainer[EmbedBatchItem]
+    def __init__(self, defaults: _Optional[_Union[EmbedRequest, _Mapping]] = ..., in_order: bool = ..., items: _Optional[_Iterable[_Union[EmbedBatchItem, _Mapping]]] = ...) -> None: ...
+
+class EmbedBatchItem(_message.Message):
+    __slots__ = ("id", "request")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    request: EmbedRequest
+    def __init__(self, id: _Optional[str] = ..., request: _Optional[_Union[EmbedRequest, _Mapping]] = ...) -> None: ...
+
+class EmbedBatchResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[EmbedBatchResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[EmbedBatchResult, _Mapping]]] = ...) -> None: ...
+
+class EmbedBatchResult(_message.Message):
+    __slots__ = ("id", "response", "error")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    response: EmbedResponse
+    error: _status_pb2.Status
+    def __init__(self, id: _Optional[str] = ..., response: _Optional[_Union[EmbedResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class FillMaskRequest(_message.Message):
     __slots__ = ("model", "text", "top_k")
@@ -538,6 +641,40 @@ class ClassifyResponse(_message.Message):
     usage: Usage
     timings: Timings
     def __init__(self, labels: _Optional[_Iterable[_Union[LabelProbability, _Mapping]]] = ..., token_weights: _Optional[_Iterable[_Union[TokenWeight, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+
+class ClassifyBatchRequest(_message.Message):
+    __slots__ = ("defaults", "in_order", "items")
+    DEFAULTS_FIELD_NUMBER: _ClassVar[int]
+    IN_ORDER_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    defaults: ClassifyRequest
+    in_order: bool
+    items: _containers.RepeatedCompositeFieldContainer[ClassifyBatchItem]
+    def __init__(self, defaults: _Optional[_Union[ClassifyRequest, _Mapping]] = ..., in_order: bool = ..., items: _Optional[_Iterable[_Union[ClassifyBatchItem, _Mapping]]] = ...) -> None: ...
+
+class ClassifyBatchItem(_message.Message):
+    __slots__ = ("id", "request")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    request: ClassifyRequest
+    def __init__(self, id: _Optional[str] = ..., request: _Optional[_Union[ClassifyRequest, _Mapping]] = ...) -> None: ...
+
+class ClassifyBatchResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[ClassifyBatchResult]
+    def __init__(self, results: _Optional[_Iterable[_Union[ClassifyBatchResult, _Mapping]]] = ...) -> None: ...
+
+class ClassifyBatchResult(_message.Message):
+    __slots__ = ("id", "response", "error")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    response: ClassifyResponse
+    error: _status_pb2.Status
+    def __init__(self, id: _Optional[str] = ..., response: _Optional[_Union[ClassifyResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class Limits(_message.Message):
     __slots__ = ("max_prompt_tokens", "max_tokens", "max_text_bytes", "max_stop_strings", "max_stop_bytes", "max_hypotheses")

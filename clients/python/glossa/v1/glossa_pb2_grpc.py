@@ -45,6 +45,11 @@ class TranslationServiceStub(object):
                 request_serializer=glossa_dot_v1_dot_glossa__pb2.StreamTranslateRequest.SerializeToString,
                 response_deserializer=glossa_dot_v1_dot_glossa__pb2.StreamTranslateResponse.FromString,
                 _registered_method=True)
+        self.TranslateBatch = channel.stream_stream(
+                '/glossa.v1.TranslationService/TranslateBatch',
+                request_serializer=glossa_dot_v1_dot_glossa__pb2.TranslateBatchRequest.SerializeToString,
+                response_deserializer=glossa_dot_v1_dot_glossa__pb2.TranslateBatchResponse.FromString,
+                _registered_method=True)
 
 
 class TranslationServiceServicer(object):
@@ -65,6 +70,13 @@ class TranslationServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TranslateBatch(self, request_iterator, context):
+        """Translates many texts in one call, each as Translate does. Results come as they are ready, many in a message.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TranslationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -77,6 +89,11 @@ def add_TranslationServiceServicer_to_server(servicer, server):
                     servicer.StreamTranslate,
                     request_deserializer=glossa_dot_v1_dot_glossa__pb2.StreamTranslateRequest.FromString,
                     response_serializer=glossa_dot_v1_dot_glossa__pb2.StreamTranslateResponse.SerializeToString,
+            ),
+            'TranslateBatch': grpc.stream_stream_rpc_method_handler(
+                    servicer.TranslateBatch,
+                    request_deserializer=glossa_dot_v1_dot_glossa__pb2.TranslateBatchRequest.FromString,
+                    response_serializer=glossa_dot_v1_dot_glossa__pb2.TranslateBatchResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -134,6 +151,33 @@ class TranslationService(object):
             '/glossa.v1.TranslationService/StreamTranslate',
             glossa_dot_v1_dot_glossa__pb2.StreamTranslateRequest.SerializeToString,
             glossa_dot_v1_dot_glossa__pb2.StreamTranslateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TranslateBatch(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/glossa.v1.TranslationService/TranslateBatch',
+            glossa_dot_v1_dot_glossa__pb2.TranslateBatchRequest.SerializeToString,
+            glossa_dot_v1_dot_glossa__pb2.TranslateBatchResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -280,6 +324,11 @@ class ScoringServiceStub(object):
                 request_serializer=glossa_dot_v1_dot_glossa__pb2.ScoreRequest.SerializeToString,
                 response_deserializer=glossa_dot_v1_dot_glossa__pb2.ScoreResponse.FromString,
                 _registered_method=True)
+        self.ScoreBatch = channel.stream_stream(
+                '/glossa.v1.ScoringService/ScoreBatch',
+                request_serializer=glossa_dot_v1_dot_glossa__pb2.ScoreBatchRequest.SerializeToString,
+                response_deserializer=glossa_dot_v1_dot_glossa__pb2.ScoreBatchResponse.FromString,
+                _registered_method=True)
 
 
 class ScoringServiceServicer(object):
@@ -293,6 +342,13 @@ class ScoringServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ScoreBatch(self, request_iterator, context):
+        """Scores many targets in one call, each as Score does. Results come as they are ready, many in a message.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ScoringServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -300,6 +356,11 @@ def add_ScoringServiceServicer_to_server(servicer, server):
                     servicer.Score,
                     request_deserializer=glossa_dot_v1_dot_glossa__pb2.ScoreRequest.FromString,
                     response_serializer=glossa_dot_v1_dot_glossa__pb2.ScoreResponse.SerializeToString,
+            ),
+            'ScoreBatch': grpc.stream_stream_rpc_method_handler(
+                    servicer.ScoreBatch,
+                    request_deserializer=glossa_dot_v1_dot_glossa__pb2.ScoreBatchRequest.FromString,
+                    response_serializer=glossa_dot_v1_dot_glossa__pb2.ScoreBatchResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -340,6 +401,33 @@ class ScoringService(object):
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def ScoreBatch(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/glossa.v1.ScoringService/ScoreBatch',
+            glossa_dot_v1_dot_glossa__pb2.ScoreBatchRequest.SerializeToString,
+            glossa_dot_v1_dot_glossa__pb2.ScoreBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class EncodingServiceStub(object):
     """Encodes text with an encoder model; Embed also with the encoder of a translation model.
@@ -365,6 +453,16 @@ class EncodingServiceStub(object):
                 '/glossa.v1.EncodingService/Classify',
                 request_serializer=glossa_dot_v1_dot_glossa__pb2.ClassifyRequest.SerializeToString,
                 response_deserializer=glossa_dot_v1_dot_glossa__pb2.ClassifyResponse.FromString,
+                _registered_method=True)
+        self.EmbedBatch = channel.stream_stream(
+                '/glossa.v1.EncodingService/EmbedBatch',
+                request_serializer=glossa_dot_v1_dot_glossa__pb2.EmbedBatchRequest.SerializeToString,
+                response_deserializer=glossa_dot_v1_dot_glossa__pb2.EmbedBatchResponse.FromString,
+                _registered_method=True)
+        self.ClassifyBatch = channel.stream_stream(
+                '/glossa.v1.EncodingService/ClassifyBatch',
+                request_serializer=glossa_dot_v1_dot_glossa__pb2.ClassifyBatchRequest.SerializeToString,
+                response_deserializer=glossa_dot_v1_dot_glossa__pb2.ClassifyBatchResponse.FromString,
                 _registered_method=True)
 
 
@@ -393,6 +491,20 @@ class EncodingServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EmbedBatch(self, request_iterator, context):
+        """Embeds many texts in one call, each as Embed does. Results come as they are ready, many in a message.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ClassifyBatch(self, request_iterator, context):
+        """Classifies many texts in one call, each as Classify does. Results come as they are ready, many in a message.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EncodingServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -410,6 +522,16 @@ def add_EncodingServiceServicer_to_server(servicer, server):
                     servicer.Classify,
                     request_deserializer=glossa_dot_v1_dot_glossa__pb2.ClassifyRequest.FromString,
                     response_serializer=glossa_dot_v1_dot_glossa__pb2.ClassifyResponse.SerializeToString,
+            ),
+            'EmbedBatch': grpc.stream_stream_rpc_method_handler(
+                    servicer.EmbedBatch,
+                    request_deserializer=glossa_dot_v1_dot_glossa__pb2.EmbedBatchRequest.FromString,
+                    response_serializer=glossa_dot_v1_dot_glossa__pb2.EmbedBatchResponse.SerializeToString,
+            ),
+            'ClassifyBatch': grpc.stream_stream_rpc_method_handler(
+                    servicer.ClassifyBatch,
+                    request_deserializer=glossa_dot_v1_dot_glossa__pb2.ClassifyBatchRequest.FromString,
+                    response_serializer=glossa_dot_v1_dot_glossa__pb2.ClassifyBatchResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -494,6 +616,60 @@ class EncodingService(object):
             '/glossa.v1.EncodingService/Classify',
             glossa_dot_v1_dot_glossa__pb2.ClassifyRequest.SerializeToString,
             glossa_dot_v1_dot_glossa__pb2.ClassifyResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EmbedBatch(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/glossa.v1.EncodingService/EmbedBatch',
+            glossa_dot_v1_dot_glossa__pb2.EmbedBatchRequest.SerializeToString,
+            glossa_dot_v1_dot_glossa__pb2.EmbedBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ClassifyBatch(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/glossa.v1.EncodingService/ClassifyBatch',
+            glossa_dot_v1_dot_glossa__pb2.ClassifyBatchRequest.SerializeToString,
+            glossa_dot_v1_dot_glossa__pb2.ClassifyBatchResponse.FromString,
             options,
             channel_credentials,
             insecure,
