@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PRODUCT = ("model", "export", "service", "cli", "clients/python/glossa/client")
+PRODUCT = ("model", "export", "service", "cli", "clients/python/glossa/client", "deploy")
 MAX_LINES = {ast.Module: 400, ast.ClassDef: 250, ast.FunctionDef: 60, ast.AsyncFunctionDef: 60}
 MIN_DOCUMENTED = 0.85
 

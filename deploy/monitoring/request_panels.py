@@ -1,0 +1,131 @@
+"""Panels of calls and requests: traffic, errors, latency."""
+
+from __future__ import annotations
+
+from deploy.monitoring.panel import ANSWERS, MODEL, SERVER, Query, Section, distribution, panel, quantiles, rate
+
+TRAFFIC = Section(
+    "Traffic",
+    (
+        panel(
+            "RPCs",
+            "RPCs that ended in a second, by method; health and reflection are not counted.",
+            Query(rate("grpc_server_handled_total", SERVER, "grpc_method"), "{{grpc_method}}"),
+            unit="reqps",
+        ),
+        panel(
+            "RPCs started",
+            "RPCs that began in a second, by kind. Far more than end: calls wait.",
+            Query(rate("grpc_server_started_total", SERVER, "grpc_type"), "{{grpc_type}}"),
+            unit="reqps",
+        ),
+        panel(
+            "RPCs in progress",
+            "RPCs in progress, by server.",
+            Query(f"glossa_requests_in_flight{{{SERVER}}}", "{{instance}}"),
+        ),
+        panel(
+            "Messages",
+            "Messages in a second. A stream sends several.",
+            Query(rate("grpc_server_msg_received_total", SERVER, "instance"), "{{instance}} received"),
+            Query(rate("grpc_server_msg_sent_total", SERVER, "instance"), "{{instance}} sent"),
+            unit="cps",
+        ),
+        panel(
+            "Answers",
+            "Requests answered in a second, by what ended them.",
+            Query(
+                rate("glossa_requests_finished_total", f'{MODEL},reason=~"{ANSWERS}"', "model", "reason"),
+                "{{model}} {{reason}}",
+            ),
+            unit="reqps",
+        ),
+        panel(
+            "Tokens",
+            "Tokens in a second: of admitted sources and prompts, and generated.",
+            Query(rate("glossa_prompt_tokens_total", MODEL, "model"), "{{model}} prompt"),
+            Query(rate("glossa_generated_tokens_total", MODEL, "model"), "{{model}} generated"),
+            unit="cps",
+        ),
+        panel(
+            "Tokens by tenant",
+            "Tokens of answered requests in a second. Tenants without a place in the settings are `other`.",
+            Query(rate("glossa_tenant_tokens_total", SERVER, "tenant", "kind"), "{{tenant}} {{kind}}"),
+            unit="cps",
+        ),
+        *distribution(
+            "Prompt length", "glossa_request_prompt_tokens", "Tokens of the sources and prompts of answers.", "short"
+        ),
+        *distribution(
+            "Answer length", "glossa_request_generated_tokens", "Tokens generated for an answered request.", "short"
+        ),
+    ),
+)
+
+ERRORS = Section(
+    "Errors",
+    (
+        panel(
+            "RPCs that failed",
+            "RPCs in a second whose status is not OK, by status.",
+            Query(rate("grpc_server_handled_total", f'{SERVER},grpc_code!="OK"', "grpc_code"), "{{grpc_code}}"),
+            unit="reqps",
+        ),
+        panel(
+            "Rejections",
+            "Requests rejected before any work, by reason. Those refused unread, as under overload, name no model.",
+            Query(
+                rate("glossa_requests_rejected_total", f'{SERVER},model=~"$model|"', "model", "reason"),
+                "{{model}} {{reason}}",
+            ),
+            unit="reqps",
+        ),
+        panel(
+            "Failures",
+            "Accepted requests that ended without an answer, by reason.",
+            Query(
+                rate("glossa_requests_finished_total", f'{MODEL},reason!~"{ANSWERS}"', "model", "reason"),
+                "{{model}} {{reason}}",
+            ),
+            unit="reqps",
+        ),
+        panel(
+            "Connections closed",
+            "Connections closed in a second because most of their calls were reset or had no message.",
+            Query(rate("glossa_connections_closed_total", SERVER, "instance"), "{{instance}}"),
+            unit="cps",
+        ),
+    ),
+)
+
+LATENCY = Section(
+    "Latency",
+    (
+        *distribution(
+            "Time to first token", "glossa_time_to_first_token_seconds", "From a request's start to its first token."
+        ),
+        *distribution(
+            "Inter-token latency", "glossa_inter_token_latency_seconds", "Between two tokens of a request, each gap."
+        ),
+        *distribution("End-to-end time", "glossa_request_seconds", "From an RPC's start to its end, of answers."),
+        *distribution("Queue time", "glossa_queue_seconds", "How long requests waited for free rows."),
+        panel(
+            "RPC time",
+            "From an RPC's start to its end on the server, refusals included.",
+            *quantiles("grpc_server_handling_seconds", SERVER, "grpc_method"),
+            unit="s",
+        ),
+        panel(
+            "Prefill time",
+            "Encoder and prefill time of an engine turn.",
+            *quantiles("glossa_prefill_seconds"),
+            unit="s",
+        ),
+        panel(
+            "Decode step",
+            "Time of one decode step of an engine. Every row gets a token in it.",
+            *quantiles("glossa_decode_step_seconds"),
+            unit="s",
+        ),
+    ),
+)
