@@ -119,6 +119,11 @@ class CacheLayout:
         own = self.shortlist_bytes * shortlist_capacity_for(shortlist_len)
         return row_capacity_for(rows, max_rows) * (target + source + own + self.row_bytes)
 
+    def filled_bytes(self, rows: int, target_len: int, source_len: int, shortlist_len: int = 0) -> int:
+        """Bytes that `rows` rows of these lengths fill in their buffers."""
+        own = self.shortlist_bytes * shortlist_len + self.row_bytes
+        return rows * (self.bytes_per(target_len) + self.source_bytes * source_len + own)
+
     def rows_within(self, tier: Tier, *, max_rows: int, max_bytes: int | None) -> int:
         """The most rows of a tier within so many bytes, as buffers are sized; at least one. None: no limit."""
         if max_bytes is None:

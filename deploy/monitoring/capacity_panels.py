@@ -36,7 +36,8 @@ SATURATION = Section(
         ),
         panel(
             "KV cache",
-            "Bytes that running requests may come to need, and the limit of the reservations.",
+            "Bytes that rows fill, those that running requests may come to need, and the limit of the reservations.",
+            Query(f"sum by (model) (glossa_kv_cache_used_bytes{{{MODEL}}})", "{{model}} used"),
             Query(f"sum by (model) (glossa_kv_cache_reserved_bytes{{{MODEL}}})", "{{model}} reserved"),
             Query(f"sum by (model) (glossa_kv_cache_limit_bytes{{{MODEL}}})", "{{model}} limit"),
             unit="bytes",

@@ -163,6 +163,7 @@ class ModelSeries:
     kv_reserved: Gauge = _metric(
         Gauge, "glossa_kv_cache_reserved_bytes", "Bytes of the KV cache that running requests may come to need."
     )
+    kv_used: Gauge = _metric(Gauge, "glossa_kv_cache_used_bytes", "Bytes of the KV cache that live rows fill.")
     kv_limit: Gauge = _metric(Gauge, "glossa_kv_cache_limit_bytes", "Bytes of the KV cache that may be reserved.")
     kv_cache: Gauge = _metric(Gauge, "glossa_kv_cache_usage_ratio", "Share of the KV cache reserved, 0..1.")
     memory: Callable[..., Gauge] = _metric(

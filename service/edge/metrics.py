@@ -272,6 +272,7 @@ class ModelMetrics:
         series.running.set_function(lambda: sum(engine.rows for engine in engines()))
         series.rows_used.set_function(lambda: sum(engine.hypotheses for engine in engines()))
         series.kv_reserved.set_function(lambda: sum(engine.kv_reserved_bytes for engine in engines()))
+        series.kv_used.set_function(lambda: sum(engine.kv_used_bytes for engine in engines()))
         series.kv_limit.set_function(lambda: sum(engine.kv_limit_bytes for engine in engines()))
         series.rows_limit.set_function(lambda: sum(one.limits()[0] for one in self._measured))
         series.queue_limit.set_function(lambda: sum(one.limits()[1] for one in self._measured))

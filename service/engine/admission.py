@@ -8,7 +8,7 @@ admitted request never runs out of memory. Their order is that of `service.engin
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from service.cache_layout import CacheLayout, CacheShape
 from service.errors import InvalidRequest
@@ -78,6 +78,14 @@ class Capacity:
             max([shape.source_len for shape in shapes], default=0),
             max([shape.shortlist_len for shape in shapes], default=0),
         )
+
+    def used_bytes(self, live: Iterable[Sequence]) -> int:
+        """What the rows of these sequences fill now, where `reserved_bytes` is what they may come to need."""
+        filled, total = self._layout.filled_bytes, 0
+        for sequence in live:
+            request = sequence.request
+            total += filled(len(sequence.rows), sequence.num_computed, len(request.source), len(request.shortlist))
+        return total
 
     def allocation_shape(self) -> CacheShape:
         """What new buffers are allocated for: all rows if that is allowed, so that later requests find their place."""

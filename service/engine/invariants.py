@@ -35,6 +35,8 @@ def check_invariants(scheduler: Scheduler) -> list[str]:
         broken.append(f"{rows} rows are used, {reserved.rows} reserved")
     if scheduler.capacity.reserved_bytes > config.kv_cache_bytes:
         broken.append(f"{scheduler.capacity.reserved_bytes} bytes reserved of {config.kv_cache_bytes}")
+    if (used := scheduler.capacity.used_bytes(live)) > scheduler.capacity.reserved_bytes:
+        broken.append(f"{used} bytes are used, {scheduler.capacity.reserved_bytes} reserved")
     return broken
 
 

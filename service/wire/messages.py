@@ -82,6 +82,7 @@ class State(msgspec.Struct, array_like=True):
     hypotheses: int = 0
     kv_reserved_bytes: int = 0
     kv_limit_bytes: int = 0
+    kv_used_bytes: int = 0
 
 
 MeasurementName = Literal[

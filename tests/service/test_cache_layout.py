@@ -15,6 +15,13 @@ def test_a_layout_counts_bytes_by_what_they_grow_with():
     assert layout.bytes_for(3, target_len=9, source_len=0, max_rows=8) == 4 * (64 * 16 + 16 * 8 + 60)
 
 
+def test_rows_fill_what_their_lengths_take_without_rounding():
+    layout = CacheLayout.of([SELF, CROSS, RECURRENT, STRIDED, WORDS])
+    assert layout.filled_bytes(0, 9, 5, 3) == 0
+    row = 9 * layout.target_bytes + 3 * layout.stride_bytes[0][1] + 5 * layout.source_bytes + layout.row_bytes
+    assert layout.filled_bytes(2, 9, 5, 3) == 2 * (row + 3 * layout.shortlist_bytes)
+
+
 def test_words_take_room_only_where_a_row_has_its_own():
     assert [shortlist_capacity_for(count) for count in (0, 1, 64, 65, 129, 193, 257, 513)] == [
         *(0, 64, 64, 128, 192, 256, 384, 768)

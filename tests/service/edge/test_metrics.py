@@ -233,12 +233,13 @@ def test_observing_many_equal_values_equals_single_observations(metrics, gap_s):
 
 
 def test_gauges_sum_over_the_engines_of_a_model(metrics):
-    snapshots = [Snapshot(3, 2, 0.5, 5, 50, 100), Snapshot(1, 5, 0.1, 4, 10, 100)]
+    snapshots = [Snapshot(3, 2, 0.5, 5, 50, 100, 30), Snapshot(1, 5, 0.1, 4, 10, 100, 8)]
     metrics.model("en-de").measure(lambda: snapshots, dict, dict, lambda: (128, 256))
     assert value(metrics, "glossa_requests_queued", model="en-de") == 7
     assert value(metrics, "glossa_requests_running", model="en-de") == 4
     assert value(metrics, "glossa_kv_cache_usage_ratio", model="en-de") == pytest.approx(0.3)
     assert value(metrics, "glossa_kv_cache_reserved_bytes", model="en-de") == 60
+    assert value(metrics, "glossa_kv_cache_used_bytes", model="en-de") == 38
     assert value(metrics, "glossa_kv_cache_limit_bytes", model="en-de") == 200
     assert value(metrics, "glossa_rows_used", model="en-de") == 9
     assert value(metrics, "glossa_rows_limit", model="en-de") == 128

@@ -43,6 +43,21 @@ def test_a_request_waits_until_its_worst_case_fits_beside_all_others():
     assert third.outcome is FinishReason.LENGTH
 
 
+def test_rows_use_what_they_have_computed_of_what_they_reserve():
+    layout = CacheLayout(target_bytes=10, source_bytes=1000)
+    bench = Bench(ScriptedRunner(rule=never_ends, layout=layout))
+    long = request("long", source=(5,) * 7, max_tokens=9)
+    bench.submit(long, request("wide", source=(5,) * 3, max_tokens=3, options=DecodingOptions(beam_size=2)))
+    capacity, used = bench.scheduler.capacity, []
+    while not bench.scheduler.is_idle:
+        bench.turn()
+        used.append(capacity.used_bytes(bench.scheduler.live))
+        assert used[-1] <= capacity.reserved_bytes
+    # The beam has one row in its first turn, two in its second and third, and none in the fourth.
+    assert used[:4] == [7010 + 3010, 7020 + 2 * 3020, 7030 + 2 * 3030, 7040]
+    assert used[-1] == 0
+
+
 def test_one_long_row_makes_all_rows_wide():
     layout = CacheLayout(target_bytes=1)
     runner = ScriptedRunner(has_source=False, rule=never_ends, layout=layout)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from service.cache_layout import CacheLayout
 from service.engine.engine import EngineConfig
 from service.engine.scheduler import SchedulerConfig
 from service.errors import (
@@ -117,6 +118,18 @@ def test_a_turn_reports_its_metrics(manual):
     assert metrics.of("next_tokens") == [[0.25, 2], [0.25, 1]]
     assert metrics.of("generated") == [[2], [2], [1]]
     assert metrics.of("finished") == [["length", 0], ["length", 0]]
+
+
+def test_the_bytes_that_rows_use_are_brought_up_to_date_now_and_then_and_when_none_is_left(manual):
+    runner = ScriptedRunner(rule=never_ends, layout=CacheLayout(target_bytes=10))
+    engine, loop = manual(runner)
+    runner.before_run = lambda: engine.clock.advance(0.11)
+    engine.submit(request(max_tokens=6), loop, Sink())
+    used = []
+    for _ in range(7):
+        engine.turn()
+        used.append(engine.snapshot.kv_used_bytes)
+    assert used == [10, 10, 30, 30, 50, 50, 0]
 
 
 def test_tokens_of_a_cancelled_request_are_counted_as_wasted(manual):
