@@ -37,7 +37,8 @@ from service.edge import logs
 from service.edge.served_model import ServedModel
 from service.errors import InternalFailure
 from service.execution_choice import ExecutionChoice
-from service.request import Caller, Cancel, EventSink, Finished, FinishReason, HypothesisResult, Request, Timings
+from service.progress import Timings
+from service.request import Caller, Cancel, EventSink, Finished, FinishReason, HypothesisResult, Request
 from service.server import Server
 
 ROOMY = {"max_queue": 8192, "max_requests": 8192, "max_concurrent_streams": 8192, "kv_cache_bytes": 1 << 33}

@@ -21,7 +21,8 @@ import numpy as np
 from bench.case import Flag, case
 from bench.measure import Spread, Verdict, interleaved, report, seconds
 from service.options import DecodingOptions
-from service.request import AttentionResult, Finished, FinishReason, HypothesisResult, Request, TextDelta, Timings
+from service.progress import Timings
+from service.request import AttentionResult, Finished, FinishReason, HypothesisResult, Request, TextDelta
 from service.wire.channel import receive, send, socket_pair
 from service.wire.messages import State, Turn, Work, decode_from_engine, decode_to_engine, encode
 

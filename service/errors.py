@@ -29,14 +29,18 @@ import copyreg
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from service.progress import Progress
+
 
 class RequestError(Exception):
     """One request failed. `reason` is stable, for programs; the message is for people.
 
-    What a subclass annotates are its fields: attributes that reach other processes with it.
+    What a subclass annotates are its fields: attributes that reach other processes with it. progress: how far the
+    request had come, if an engine ended it.
     """
 
     reason = "REQUEST_FAILED"
+    progress: Progress | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the message and the fields: the arguments of a subclass differ from them."""

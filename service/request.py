@@ -18,6 +18,7 @@ from export.manifest import AttentionKind
 from service.encoder_request import EncoderOutput, EncoderRequest
 from service.errors import RequestError
 from service.options import DecodingOptions
+from service.progress import Timings
 
 
 class FinishReason(Enum):
@@ -116,24 +117,6 @@ class TextDelta:
 
     text: str
     tokens: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Timings:
-    """Seconds: waiting for a row; encoder and prefill; from arrival to the first token; from arrival to the end.
-
-    encoded_s, prefilled_s: from arrival until the encoder had run, and until the whole prompt was computed, turns of
-        other requests between its chunks included.
-    arrived_s: the time of arrival, on the clock of time.monotonic(), which all processes of a machine share.
-    """
-
-    queue_s: float = 0.0
-    prefill_s: float = 0.0
-    first_token_s: float = 0.0
-    total_s: float = 0.0
-    encoded_s: float = 0.0
-    prefilled_s: float = 0.0
-    arrived_s: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

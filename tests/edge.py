@@ -22,6 +22,7 @@ from service.edge.request_limits import TextLimits
 from service.edge.served_model import ServedModel
 from service.execution_choice import ExecutionChoice
 from service.options import DecodingOptions
+from service.progress import Timings
 from service.request import (
     Event,
     EventSink,
@@ -30,7 +31,6 @@ from service.request import (
     HypothesisResult,
     Request,
     TextDelta,
-    Timings,
 )
 from service.server import Server
 from service.wire.messages import State

@@ -25,7 +25,8 @@ from service.edge.request_memory import message_bytes
 from service.edge.served_model import ServedModel
 from service.edge.status import abort, status_code
 from service.errors import InvalidRequest, RequestError
-from service.request import Finished, Request, Timings
+from service.progress import Timings
+from service.request import Finished, Request
 
 TEXT_INPUT, TEXT_OUTPUT = "text_input", "text_output"
 OUTPUTS = {TEXT_OUTPUT: BYTES, "finish_reason": BYTES, "prompt_tokens": "INT32", "generated_tokens": "INT32"}

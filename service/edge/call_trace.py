@@ -10,11 +10,13 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from service.edge.metrics import Rpc
 from service.errors import RequestError
-from service.request import Finished, FinishReason, Request, Timings
+from service.progress import Stage, Timings
+from service.request import Finished, FinishReason, Request
 
 TRACE_PARENT, TRACE_STATE = "traceparent", "tracestate"  # https://www.w3.org/TR/trace-context/
 PARENT = re.compile(
@@ -46,16 +48,20 @@ class Span(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a span needs of one request to an engine. finished: of its answer, if it had one."""
+    """What a span needs of one request to an engine. stage: in which it ended, if without an answer. timings: None if
+    its engine did not report any. left_s, ended_s: when it left for an engine, and when its end arrived."""
 
     model: str
     has_encoder: bool
     has_decoder: bool
     max_tokens: int
+    left_s: float
+    ended_s: float
     prompt_tokens: int = 0
     generated_tokens: int = 0
-    reason: FinishReason | None = None
     timings: Timings | None = None
+    reason: FinishReason | None = None
+    stage: Stage | None = None
 
 
 class End(NamedTuple):
@@ -79,32 +85,47 @@ class CallTrace:
         began_s: float,
         ended: Callable[[CallTrace], None],
     ) -> None:
-        """parent: of PARENT, if the client sent one. state: its `tracestate`. ended: called once, at the end."""
+        """parent: of PARENT, if the client sent one. state: its `tracestate`. ended: called once, when the call and all
+        of its requests to engines have ended."""
         self.rpc, self.request_id, self.state = rpc, request_id, state
         self.trace_id = parent[1] if parent else f"{_new_id(128):032x}"
         self.parent_id = int(parent[2], 16) if parent else 0
         self.began_s, self.began_ns = began_s, time.time_ns()
         self._ended = ended
         self._works: list[Work] = []
+        self._expected = 0  # requests whose engines have not reported their ends
         self._end: End | None = None
 
-    def add(self, model: str, request: Request, finished: Finished | None) -> None:
-        """A request of the call has left its engine, with an answer or without."""
-        work = Work(model, bool(request.source), bool(request.prompt), request.max_tokens)
-        if finished is not None:  # of which arrays may hang: only numbers stay
-            tokens = finished.prompt_tokens, finished.generated_tokens
-            work = Work(*work[:4], *tokens, finished.reason, finished.timings)
+    def expect(self, model: str, request: Request, left_s: float) -> Callable[[Finished | RequestError], None]:
+        """A request of the call has left for an engine. Returns what takes its end, which may come after that of the
+        call: a client that goes away, or whose deadline passes, does not wait for it. left_s: on the clock of
+        `time.monotonic`."""
+        self._expected += 1
+        asked = model, bool(request.source), bool(request.prompt), request.max_tokens, left_s
+        return partial(self._add, asked)
+
+    def _add(self, asked: tuple[str, bool, bool, int, float], end: Finished | RequestError) -> None:
+        work = Work(*asked, time.monotonic())
+        if isinstance(end, Finished):  # to which arrays may belong: only numbers stay
+            work = Work(*work[:6], end.prompt_tokens, end.generated_tokens, end.timings, end.reason)
+        elif (progress := end.progress) is not None:
+            tokens = progress.prompt_tokens, progress.generated_tokens
+            work = Work(*work[:6], *tokens, progress.timings, stage=progress.stage)
         self._works.append(work)
+        self._expected -= 1
+        if self._end is not None and not self._expected:
+            self._ended(self)
 
     def end(self, now_s: float, code: int, error: RequestError | None, model: str = "") -> None:
         """The call has ended. now_s: on the clock of `began_s`. code: the number of its status. model: if it named
         one."""
         assert self._end is None, "a call ends once"
         self._end = End(now_s, code, error.reason if error else "", model)
-        self._ended(self)
+        if not self._expected:
+            self._ended(self)
 
     def spans(self) -> list[Span]:
-        """The server span, and for each answer its children."""
+        """The server span, and for each request to an engine its children."""
         assert self._end is not None, "the call has not ended"
         end, server_id = self._end, _new_id(64)
         attributes: dict[str, Value] = {
@@ -129,12 +150,14 @@ class CallTrace:
         return [server, *[span for work in self._works for span in self._children(work, server_id)]]
 
     def _children(self, work: Work, server_id: int) -> Iterator[Span]:
-        """The stages of a request in its engine, each from the end of the one before."""
+        """The stages of a request in its engine, each from the end of the one before; of one whose engine was lost, the
+        time that it took altogether."""
         timings = work.timings
         if timings is None:
+            yield Span("engine", _new_id(64), server_id, self._ns(work.left_s), self._ns(work.ended_s), {})
             return
         tokens: dict[str, Value] = {"gen_ai.usage.output_tokens": work.generated_tokens}
-        if work.has_decoder:
+        if work.has_decoder and work.stage in (None, "decode"):
             tokens["glossa.ttft_s"] = round(timings.first_token_s, 6)
         stages: list[tuple[str, bool, float, dict[str, Value]]] = [
             ("queue", True, timings.queue_s, {}),
@@ -148,6 +171,8 @@ class CallTrace:
                 end_ns = max(start_ns, self._ns(timings.arrived_s + until_s))
                 yield Span(name, _new_id(64), server_id, start_ns, end_ns, attributes)
                 start_ns = end_ns
+            if name == work.stage:
+                return
 
     def _ns(self, seconds: float) -> int:
         """The time of day of a time within the call. An engine process may send any number, and one that is none."""

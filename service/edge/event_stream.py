@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from service.errors import RequestError
 from service.request import Event, Finished, TextDelta
@@ -16,6 +17,7 @@ class EventStream:
     """
 
     def __init__(self) -> None:
+        self.on_end: Callable[[Finished | RequestError], None] | None = None  # called when the last event arrives
         self._events: list[Event] = []
         self._waiting: asyncio.Future[None] | None = None  # of the caller of `piece`
         self._error: RequestError | None = None
@@ -23,6 +25,8 @@ class EventStream:
 
     def __call__(self, event: Event) -> None:
         self._events.append(event)
+        if self.on_end is not None and not isinstance(event, TextDelta):
+            self.on_end(event)
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 

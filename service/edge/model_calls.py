@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
@@ -78,14 +79,14 @@ async def submitted(model: ServedModel, request: Request, call: Call) -> AsyncIt
     events = EventStream()
     cancel = await _submit(model, request, call, events)
     call.is_accepted = True
+    if call.trace is not None:
+        events.on_end = call.trace.expect(model.name, request, time.monotonic())
     try:
         yield events
     finally:
         if events.finished is None:
             cancel()
             call.finished = call.finished or events.unread  # computed, if for nobody
-        if call.trace is not None:
-            call.trace.add(model.name, request, events.finished or events.unread)
 
 
 async def _submit(model: ServedModel, request: Request, call: Call, events: EventStream) -> Cancel:

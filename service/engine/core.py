@@ -202,6 +202,7 @@ class EngineCore:
             self._metrics.finished(event.reason.value, 0)
             self.scheduler.waiting.learn(sequence.lane, event)
         else:
+            event.progress = response.progress(self._clock())
             self._metrics.finished(event.reason.lower(), sequence.num_generated)
         self._events.append((response.ticket, event))
         self._finals += 1

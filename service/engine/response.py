@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from service.decoding.token_selection import attention_of
 from service.engine.detokenizer import Detokenizer
-from service.request import AttentionResult, Finished, FinishReason, HypothesisResult, TextDelta, Timings
+from service.progress import Progress, Stage, Timings
+from service.request import AttentionResult, Finished, FinishReason, HypothesisResult, TextDelta
 from service.sequence import Hypothesis, Sequence
 from service.step import StepOutput, TurnOutput
 
@@ -28,7 +29,7 @@ class Response:
     sequence: Sequence
     new_text: Callable[[], Detokenizer]
     arrived_s: float
-    admitted_s: float = 0.0
+    admitted_s: float | None = None
     first_s: float | None = None  # end of the first turn with an output for it
     reported_s: float = -math.inf  # of the last delta
     prefill_s: float = 0.0  # of all encoder runs and prefills it was part of
@@ -67,6 +68,24 @@ class Response:
             self.reported_s = now_s
         return events + deltas
 
+    def progress(self, now_s: float) -> Progress:
+        """How far it has come, if it ends now without an answer."""
+        request, stage = self.sequence.request, _stage(self)
+        times = (self.admitted_s, self.encoded_s, self.prefilled_s if stage == "decode" else None, self.first_s)
+        queue_s, encoded_s, prefilled_s, first_s = [
+            (now_s if time_s is None else time_s) - self.arrived_s for time_s in times
+        ]
+        timings = Timings(
+            queue_s=queue_s,
+            prefill_s=self.prefill_s,
+            first_token_s=first_s,
+            total_s=now_s - self.arrived_s,
+            encoded_s=encoded_s,
+            prefilled_s=prefilled_s,
+            arrived_s=self.arrived_s,
+        )
+        return Progress(stage, len(request.source) + len(request.prompt), self.sequence.num_generated, timings)
+
     def _deltas(self, new: list[int]) -> list[TextDelta | Finished]:
         """The text that is certain after these tokens."""
         self._unsent += new
@@ -80,6 +99,7 @@ class Response:
 
     def _finished(self, reason: FinishReason, new: list[int], now_s: float, output: StepOutput) -> Finished:
         assert self.first_s is not None
+        assert self.admitted_s is not None
         timings = Timings(
             queue_s=self.admitted_s - self.arrived_s,
             prefill_s=self.prefill_s,
@@ -134,6 +154,15 @@ class Response:
             alternatives=tuple(hypothesis.alternatives),
             attention=attention_LHTS,
         )
+
+
+def _stage(response: Response) -> Stage:
+    """The stage that a response is in. Its encoder run has no end if its first turn failed."""
+    if response.admitted_s is None:
+        return "queue"
+    if response.first_s is not None:
+        return "decode" if response.sequence.request.prompt else "encode"
+    return "encode" if response.encoded_s is None and response.sequence.request.source else "prefill"
 
 
 def _end_of_text(text: Detokenizer, hypothesis: Hypothesis, tokens: list[int]) -> str:

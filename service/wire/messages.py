@@ -19,9 +19,10 @@ import numpy as np
 from service.engine_settings import EngineSettings
 from service.errors import ERRORS, RequestError
 from service.execution_choice import ExecutionChoice
+from service.progress import Progress
 from service.request import Event, Finished, Request, TextDelta
 
-VERSION = 3
+VERSION = 4
 MAX_MESSAGE_BYTES = 1 << 28
 _ARRAY = 1  # extension type of float32 arrays
 
@@ -63,11 +64,12 @@ class Close(msgspec.Struct, array_like=True, tag=3):
 
 
 class Failure(msgspec.Struct, array_like=True):
-    """A RequestError. reason: that of its class. fields: its attributes."""
+    """A RequestError. reason: that of its class. fields: its attributes but `progress`."""
 
     reason: str
     message: str
     fields: dict[str, str | int | float | tuple[str, ...]]
+    progress: Progress | None = None
 
 
 class State(msgspec.Struct, array_like=True):
@@ -177,9 +179,8 @@ def decode_from_engine(data: Data) -> FromEngine:
 
 def failure_of(error: RequestError) -> Failure:
     """An error as data."""
-    return Failure(
-        error.reason, error.args[0], {name: vars(error)[name] for name in _FIELDS[type(error)].__struct_fields__}
-    )
+    fields = {name: vars(error)[name] for name in _FIELDS[type(error)].__struct_fields__}
+    return Failure(error.reason, error.args[0], fields, error.progress)
 
 
 def error_of(failure: Failure) -> RequestError:
@@ -193,6 +194,8 @@ def error_of(failure: Failure) -> RequestError:
         raise WireError(f"not the fields of {kind.__name__}: {problem}") from None
     error = kind.__new__(kind, failure.message)
     vars(error).update(msgspec.structs.asdict(fields))
+    if failure.progress is not None:
+        error.progress = failure.progress
     return error
 
 
@@ -241,10 +244,13 @@ def _extension(code: int, data: memoryview) -> memoryview:
     return data
 
 
-_FIELDS = {
-    kind: msgspec.defstruct(kind.__name__, list(get_type_hints(kind).items()), forbid_unknown_fields=True)
-    for kind in ERRORS.values()
-}
+def _fields(kind: type[RequestError]) -> type[msgspec.Struct]:
+    """The fields of an error, as a type to check them by."""
+    own = [(name, hint) for name, hint in get_type_hints(kind).items() if name not in get_type_hints(RequestError)]
+    return msgspec.defstruct(kind.__name__, own, forbid_unknown_fields=True)
+
+
+_FIELDS = {kind: _fields(kind) for kind in ERRORS.values()}
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_from_array)
 _TO_ENGINE = msgspec.msgpack.Decoder(ToEngine, dec_hook=_to_array, ext_hook=_extension)
 _FROM_ENGINE = msgspec.msgpack.Decoder(FromEngine, dec_hook=_to_array, ext_hook=_extension)

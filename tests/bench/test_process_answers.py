@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from bench.process_answers import exact, process_answers
-from service.request import Finished, FinishReason, HypothesisResult, Timings
+from service.progress import Timings
+from service.request import Finished, FinishReason, HypothesisResult
 from tests.tiny import TEXTS
 
 

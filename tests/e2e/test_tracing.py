@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import os
+import signal
 import time
 from typing import Any
 
@@ -9,7 +11,7 @@ import grpc
 import pytest
 
 from cli.local_server import free_port
-from glossa.client import AsyncClient, Client
+from glossa.client import AsyncClient, Client, ClientError
 from service.adaptors.vllm import vllm_engine_pb2 as vllm
 from service.edge.access import VLLM
 from service.edge.tracing import CLOSE_S
@@ -128,9 +130,25 @@ def test_every_call_has_one_server_span_also_those_that_are_left(server, collect
     assert len({span.trace_id for span in spans}) == count
     codes = [fields(span.attributes)["rpc.grpc.status_code"] for span in spans]
     assert set(codes) <= {0, 1}
+    stages = ("queue", "prefill", "decode")
     for span, code in zip(spans, codes, strict=True):
-        if code == 0:
-            check_stages(collector, span, "queue", "prefill", "decode")
+        reached = len(collector.children(span))
+        assert reached > 0
+        assert reached == 3 or code == 1
+        check_stages(collector, span, *stages[:reached])
+
+
+def test_a_call_that_loses_its_engine_shows_how_long_it_had_it(models, collector):
+    with serving(models={"en": models["en"]}, otlp_endpoint=collector.endpoint, engines=1) as server:
+        before = len(collector.named(GENERATE))
+        (pid,) = server.engine_pids()
+        os.kill(pid, signal.SIGSTOP)
+        with Client(server.address, retries=False) as client, pytest.raises(ClientError, match="process ended"):
+            list(client.stream_generate(TEXTS[0], max_tokens=9))
+        span = collector.wait_for(before + 1, GENERATE)[before]
+    assert fields(span.attributes)["error.type"] == "ENGINE_UNAVAILABLE"
+    (engine,) = check_stages(collector, span, "engine")
+    assert seconds(engine) > 0.5 * seconds(span)
 
 
 @pytest.mark.parametrize("state", ["down", "stuck"])

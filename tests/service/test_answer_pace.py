@@ -11,7 +11,8 @@ from service.answer_pace import (
     AnswerPace,
     too_late,
 )
-from service.request import Finished, FinishReason, Timings
+from service.progress import Timings
+from service.request import Finished, FinishReason
 
 
 def steady(s_per_answer, answers=100, now_s=50.0):

@@ -1,7 +1,8 @@
 import pytest
 
 from service.answer_time import WEIGHT, AnswerTime, AnswerTimes
-from service.request import Finished, FinishReason, Timings
+from service.progress import Timings
+from service.request import Finished, FinishReason
 
 
 def answer(seconds, *, tokens=10, queue_s=0.0):

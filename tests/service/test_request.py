@@ -5,7 +5,8 @@ import pytest
 
 from service.encoder_request import EncoderRequest
 from service.options import DecodingOptions
-from service.request import Finished, FinishReason, Request, TextDelta, Timings
+from service.progress import Timings
+from service.request import Finished, FinishReason, Request, TextDelta
 
 PROMPT: dict[str, Any] = {"request_id": "r", "prompt": (1,)}
 

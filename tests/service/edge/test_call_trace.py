@@ -5,12 +5,14 @@ import pytest
 from service.edge.call_trace import MAX_STATE, PARENT, CallTrace, Sampler, state_of
 from service.edge.metrics import Rpc
 from service.encoder_request import EncoderRequest
-from service.errors import Cancelled, InternalFailure
-from service.request import Finished, FinishReason, Request, Timings
+from service.errors import Cancelled, DeadlineExceeded, EngineUnavailable, InternalFailure
+from service.progress import Progress, Timings
+from service.request import Finished, FinishReason, Request
 
 RPC = Rpc("unary", "glossa.v1.TranslationService", "Translate")
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 REQUEST = Request(request_id="r", source=(4, 2), prompt=(1,), max_tokens=9)
+LOST = EngineUnavailable("lost", retry_after_s=0.1)
 TIMES = {"queue_s": 1.0, "encoded_s": 1.5, "prefilled_s": 2.0, "first_token_s": 2.25, "total_s": 4.0}
 
 
@@ -19,12 +21,19 @@ def finished(reason=FinishReason.LENGTH, **times):
     return Finished(reason, prompt_tokens=3, generated_tokens=5, timings=timings)
 
 
-def traced(*answers, request=REQUEST, parent=None, code=0, error=None, model="en-de"):
+def unfinished(stage, **times):
+    """The end of a request that its engine ended in this stage."""
+    error = DeadlineExceeded("late")
+    error.progress = Progress(stage, 3, 5 if stage == "decode" else 0, finished(**times).timings)
+    return error
+
+
+def traced(*ends, request=REQUEST, parent=None, code=0, error=None, model="en-de"):
     """The spans of a call from 100 s to 105 s, on its own clock from 0."""
     ended: list[CallTrace] = []
     call = CallTrace(RPC, "r", parent, "", 100.0, ended.append)
-    for answer in answers:
-        call.add("en-de", request, answer)
+    for end in ends:
+        call.expect("en-de", request, 100.25)(end)
     call.end(105.0, code, error, model)
     assert ended == [call]
     return call, call.spans()
@@ -107,10 +116,11 @@ def test_an_encoder_alone_and_a_decoder_alone_have_their_own_stages():
 
 
 def test_the_requests_of_a_call_are_counted_together():
-    _, spans = traced(finished(), finished(FinishReason.STOP_STRING), None, model="")
+    ends = (finished(), finished(FinishReason.STOP_STRING), unfinished("decode"), LOST)
+    _, spans = traced(*ends, model="")
     attributes = spans[0].attributes
-    assert len(spans) == 1 + 2 * 4
-    assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (6, 10)
+    assert len(spans) == 1 + 3 * 4 + 1
+    assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (9, 15)
     assert attributes["gen_ai.response.finish_reasons"] == ["length", "stop"]
     assert attributes["gen_ai.request.model"] == "en-de"
 
@@ -123,10 +133,45 @@ def test_only_failures_of_the_server_are_errors(code, is_error):
 
 def test_an_error_is_named_by_its_reason_alone():
     for error in (Cancelled("the client's words"), InternalFailure("r")):
-        _, (server,) = traced(None, code=13, error=error)
+        _, (server,) = traced(code=13, error=error)
         assert server.attributes["error.type"] == error.reason
         assert "the client's words" not in str(server)
     assert "error.type" not in traced()[1][0].attributes
+
+
+@pytest.mark.parametrize(
+    ("stage", "expected"),
+    [
+        ("queue", {"queue": [0.5, 1.5]}),
+        ("encode", {"queue": [0.5, 1.5], "encode": [1.5, 2.0]}),
+        ("prefill", {"queue": [0.5, 1.5], "encode": [1.5, 2.0], "prefill": [2.0, 2.5]}),
+        ("decode", {"queue": [0.5, 1.5], "encode": [1.5, 2.0], "prefill": [2.0, 2.5], "decode": [2.5, 4.5]}),
+    ],
+)
+def test_a_request_without_an_answer_has_the_stages_that_it_reached(stage, expected):
+    call, (server, *stages) = traced(unfinished(stage), code=4, error=unfinished(stage))
+    assert {span.name: seconds(call, span) for span in stages} == expected
+    assert ("glossa.ttft_s" in stages[-1].attributes) == (stage == "decode")
+    assert server.attributes["gen_ai.usage.output_tokens"] == (5 if stage == "decode" else 0)
+    assert "gen_ai.response.finish_reasons" not in server.attributes
+
+
+def test_a_request_whose_engine_was_lost_has_one_span():
+    call, (_, *stages) = traced(LOST, code=14, error=LOST)
+    assert [(span.name, seconds(call, span)[0]) for span in stages] == [("engine", 0.25)]
+
+
+def test_a_call_that_ends_before_its_requests_is_traced_with_them():
+    ended: list[CallTrace] = []
+    call = CallTrace(RPC, "r", None, "", 100.0, ended.append)
+    sinks = [call.expect("en-de", REQUEST, 100.25) for _ in range(2)]
+    sinks[0](unfinished("queue"))
+    call.end(102.0, 4, DeadlineExceeded("late"), "en-de")
+    assert ended == []
+    sinks[1](unfinished("decode"))
+    assert ended == [call]
+    times = {span.name: seconds(call, span) for span in call.spans()[2:]}
+    assert times["prefill"] == [2.0, 2.0], "the call ended before that"
 
 
 def test_a_call_ends_once():

@@ -1,4 +1,5 @@
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,16 @@ async def test_later_events_are_another_piece():
     waiting = asyncio.ensure_future(arrivals.piece())
     asyncio.get_running_loop().call_soon(arrivals, END)
     assert await waiting == ("!", (3,), END)
+
+
+@pytest.mark.parametrize("end", [END, DeadlineExceeded("late")])
+async def test_the_end_is_reported_when_it_arrives_read_or_not(end):
+    arrivals, ends = EventStream(), list[Any]()
+    arrivals.on_end = ends.append
+    arrivals(TextDelta("a", (1,)))
+    assert ends == []
+    arrivals(end)
+    assert ends == [end]
 
 
 async def test_text_is_returned_before_the_error_that_arrived_with_it():

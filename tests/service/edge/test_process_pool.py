@@ -25,7 +25,8 @@ from service.engine.engine import IDLE_TURN_S
 from service.engine_process.engine_process import BEAT_S
 from service.errors import DeadlineTooSoon, EngineUnavailable, Overloaded, ShuttingDown, StartupError, TenantLimit
 from service.execution_choice import ExecutionChoice
-from service.request import Caller, Finished, FinishReason, Priority, Timings
+from service.progress import Timings
+from service.request import Caller, Finished, FinishReason, Priority
 from tests.edge import served
 from tests.engine_processes import DIGEST, FakeStart, opened, state
 from tests.engines import request

@@ -3,7 +3,8 @@ import pytest
 from service.answer_pace import AnswerPace
 from service.edge.tenant_paces import TenantPaces
 from service.edge.tenant_shares import TenantShares
-from service.request import Caller, Finished, FinishReason, Timings
+from service.progress import Timings
+from service.request import Caller, Finished, FinishReason
 
 VICTIM, ABUSER = Caller("victim"), Caller("abuser")
 

@@ -13,8 +13,9 @@ from service.adaptors.inference import open_inference_pb2 as oip
 from service.edge.call_trace import CallTrace
 from service.edge.metrics import Rpc
 from service.edge.tracing import CLOSE_S, MAX_CALLS, OtlpExporter, Tracing, open_tracing
-from service.errors import Overloaded
-from service.request import Finished, FinishReason, Timings
+from service.errors import Cancelled, Overloaded
+from service.progress import Progress, Timings
+from service.request import Finished, FinishReason
 from tests.collector import collecting, fields
 from tests.edge import ANSWER, failure, method, settings
 
@@ -53,6 +54,13 @@ class FakeExporter:
 def ended(tracing, count=1):
     for _ in range(count):
         tracing.begin(RPC, "r", None, (), 0.0).end(1.0, 0, None)
+
+
+def cancelled(progress):
+    """What an engine reports of a request that its client left."""
+    error = Cancelled("the request was cancelled")
+    error.progress = progress
+    return error
 
 
 def lost(caplog):
@@ -164,10 +172,14 @@ async def test_calls_that_fail_have_one_span_each(channel_to, collector):
         call.cancel()
         await edge.pool.until(lambda: len(edge.pool.cancelled) == 2)
         await edge.server.calls.idle()
+        for sink in edge.pool.sinks:
+            sink(cancelled(Progress("queue", 4, 0, Timings(queue_s=0.1, total_s=0.1))))
         for pool in edge.pools.values():
             pool.prediction = 100.0
         await failure(translate(text=TEXT, timeout=1.0))
         spans = await spans_of(edge, collector)
+    assert [span.name for span in spans if span.parent_span_id] == ["queue", "queue"]
+    spans = [span for span in spans if not span.parent_span_id]
     found = [fields(span.attributes) for span in spans]
     assert {span.name for span in spans} == {TRANSLATE}
     faults = [span.status.code for span in spans]
@@ -193,18 +205,20 @@ async def test_a_stream_has_one_server_span_with_its_stages(channel_to, collecto
     assert [child.name for child in children] == ["queue", "encode", "prefill", "decode"]
 
 
-async def test_a_stream_that_its_client_leaves_has_no_stages(channel_to, collector):
+async def test_a_stream_that_its_client_leaves_has_the_stages_that_it_reached(channel_to, collector):
     async with channel_to(otlp_endpoint=collector.endpoint) as (edge, channel):
         edge.pool.answer = ANSWER[:1]
         stream = method(channel, "StreamTranslate")(text=TEXT, options={"max_tokens": 7})
         assert await stream.read()
         stream.cancel()
         await edge.server.calls.idle()
-        (server,) = await spans_of(edge, collector)
+        edge.pool.sinks[0](cancelled(Progress("prefill", 4, 0, Timings(queue_s=0.1, encoded_s=0.2, total_s=0.3))))
+        server, *children = await spans_of(edge, collector)
+    assert [child.name for child in children] == ["queue", "encode", "prefill"]
     found = fields(server.attributes)
     assert (found["rpc.grpc.status_code"], found["error.type"]) == (1, "CANCELLED")
     assert found["gen_ai.request.max_tokens"] == 7
-    assert "gen_ai.usage.output_tokens" not in found
+    assert (found["gen_ai.usage.input_tokens"], found["gen_ai.usage.output_tokens"]) == (4, 0)
 
 
 async def test_a_call_without_an_engine_has_a_span_of_its_own(channel_to, collector):

@@ -154,6 +154,59 @@ def test_timings_tell_queue_prefill_and_tokens_apart(manual):
     assert (times.encoded_s, times.prefilled_s) == (pytest.approx(2.0004), pytest.approx(2.001))
 
 
+@pytest.mark.parametrize(
+    ("turns", "stage", "times"),
+    [
+        (0, "queue", {"queue_s": 0.5, "total_s": 0.5}),
+        (1, "decode", {"queue_s": 0.0, "encoded_s": 0.0004, "prefilled_s": 0.001, "first_token_s": 1, "total_s": 1.5}),
+        (3, "decode", {"queue_s": 0.0, "encoded_s": 0.0004, "prefilled_s": 0.001, "first_token_s": 1, "total_s": 3.5}),
+    ],
+)
+def test_a_request_that_ends_without_an_answer_reports_how_far_it_came(manual, turns, stage, times):
+    runner = ScriptedRunner(rule=never_ends)
+    engine, loop = manual(runner)
+    runner.before_run = lambda: engine.clock.advance(1.0)
+    sink = Sink()
+    cancel = engine.submit(request(max_tokens=9), loop, sink)
+    for _ in range(turns):
+        engine.turn()
+    engine.clock.advance(0.5)
+    cancel()
+    engine.turn()
+    loop.run()
+    progress = sink.finals[0].progress
+    assert (progress.stage, progress.prompt_tokens, progress.generated_tokens) == (stage, 4, turns)
+    assert {name: getattr(progress.timings, name) for name in times} == pytest.approx(times)
+
+
+def test_a_request_that_ends_between_its_chunks_ends_in_its_prefill(manual):
+    runner = ScriptedRunner(has_source=False, max_block=0, rule=never_ends)
+    config = SchedulerConfig(max_rows=2, chunk_tokens=16, max_prefill_tokens=16, max_idle_prefill_tokens=16)
+    engine, loop = manual(runner, EngineConfig(scheduler=config))
+    runner.before_run = lambda: engine.clock.advance(1.0)
+    sink = Sink()
+    cancel = engine.submit(continued("a" * 40, max_tokens=2), loop, sink)
+    engine.turn()
+    cancel()
+    engine.turn()
+    loop.run()
+    progress = sink.finals[0].progress
+    assert (progress.stage, progress.generated_tokens) == ("prefill", 0)
+    assert (progress.timings.queue_s, progress.timings.prefilled_s, progress.timings.total_s) == (0.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(("has_source", "stage"), [(True, "encode"), (False, "prefill")])
+def test_a_request_whose_first_turn_fails_ends_in_its_first_stage(manual, has_source, stage):
+    runner = ScriptedRunner(has_source=has_source)
+    runner.fail_on = {1}
+    engine, loop = manual(runner)
+    sink = Sink()
+    engine.submit(request(source=(5, 6, 2) if has_source else ()), loop, sink)
+    engine.turn()
+    loop.run()
+    assert sink.finals[0].progress.stage == stage
+
+
 def test_a_prompt_of_several_turns_is_prefilled_with_the_last_one(manual):
     runner = ScriptedRunner(has_source=False, max_block=0, rule=never_ends)
     config = SchedulerConfig(max_rows=2, chunk_tokens=16, max_prefill_tokens=16, max_idle_prefill_tokens=16)

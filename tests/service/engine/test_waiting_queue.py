@@ -6,7 +6,8 @@ import pytest
 from service.engine.waiting_queue import MAX_LANES, WaitingQueue
 from service.errors import Cancelled, DeadlineExceeded, DeadlineTooSoon
 from service.options import DecodingOptions
-from service.request import Finished, FinishReason, Priority, Timings
+from service.progress import Timings
+from service.request import Finished, FinishReason, Priority
 from service.sequence import Sequence
 from tests.fakes import ScriptedRunner, search_of
 from tests.scheduling import Bench, never_ends, request

@@ -18,6 +18,7 @@ from service.engine_settings import EngineSettings
 from service.execution_choice import ExecutionChoice
 from service.option_checks import CHOICES
 from service.options import DEFAULTS, DecodingOptions
+from service.progress import Progress, Timings
 from service.request import (
     AttentionResult,
     Event,
@@ -27,7 +28,6 @@ from service.request import (
     Priority,
     Request,
     TextDelta,
-    Timings,
 )
 from service.wire import messages
 from service.wire.messages import WireError, encode, error_of, failure_of
@@ -238,6 +238,21 @@ def test_an_error_arrives_as_it_would_by_pickle(error):
     copy, pickled = error_of(message.failure), pickle.loads(pickle.dumps(error))
     assert (type(copy), copy.args, str(copy)) == (type(error), error.args, str(error))
     assert bits(vars(copy)) == bits(vars(pickled)) == bits(vars(error))
+
+
+def test_an_error_arrives_with_how_far_its_request_had_come():
+    error = errors.DeadlineExceeded("late")
+    error.progress = Progress("prefill", 3, 0, Timings(0.1, 0.2, 0.3, math.inf))
+    ((_, failure),) = arrived(messages.Turn(0, STATE, [], [], [(1, failure_of(error))], [])).failures
+    assert error_of(failure).progress == error.progress
+    assert pickle.loads(pickle.dumps(error)).progress == error.progress
+
+
+def test_a_stage_that_does_not_exist_is_no_message():
+    data = encode(messages.Rejected(1, messages.Failure("CANCELLED", "", {}, Progress("decode", 3, 0, Timings()))))
+    assert messages.decode_from_engine(data)
+    with pytest.raises(WireError, match="not a message"):
+        messages.decode_from_engine(data.replace(b"decode", b"decade"))
 
 
 def test_an_attribute_that_is_no_field_stays_behind():
