@@ -2,9 +2,9 @@
 
 Read-only root, no capabilities, limits of memory and processors, user 65532, the bundle mounted read-only. It must
 become ready, know neither torch nor a writable root, hold what its SBOM lists (`image_contents.py`), answer a
-translation, and on SIGTERM under load end every stream that it began and exit with 0. Without a BUNDLE a tiny one with
-random weights is exported. Uses podman if present, else docker; ports are the host's own,
-because a bridge needs firewall rights that not every machine gives.
+translation, send its trace to a collector, and on SIGTERM under load end every stream that it began and exit with 0.
+Without a BUNDLE a tiny one with random weights is exported. Uses podman if present, else docker; ports are the host's
+own, because a bridge needs firewall rights that not every machine gives.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Any
 
 from deploy.image_contents import check_contents, check_labels
 from glossa.client import Client, ClientError
+from tests.collector import collecting
 
 READY_WITHIN_S = 60.0
 STREAMS = 16  # at once, when SIGTERM comes
@@ -232,7 +233,7 @@ def bundle_to_serve(given: Path | None) -> Iterator[Path]:
 def check(image: str, tool: str, bundle: Path) -> None:
     labels = subprocess.run([tool, "image", "inspect", image], capture_output=True, text=True, check=True, timeout=60)
     check_labels(json.loads(labels.stdout)[0]["Config"]["Labels"], addresses_expected="SOURCE_URL" in os.environ)
-    with running(tool, image, bundle) as container:
+    with collecting() as collector, running(tool, image, bundle, arguments=_traced(collector)) as container:
         print(f"ready after {container.wait_until_ready():.1f} s, read-only root, no capabilities")
         container.execute("python3", "-c", INSIDE)
         print(
@@ -248,6 +249,9 @@ def check(image: str, tool: str, bundle: Path) -> None:
             answer = client.translate(TEXT)
         assert answer.generated_tokens > 0, answer
         print(f"translated: {answer.generated_tokens} tokens in {answer.total_s * 1e3:.1f} ms")
+        spans = collector.children(collector.wait_for(1, "glossa.v1.TranslationService/Translate")[0])
+        assert [span.name for span in spans] == ["queue", "encode", "prefill", "decode"], spans
+        print("traced: a collector got the call and its stages")
 
         load = Load(address)
         while load.finished < 3 * STREAMS:
@@ -271,6 +275,11 @@ def check(image: str, tool: str, bundle: Path) -> None:
             f"none broke, exit 0 after {drain_s:.1f} s, {DRAIN_DELAY_S:g} s of them the delay; "
             f"refused in the end: {dict(load.refused)}"
         )
+
+
+def _traced(collector: Any) -> tuple[str, ...]:
+    """Flags with which a server sends its traces to a collector of this machine."""
+    return ("--otlp-endpoint", collector.endpoint)
 
 
 def _free_port() -> int:
