@@ -47,6 +47,8 @@ def test_values_give_valid_objects(path, tmp_path):
         ("server.maxRow=64", "maxRow"),
         ("server.adaptors={triton}", "server.adaptors.0"),
         ("server.extraArgs={max-rows=1}", "server.extraArgs.0"),
+        ("server.otlpEndpoint=http://collector", "server.otlpEndpoint"),
+        ("server.traceSampleRatio=2", "server.traceSampleRatio"),
         ("server.drainDelaySeconds=soon", "server.drainDelaySeconds"),
         ("image.digest=sha256:12", "image.digest"),
         ("models=null", "models"),
@@ -145,6 +147,19 @@ def test_a_pod_sleeps_before_it_stops(version, hook):
     (server,) = of_kind(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
     assert list(server["lifecycle"]["preStop"]) == [hook]
     assert pods.sleep_before_stop_s(server) == 5
+
+
+def test_pods_reach_the_collector_of_traces_and_nothing_else():
+    def outgoing(*settings):
+        return of_kind(rendered(*values(*settings)), "NetworkPolicy")["spec"]["egress"]
+
+    assert outgoing() == []
+    own = "networkPolicy.egress[0].ports[0].port=443"
+    kept, added = outgoing(own, "server.otlpEndpoint=http://collector.traces:4317")
+    assert kept == {"ports": [{"port": 443}]}
+    assert added == {
+        "ports": [{"port": port, "protocol": kind} for port, kind in ((53, "UDP"), (53, "TCP"), (4317, "TCP"))]
+    }
 
 
 def test_a_gpu_is_asked_for_and_used():

@@ -20,6 +20,10 @@
 {{- else }}
 - --device=cpu
 {{- end }}
+{{- with $server.otlpEndpoint }}
+- --otlp-endpoint={{ . }}
+- --trace-sample-ratio={{ $server.traceSampleRatio }}
+{{- end }}
 {{- with $server.adaptors }}
 - --adaptors={{ join "," . }}
 {{- end }}
