@@ -10,12 +10,13 @@ import json
 import pytest
 from google.rpc import error_details_pb2
 
+from bench import envoy
 from glossa.client import Client
 from service.errors import Overloaded
 from tests.certificates import issue, save
 from tests.cli.command import run as glossa
 from tests.e2e import client_programs
-from tests.e2e.client_programs import PROGRAMS, buf, messages
+from tests.e2e.client_programs import PROGRAMS, buf, curl, messages
 from tests.e2e.process import serving
 from tests.edge import running
 from tests.tiny import TEXTS, tiny_config, tiny_model
@@ -135,6 +136,56 @@ def test_buf_curl_uses_tls_and_a_token(programs, protected, expected):
     assert unary["text"] == expected[0]
     refused = buf("tls", programs, server.address, TEXT, check=False, **{**environment, "GLOSSA_TOKEN": "wrong"})
     assert "failed to find service" in refused.stderr, "reflection needs the token, and buf does not show its error"
+
+
+@pytest.fixture(scope="module")
+def guarded(models, tmp_path_factory):
+    """A server that wants certificates of its clients, and the environment of one that has one."""
+    folder, authority = tmp_path_factory.mktemp("guarded"), issue("authority")
+    client = issue("client", by=authority)
+    files = {"authority.pem": authority.pem, "client.pem": client.pem, "client.key": client.key_pem}
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    settings = {name: str(path) for name, path in save(folder, issue(by=authority), client_ca=authority.pem).items()}
+    with serving(models=models, **settings) as server:
+        names = {
+            "GLOSSA_TLS_CA": "authority.pem",
+            "GLOSSA_CLIENT_CERT": "client.pem",
+            "GLOSSA_CLIENT_KEY": "client.key",
+        }
+        yield server, {variable: folder / name for variable, name in names.items()}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_shows_a_certificate(programs, guarded, expected, program):
+    server, environment = guarded
+    found = client_programs.run(program, programs, server.address, TEXT, **environment)
+    assert (found["unary"], found["error"]) == (expected[0], REFUSED)
+
+
+def test_buf_curl_shows_a_certificate(programs, guarded, expected):
+    server, environment = guarded
+    (unary,) = messages(buf("certificate", programs, server.address, TEXT, **environment).stdout)
+    assert unary["text"] == expected[0]
+    without = {"GLOSSA_TLS_CA": environment["GLOSSA_TLS_CA"], "GLOSSA_TOKEN": "none"}
+    assert buf("tls", programs, server.address, TEXT, check=False, **without).returncode != 0
+
+
+async def test_the_deadline_of_rest_reaches_the_server(programs):
+    binary = envoy.find()
+    assert binary, envoy.HOW_TO_GET_IT
+    async with running() as edge:
+        edge.pool.hold = True
+        front = envoy.in_front_of([edge.address], binary, envoy.read("replicas"))
+        found = await asyncio.to_thread(front.__enter__)  # it asks the server, which this thread runs
+        try:
+            ends_s = asyncio.get_running_loop().time() + 2.0
+            printed = await asyncio.to_thread(curl, "deadline", programs, found.address, SHORT)
+            assert edge.pool.requests[0].deadline_s == pytest.approx(ends_s, abs=1.5)
+            await edge.server.calls.idle()
+        finally:
+            await asyncio.to_thread(front.__exit__, None, None, None)
+    assert json.loads(printed)["code"] == 4, printed
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -16,14 +16,14 @@ MAX_REQUESTS = 96
 TEXT = "the small red house"
 NO_RETRIES = (("grpc.enable_retries", 0),)
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(envoy.find() is None, reason=envoy.HOW_TO_GET_IT)]
+pytestmark = pytest.mark.slow
 
 
 @contextlib.asynccontextmanager
 async def behind_envoy():
     """A server on fake pools, and the address of the Envoy before it."""
     binary = envoy.find()
-    assert binary is not None
+    assert binary, envoy.HOW_TO_GET_IT
     async with running() as edge:
         front = envoy.in_front_of([edge.address], binary)
         found = await asyncio.to_thread(front.__enter__)  # it asks the server, which this thread runs
