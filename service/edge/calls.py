@@ -88,7 +88,7 @@ class Calls:
         self._guard, self._shares = guard or Guard(Tenants(settings)), TenantShares(settings.tenant_share)
         self._waits = MessageWaits(settings.max_requests, settings.message_timeout_s)
         self.memory = RequestMemory(settings.request_memory_bytes, settings.tenant_share, clock)
-        limits = ItemLimits(settings.max_deadline_s, settings.default_deadline_s, settings.message_timeout_s)
+        limits = ItemLimits(settings.max_deadline_s, settings.message_timeout_s)
         self.items = ItemRunner(metrics, limits, clock)
         self._tasks: set[asyncio.Task[Any]] = set()  # each ends when the status of its call is written
         self.unwritten = UnwrittenResponses(settings.stall_timeout_s, clock)
@@ -220,7 +220,7 @@ class Calls:
         self, behaviour: Callable[..., Any], first: Message, call: Call, context: Any, parse: Parse
     ) -> None:
         if has_items(behaviour):
-            call.deadline_s = call.client_deadline_s  # its items have those of the server
+            call.deadline_s = call.client_deadline_s  # its items have some of their own
             read = functools.partial(self._reader.ahead, call, context, parse)
             requests = messages_of(call, first, read, self._metrics)
         else:

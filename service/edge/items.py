@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -38,6 +37,7 @@ RESULT_FACTOR = 4  # for each byte of a response that has not been written
 HELD = 4  # windows of items that may be there together, those included whose results are not written
 BEGUN_TOGETHER = 8  # items, in 1 to 2 ms; then the event loop has its turn
 LOOK_AGAIN_S = 0.25  # for room that other calls take, at the latest
+GATHER_S = 0.02  # from an outcome to its message, while others are on their way: a message costs as much as an item
 MAX_RESULTS, MAX_RESULT_BYTES = 256, 1 << 20  # of one message: clients accept 4 MiB, and convert it in one piece
 OK = 0  # the number of gRPC's status
 ENDED = "the call ended before the item was answered"
@@ -65,11 +65,10 @@ class Outcome(NamedTuple):
 
 
 class ItemLimits(NamedTuple):
-    """answer_s: from the beginning of an item to its deadline; default_answer_s: of a call without a deadline of its
-    own. idle_s: a call that has nothing in flight may let it wait so long for the next items."""
+    """answer_s: from the beginning of an item to its deadline, if that of the call is not before it. idle_s: for the
+    next items, of a call that has nothing in flight."""
 
     answer_s: float
-    default_answer_s: float
     idle_s: float
 
 
@@ -137,6 +136,8 @@ class _Run:
         try:
             while self._held or not feeding.done():
                 await self._next_change(feeding)
+                if self._tasks:
+                    await asyncio.sleep(GATHER_S)
                 while results := self._take():
                     yield results
                     self._written(results)
@@ -174,10 +175,9 @@ class _Run:
         if item.id in self._held:
             raise InvalidRequest("items.id", f"must be that of no item without a result yet, got {item.id!r}")
         runner, call = self._runner, self._call
-        now_s, limits = runner.clock(), runner.limits
-        answer_s = limits.default_answer_s if math.isinf(call.deadline_s) else limits.answer_s
-        memory = item.memory or call.memory.another()
-        child = call.item(number, now_s, min(call.deadline_s, now_s + answer_s), memory, self._wait_for_room)
+        now_s, memory = runner.clock(), item.memory or call.memory.another()
+        deadline_s = min(call.deadline_s, now_s + runner.limits.answer_s)
+        child = call.item(number, now_s, deadline_s, memory, self._wait_for_room)
         self._held[item.id] = memory
         self.counts.begun += 1
         self._tasks[item.id] = asyncio.create_task(self._run(number, item, child))

@@ -183,7 +183,7 @@ async def test_a_server_that_drains_finishes_what_has_begun(channel, edge):
     await asyncio.sleep(0)
     for sink in edge.pool.sinks:
         edge.pool.send(sink, ANSWER)
-    found = [result for result in (await anext(aiter(call))).results]
+    found = list((await anext(aiter(call))).results)
     error, _ = await failure(call)
     assert error.code() == grpc.StatusCode.UNAVAILABLE
     assert sorted(result.id for result in found) == ["0", "1"]
