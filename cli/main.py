@@ -25,6 +25,7 @@ from cli.export import export, verify
 from cli.import_model import import_
 from cli.serve import ServeCommand, healthcheck, serve
 from cli.token import token
+from cli.tokens import tokens
 from cli.train import train
 
 VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
@@ -46,6 +47,7 @@ VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "fill-mask": fill_mask,
         "classify": classify,
         "attend": attend,
+        "tokens": tokens,
     },
 }
 

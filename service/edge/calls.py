@@ -56,7 +56,7 @@ from service.errors import (
 from service.request import Caller
 
 SAFE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-MODELS = pb.DESCRIPTOR.services_by_name["ModelService"].full_name  # the only service without engines
+WITHOUT_ENGINES = {pb.DESCRIPTOR.services_by_name[name].full_name for name in ("ModelService", "TokenService")}
 WRITTEN_S = 5.0  # for statuses to be written to clients that read slowly, at the end of a drain
 RETRY_WHEN_FULL_S = 0.5  # when the whole server, not one queue, is full
 SUSPECT_S = 0.005  # until gRPC has told that a call was reset, even one that was before its handler started
@@ -269,7 +269,7 @@ class Calls:
         retry_after_s = RETRY_WHEN_FULL_S
         if full := self._shares.refusal(caller, limit, now_s, retry_after_s=retry_after_s, full=self._full):
             return full
-        late = too_late(self._predicted_s(caller), remaining_s) if rpc.service != MODELS else None
+        late = None if rpc.service in WITHOUT_ENGINES else too_late(self._predicted_s(caller), remaining_s)
         return late or caller
 
     def _full(self) -> Overloaded:

@@ -31,6 +31,16 @@ class LanguagePair(NamedTuple):
 NO_LANGUAGES = LanguagePair()
 
 
+class SpecialTokens(NamedTuple):
+    """The ids before and after those of a text."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+NO_SPECIAL_TOKENS = SpecialTokens((), ())
+
+
 class Room(NamedTuple):
     """How many tokens a text may have, beside special ones, and the problem of one with more, from their number."""
 
@@ -64,16 +74,16 @@ class PromptEncoder:
         before, after = _fill(template.source_prefix, language_ids), _fill(template.source_suffix, language_ids)
         return (*before, *self._text(text, beside=len(before) + len(after), has_masks=has_masks), *after)
 
-    def check_prompt(self, prompt: Sequence[int]) -> None:
+    def check_prompt(self, prompt: Sequence[int], field: str = "prompt") -> None:
         """Checks a prompt of token ids: those of a vocabulary of whole words know all words."""
         limit = self._model.max_prompt_tokens
-        check_token_ids("prompt", prompt, self._model.manifest.limits.vocab_size)
+        check_token_ids(field, prompt, self._model.manifest.limits.vocab_size)
         if not 1 <= len(prompt) <= limit:
-            raise InvalidRequest("prompt", f"must be 1..{limit} tokens, got {len(prompt)}")
+            raise InvalidRequest(field, f"must be 1..{limit} tokens, got {len(prompt)}")
         unk = self._model.manifest.tokens.unk
         if self._model.tokenizer.is_closed and unk in prompt:
             problem = f"must not be the unknown token {unk}: the model's closed vocabulary lacks a word of the text"
-            raise InvalidRequest(f"prompt[{prompt.index(unk)}]", problem)
+            raise InvalidRequest(f"{field}[{prompt.index(unk)}]", problem)
 
     def target(self, target: str | Sequence[int], prompt: Sequence[int], *, omit_eos: bool = False) -> tuple[int, ...]:
         """The tokens of a given target, 1 to as many as fit after `prompt`. A text is followed by the end token, unless
@@ -91,6 +101,22 @@ class PromptEncoder:
         if not 1 <= len(tokens) <= limit:
             raise InvalidRequest(name, f"must be 1..{limit} tokens, got {len(tokens)}")
         return tokens
+
+    def special_tokens(self, languages: LanguagePair, *, is_target: bool) -> SpecialTokens:
+        """Those around the text of a request: of a target those that the decoder starts from, and the end token."""
+        template, has_source = self._model.manifest.template, self._model.has_source
+        ids = self.language_ids(languages, has_target=is_target or not has_source)
+        if has_source and not is_target:
+            return SpecialTokens(_fill(template.source_prefix, ids), _fill(template.source_suffix, ids))
+        return SpecialTokens(
+            _fill(template.target_prefix, ids), (self._model.manifest.tokens.eos,) if is_target else ()
+        )
+
+    @property
+    def count_around(self) -> int:
+        """The number of special tokens that `source_and_prompt` puts around a text: each language code is one."""
+        template = self._model.manifest.template
+        return len(template.source_special_tokens if self._model.has_source else template.target_prefix)
 
     def language_ids(self, languages: LanguagePair, *, has_target: bool = True) -> dict[str, int]:
         """The ids of the languages that the special tokens include. has_target: those of the decoder too."""
@@ -116,8 +142,7 @@ class PromptEncoder:
         is_long = len(text.encode()) > INLINE_BYTES
         if is_long and (least := tokenizer.least_tokens(text)) > room.tokens:
             raise InvalidRequest(field, room.problem(f"at least {least + room.beside}"))
-        # encode_batch releases the GIL; for a short text that costs 10 microseconds more.
-        tokens = tokenizer.encode_batch([text])[0] if is_long else tokenizer.encode(text)
+        tokens = ids_of(tokenizer, text, is_long=is_long)
         if len(tokens) > room.tokens:
             raise InvalidRequest(field, room.problem(str(len(tokens) + room.beside)))
         if self._model.manifest.tokens.unk in tokens and (unknown := tokenizer.unknown_words(plain)):
@@ -147,6 +172,12 @@ class PromptEncoder:
             raise InvalidRequest(field, f"unknown code {shorten(code, 64)!r}; did you mean {close[0]!r}?")
         problem = f"unknown code {shorten(code, 64)!r}; must be" if code else "must be given:"
         raise InvalidRequest(field, f"{problem} one of {shorten(', '.join(sorted(known)), SHOWN_CODES)}")
+
+
+def ids_of(tokenizer: Tokenizer, text: str, *, is_long: bool) -> list[int]:
+    """The ids of a text of any length. is_long: of more than INLINE_BYTES bytes."""
+    # encode_batch releases the GIL; for a short text that costs 10 microseconds more.
+    return tokenizer.encode_batch([text])[0] if is_long else tokenizer.encode(text)
 
 
 def _fill(template: Sequence[int | str], language_ids: Mapping[str, int]) -> tuple[int, ...]:

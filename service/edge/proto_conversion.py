@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -145,7 +145,7 @@ def classify_response(finished: Finished, model: ServedModel, *, text: str) -> p
     return pb.ClassifyResponse(
         labels=[pb.LabelProbability(label=label, probability=probability) for label, probability in ranked],
         token_weights=[
-            pb.TokenWeight(span=span, weight=weight) for span, weight in zip(_spans(spans), weights, strict=True)
+            pb.TokenWeight(span=span, weight=weight) for span, weight in zip(spans_of(spans), weights, strict=True)
         ],
         **_cost(finished),
     )
@@ -213,16 +213,20 @@ def _attended_target(
 
 
 def _attention_tokens(model: ServedModel, tokens: Sequence[int], spans: Sequence[Span]) -> list[pb.AttentionToken]:
-    """Tokens with their text; one without text has its name, such as <eos>."""
+    """Tokens with their text."""
+    texts = token_names(model, tokens)
+    return [
+        pb.AttentionToken(token=token, text=text, span=span)
+        for token, text, span in zip(tokens, texts, spans_of(spans), strict=True)
+    ]
+
+
+def token_names(model: ServedModel, tokens: Iterable[int]) -> list[str]:
+    """The text of each token, with its leading space; of one without text its name, such as <eos>."""
     pieces = model.tokenizer.pieces
     names = {token: f"<{name}>" for name, token in dataclasses.asdict(model.manifest.tokens).items()}
     names |= {token: f"<{code}>" for code, token in model.manifest.template.languages.items()}
-    return [
-        pb.AttentionToken(
-            token=token, text=pieces[token].decode("utf-8", "replace") or names.get(token, f"<{token}>"), span=span
-        )
-        for token, span in zip(tokens, _spans(spans), strict=True)
-    ]
+    return [pieces[token].decode("utf-8", "replace") or names.get(token, f"<{token}>") for token in tokens]
 
 
 def perplexity(token_logprobs: Sequence[float]) -> float:
@@ -271,14 +275,14 @@ class HypothesisConverter:
         is_soft, is_hard = options.alignment != "hard", options.alignment != "soft"
         return pb.Alignment(
             source_spans=self._source_spans,
-            target_spans=_spans(self._model.target_spans(result.tokens, result.text)),
+            target_spans=spans_of(self._model.target_spans(result.tokens, result.text)),
             rows=[pb.AlignmentRow(weights=weights_S) for weights_S in weights_TS] if is_soft else (),
             positions=weights_TS.argmax(axis=1).tolist() if is_hard else (),  # of equal weights the first
         )
 
     @functools.cached_property
     def _source_spans(self) -> list[pb.Span]:
-        return _spans(self._model.source_spans(self._text))
+        return spans_of(self._model.source_spans(self._text))
 
     def _alternative(self, scored: tuple[int, float]) -> pb.TokenAlternative:
         token, logprob = scored
@@ -301,7 +305,8 @@ def _encoder_output(finished: Finished) -> EncoderOutput:
     return finished.encoder_output
 
 
-def _spans(spans: Sequence[Span]) -> list[pb.Span]:
+def spans_of(spans: Sequence[Span]) -> list[pb.Span]:
+    """Spans as messages."""
     return [pb.Span(start=start, end=end) for start, end in spans]
 
 

@@ -11,45 +11,25 @@ import dataclasses
 import math
 import secrets
 from collections.abc import Sequence
-from functools import partial
 
 from service.attention_request import AttentionChoice, Lengths
-from service.edge.prompt_encoder import NO_LANGUAGES, LanguagePair, PromptEncoder, Room
+from service.edge.encoder_request_builder import EncoderRequestBuilder
+from service.edge.prompt_encoder import NO_LANGUAGES, LanguagePair, Room
 from service.edge.request_limits import (
-    TextLimits,
     attention_excess,
     check_capabilities,
     check_response_size,
 )
-from service.edge.served_model import ServedModel
-from service.encoder_request import EncoderRequest, Pooling
+from service.encoder_request import EncoderRequest
 from service.errors import InvalidRequest, Unsupported
 from service.option_checks import check, check_scoring
 from service.options import DecodingOptions
-from service.request import Caller, Request
-
-MAX_MASKS = 32  # per text: each costs a distribution over the vocabulary
-MAX_MASK_CANDIDATES = 100  # per mask
-ANYONE = Caller()
+from service.request import Request
 
 
-class RequestBuilder:
+class RequestBuilder(EncoderRequestBuilder):
     """Builds the request of one call to one model. Every method raises InvalidRequest and Unsupported, and takes
-    milliseconds for a long text. deadline_s: on the clock of time.monotonic()."""
-
-    def __init__(
-        self,
-        model: ServedModel,
-        limits: TextLimits,
-        request_id: str,
-        deadline_s: float,
-        trace_id: str = "",
-        caller: Caller = ANYONE,
-    ) -> None:
-        self._model, self._limits, self._prompts = model, limits, PromptEncoder(model)
-        self._request = partial(
-            Request, request_id=request_id, deadline_s=deadline_s, trace_id=trace_id, **caller._asdict()
-        )
+    milliseconds for a long text."""
 
     def check_length(self, text: str) -> None:
         """Refuses a text that is certainly too long. Quick, so that it need not be prepared in a thread."""
@@ -66,12 +46,15 @@ class RequestBuilder:
         source, prompt = self._prompts.source_and_prompt(text, languages)
         return self._decoding(source, prompt, text, options, is_streamed=is_streamed)
 
-    def continuation(self, prompt: Sequence[int], options: DecodingOptions, *, is_streamed: bool = True) -> Request:
-        """A request to continue a prompt of token ids, exactly as given. Models without a source only."""
+    def continuation(
+        self, prompt: Sequence[int], options: DecodingOptions, *, is_streamed: bool = True, field: str = "prompt"
+    ) -> Request:
+        """A request to continue a prompt of token ids, exactly as given. Models without a source only. field: the name
+        of the prompt in errors."""
         assert not self._model.has_source, self._model.name
         self._check_options(options)
         check_capabilities(self._model, options)
-        self._prompts.check_prompt(prompt)
+        self._prompts.check_prompt(prompt, field)
         text = self._model.tokenizer.decode(prompt)
         return self._decoding((), tuple(prompt), text, options, is_streamed=is_streamed)
 
@@ -108,16 +91,19 @@ class RequestBuilder:
 
     def scoring(
         self,
-        text: str,
+        text: str | Sequence[int],
         target: str | Sequence[int],
         options: DecodingOptions,
         languages: LanguagePair = NO_LANGUAGES,
         *,
         omit_eos: bool = False,
     ) -> Request:
-        """A request to score a target, given as text or as token ids. omit_eos: a text gets no end token."""
+        """A request to score a target, given as text or as token ids. text: likewise, ids exactly as given and in
+        models without a source only. omit_eos: a text gets no end token."""
         check_scoring(options)
-        if self._model.has_source or text:
+        if not isinstance(text, str) and self._model.has_source:
+            raise InvalidRequest("text_tokens", f"must be empty: model {self._model.name!r} reads a source; send text")
+        if isinstance(text, str) and (self._model.has_source or text):
             self._limits.check_text(text)
         if isinstance(target, str):
             self._limits.check_text(target, "target")
@@ -125,37 +111,16 @@ class RequestBuilder:
             raise InvalidRequest("omit_eos", "must be false with target_tokens, which are scored exactly as given")
         options = dataclasses.replace(options, token_logprobs=True)
         check_capabilities(self._model, options)
-        source, prompt = self._prompts.source_and_prompt(text, languages)
+        if isinstance(text, str):
+            source, prompt = self._prompts.source_and_prompt(text, languages)
+        else:
+            self._prompts.check_prompt(text, "text_tokens")
+            source, prompt = (), tuple(text)
         tokens = self._prompts.target(target, prompt, omit_eos=omit_eos)
         check_response_size(self._model, options, len(tokens), len(source))
         return self._request(
             source=source, prompt=prompt, max_tokens=len(tokens), options=options, prefix=tokens, is_streamed=False
         )
-
-    def embedding(self, text: str, pooling: Pooling = "mean", languages: LanguagePair = NO_LANGUAGES) -> Request:
-        """A request for the embedding of a text."""
-        if pooling == "pooler" and not (self._model.encoding and self._model.encoding.has_pooler):
-            raise Unsupported(f"model {self._model.name!r} has no pooler; use pooling mean or cls")
-        return self._encoding(text, EncoderRequest(pooling=pooling), languages)
-
-    def mask_filling(self, text: str, top_k: int) -> Request:
-        """A request for the `top_k` most likely tokens of each mask of a text."""
-        if not self._model.mask_token:
-            raise Unsupported(f"model {self._model.name!r} fills no masks; name a model with a masked-language head")
-        if not 1 <= top_k <= MAX_MASK_CANDIDATES:
-            raise InvalidRequest("top_k", f"must be 1..{MAX_MASK_CANDIDATES}, got {top_k}")
-        return self._encoding(text, EncoderRequest(top_k=top_k))
-
-    def classification(self, text: str, *, token_weights: bool) -> Request:
-        """A request for the label probabilities of a text."""
-        encoding = self._model.encoding
-        if not (encoding and encoding.labels):
-            raise Unsupported(f"model {self._model.name!r} has no labels; name a model that was trained to classify")
-        if token_weights and not encoding.has_token_weights:
-            raise Unsupported(
-                f"model {self._model.name!r} has no token weights: it does not classify by attention pooling"
-            )
-        return self._encoding(text, EncoderRequest(labels=True, token_weights=token_weights))
 
     def attention(
         self,
@@ -208,26 +173,6 @@ class RequestBuilder:
             forced_target=forced,
         )
         return request, choice
-
-    def _encoding(self, text: str, encoder_request: EncoderRequest, languages: LanguagePair = NO_LANGUAGES) -> Request:
-        self._limits.check_text(text)
-        language_ids = self._prompts.language_ids(languages, has_target=False)
-        source = self._prompts.source(text, language_ids, has_masks=encoder_request.top_k > 0)
-        if encoder_request.top_k:
-            encoder_request = dataclasses.replace(encoder_request, mask_positions=self._mask_positions(source))
-        prompt = self._model.decoder_start
-        return self._request(
-            source=source, prompt=prompt, max_tokens=len(prompt), encoder_request=encoder_request, is_streamed=False
-        )
-
-    def _mask_positions(self, source: Sequence[int]) -> tuple[int, ...]:
-        assert self._model.encoding is not None
-        positions = tuple(index for index, token in enumerate(source) if token == self._model.encoding.mask)
-        if not 1 <= len(positions) <= MAX_MASKS:
-            raise InvalidRequest(
-                "text", f"must have 1..{MAX_MASKS} masks, written {self._model.mask_token}, got {len(positions)}"
-            )
-        return positions
 
     def _shortlist(self, options: DecodingOptions, source: Sequence[int], prefix: Sequence[int]) -> tuple[int, ...]:
         """The tokens that may be chosen; () for all. Prefix and end tokens are always among them."""

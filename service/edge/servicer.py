@@ -22,7 +22,7 @@ from service.edge.calls import Calls
 from service.edge.catalog import DECODER_TASKS, ENCODER_TASKS, Catalog
 from service.edge.conversation import takes_items
 from service.edge.items import Answer, ItemRunner
-from service.edge.model_calls import ModelCalls, convert_off_loop, submitted
+from service.edge.model_calls import convert_off_loop, submitted
 from service.edge.model_description import describe
 from service.edge.preparation import Preparation
 from service.edge.prompt_encoder import INLINE_BYTES, NO_LANGUAGES, LanguagePair
@@ -41,6 +41,7 @@ from service.edge.proto_conversion import (
 )
 from service.edge.rpc_handlers import handlers_of, rpcs_of, services_of
 from service.edge.served_model import ServedModel
+from service.edge.token_calls import TokenCalls
 from service.errors import InvalidRequest
 from service.options import DecodingOptions
 from service.request import Finished, Request
@@ -53,7 +54,7 @@ Messages = AsyncGenerator[Any, None]
 is_classifier = attrgetter("is_classifier")
 
 
-class Servicer(ModelCalls):
+class Servicer(TokenCalls):
     """The RPCs of all services. Event-loop thread only."""
 
     def __init__(
@@ -87,9 +88,11 @@ class Servicer(ModelCalls):
         model = self._find(request, call, *DECODER_TASKS)
         if bool(request.target) == bool(request.target_tokens):
             raise InvalidRequest("target", "must be given, as text or as target_tokens, but not as both")
+        if request.text and request.text_tokens:
+            raise InvalidRequest("text_tokens", "must be empty with text")
         build = partial(
             self.builder(model, call).scoring,
-            request.text,
+            tuple(request.text_tokens) or request.text,
             request.target or tuple(request.target_tokens),
             decoding_options(request.options),
             _languages(request),
@@ -181,7 +184,15 @@ class Servicer(ModelCalls):
         if len(message.text) > INLINE_BYTES:
             builder.check_length(message.text)
         build = partial(builder.decoding, message.text, options, languages, is_streamed=is_streamed)
-        return model, await self.built(build, message, call, is_slow=options.use_shortlist)
+        if task == "generation" and message.prompt_tokens:
+            if message.text:
+                raise InvalidRequest("prompt_tokens", "must be empty with text")
+            prompt, field = tuple(message.prompt_tokens), "prompt_tokens"
+            build = partial(builder.continuation, prompt, options, is_streamed=is_streamed, field=field)
+        request = await self.built(build, message, call, is_slow=options.use_shortlist)
+        if self.log_text and not message.text:
+            call.texts["text"] = request.continued_text  # of prompt_tokens
+        return model, request
 
     async def _unary(self, task: Task, message: Any, call: Call) -> dict[str, Any]:
         """The fields of a unary response."""
@@ -191,7 +202,7 @@ class Servicer(ModelCalls):
         assert call.finished is not None, "the answer of a request that is not streamed is one piece"
         if self.log_text:
             call.texts["answer"] = text
-        prompt = message.text if request.options.echo else ""
+        prompt = request.continued_text if request.options.echo else ""
         return {
             "text": prompt + text,
             "tokens": tokens if message.include_tokens else (),
@@ -202,7 +213,7 @@ class Servicer(ModelCalls):
     async def _stream(self, task: Task, message: Any, call: Call, build: Callable[..., T]) -> AsyncGenerator[T, None]:
         """The messages of a stream, each built from its fields."""
         model, request = await self._build(task, message, call, is_streamed=True)
-        prompt = message.text if request.options.echo else ""  # sent with the first text
+        prompt = request.continued_text if request.options.echo else ""  # sent with the first text
         async with submitted(model, request, call) as events:
             while call.finished is None:
                 text, tokens, call.finished = await events.piece()
@@ -242,7 +253,14 @@ class Servicer(ModelCalls):
 
     async def _details(self, finished: Finished, request: Request, model: ServedModel, message: Any) -> dict[str, Any]:
         """The response's fields beside the best answer's text, as far as the client's message requests them."""
-        convert = partial(details, finished, request, model, text=message.text, has_tokens=message.include_tokens)
+        convert = partial(
+            details,
+            finished,
+            request,
+            model,
+            text=request.continued_text or message.text,
+            has_tokens=message.include_tokens,
+        )
         if not request.options.returns_hypotheses:
             return convert()
         return await convert_off_loop(self.preparation, model, request, convert)

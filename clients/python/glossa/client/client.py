@@ -1,9 +1,7 @@
 """The clients: `Client` for blocking calls, `AsyncClient` for asyncio.
 
-`_Calls` defines each call once: a method builds a `Call`, a request and the function from its response to the result.
-`unary` and `streaming` turn it into a method of both clients: of `Client` with the result, of `AsyncClient` with a
-coroutine or an asynchronous generator. Every asyncio call is cancelled when its caller leaves it: grpc never collects
-an abandoned one, and the server would continue it.
+`_Calls` defines each call once, as a method of both clients (see `methods`). Every asyncio call is cancelled when its
+caller leaves it: grpc never collects an abandoned one, and the server would continue it.
 """
 
 from __future__ import annotations
@@ -12,9 +10,9 @@ import asyncio
 import functools
 import itertools
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Self, Unpack
 
 import grpc
 
@@ -28,6 +26,7 @@ from glossa.client.channel import (
     channel_options,
 )
 from glossa.client.errors import ClientError
+from glossa.client.methods import Call, Reply, streaming, unary
 from glossa.client.requests import (
     AttendOptions,
     CallOptions,
@@ -38,6 +37,7 @@ from glossa.client.requests import (
     model_fields,
     text_fields,
 )
+from glossa.client.token_calls import TokenCalls
 from glossa.client.types import (
     Answer,
     Attended,
@@ -55,52 +55,9 @@ from glossa.v1 import glossa_pb2_grpc as stubs
 
 CANDIDATES = 5  # for a mask
 CONCURRENCY = 32
-P = ParamSpec("P")
-Reply = TypeVar("Reply")
-Blocking = TypeVar("Blocking", covariant=True)
-Asynchronous = TypeVar("Asynchronous", covariant=True)
 
 
-class Call(NamedTuple, Generic[Reply]):
-    """A request, its keyword arguments, and the function from the response to the result."""
-
-    request: Any
-    options: CallOptions
-    reply: Callable[[Any], Reply]
-
-
-class _Method(Protocol[P, Blocking, Asynchronous]):
-    """The type of a method of both clients."""
-
-    @overload
-    def __get__(self, client: None, kind: type) -> Callable[Concatenate[Any, P], Any]: ...
-    @overload
-    def __get__(self, client: Client, kind: type | None = None) -> Callable[P, Blocking]: ...
-    @overload
-    def __get__(self, client: AsyncClient, kind: type | None = None) -> Callable[P, Asynchronous]: ...
-
-
-def _method(build: Callable[..., Call[Any]], run: str) -> Any:
-    @functools.wraps(build)
-    def method(self: Any, *arguments: Any, **options: Any) -> Any:
-        return getattr(self, run)(build(self, *arguments, **options))
-
-    return method
-
-
-def unary(build: Callable[Concatenate[Any, P], Call[Reply]]) -> _Method[P, Reply, Coroutine[Any, Any, Reply]]:
-    """A method that returns the result of a call, in an AsyncClient as a coroutine."""
-    return cast(_Method[P, Reply, Coroutine[Any, Any, Reply]], _method(build, "_run"))
-
-
-def streaming(
-    build: Callable[Concatenate[Any, P], Call[Any]],
-) -> _Method[P, Generator[Piece, None, None], AsyncGenerator[Piece, None]]:
-    """A method that yields the pieces of an answer, in an AsyncClient asynchronously."""
-    return cast(_Method[P, Generator[Piece, None, None], AsyncGenerator[Piece, None]], _method(build, "_pieces"))
-
-
-class _Calls:
+class _Calls(TokenCalls):
     """Every call of the service. All raise ClientError."""
 
     _library: Any = grpc
@@ -148,14 +105,18 @@ class _Calls:
         return _text_call(pb.StreamTranslateRequest, text, options)
 
     @unary
-    def generate(self, text: str, **options: Unpack[Options]) -> Call[Answer]:
-        """Continue a prompt."""
-        return _text_call(pb.GenerateRequest, text, options)
+    def generate(
+        self, text: str = "", *, prompt_tokens: Sequence[int] = (), **options: Unpack[Options]
+    ) -> Call[Answer]:
+        """Continue a prompt: a text, or token ids exactly as given."""
+        return _text_call(pb.GenerateRequest, text, options, prompt_tokens=prompt_tokens)
 
     @streaming
-    def stream_generate(self, text: str, **options: Unpack[Options]) -> Call[Any]:
+    def stream_generate(
+        self, text: str = "", *, prompt_tokens: Sequence[int] = (), **options: Unpack[Options]
+    ) -> Call[Any]:
         """Continue a prompt, in pieces as they become final; the last one has the whole answer."""
-        return _text_call(pb.StreamGenerateRequest, text, options)
+        return _text_call(pb.StreamGenerateRequest, text, options, prompt_tokens=prompt_tokens)
 
     @unary
     def score(
@@ -164,14 +125,17 @@ class _Calls:
         target: str = "",
         *,
         target_tokens: Sequence[int] = (),
+        text_tokens: Sequence[int] = (),
         omit_eos: bool = False,
         **options: Unpack[ScoreOptions],
     ) -> Call[Score]:
         """Score `target`, or its tokens, as the translation or continuation of `text`.
 
+        text_tokens: a prompt as token ids exactly as given, instead of text; generation models only.
         omit_eos: the target continues after its last word, so no end token is scored.
         """
         fields: dict[str, Any] = {"target": target, "target_tokens": target_tokens, "omit_eos": omit_eos}
+        fields["text_tokens"] = text_tokens
         return Call(pb.ScoreRequest(**text_fields(text, options), **fields), options, functools.partial(read, Score))
 
     @unary
@@ -240,9 +204,10 @@ def _methods(channel: Any) -> dict[str, Any]:
     return found
 
 
-def _text_call(kind: Any, text: str, options: Options) -> Call[Answer]:
-    tokens = options.get("include_tokens", False)
-    return Call(kind(include_tokens=tokens, **text_fields(text, options)), options, functools.partial(read, Answer))
+def _text_call(kind: Any, text: str, options: Options, **more: Any) -> Call[Answer]:
+    """more: fields beside those of every request for text."""
+    fields = {"include_tokens": options.get("include_tokens", False), **text_fields(text, options), **more}
+    return Call(kind(**fields), options, functools.partial(read, Answer))
 
 
 class Client(_Calls):

@@ -101,6 +101,45 @@ class Score(Cost):
 
 
 @dataclass(frozen=True)
+class TokenCount:
+    """The number of tokens of a text."""
+
+    tokens: int  # special ones included, as max_prompt_tokens limits them
+    exceeds_limit: bool  # requests with the text are rejected
+    unknown_words: tuple[str, ...]  # of a closed vocabulary; requests with the text are rejected
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token of a text; text: with the blank before it, or a name such as <eos>."""
+
+    token: int
+    text: str
+    span: Span  # of the text; empty for special tokens
+    is_special: bool
+
+
+@dataclass(frozen=True)
+class TokenLimits:
+    """What a model accepts, and what a text leaves of it."""
+
+    max_prompt_tokens: int
+    max_text_bytes: int
+    max_new_tokens: int  # after this prompt, for this source, or after this target
+
+
+@dataclass(frozen=True)
+class Tokenized:
+    """The tokens of a text."""
+
+    tokens: tuple[Token, ...]
+    limits: TokenLimits
+    count: int  # special tokens included, whether or not they are in `tokens`
+    exceeds_limit: bool
+    unknown_words: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class TokenCandidate:
     """A token that a mask may stand for."""
 

@@ -385,16 +385,18 @@ class StreamTranslateResponse(_message.Message):
     def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., final: _Optional[_Union[Completion, _Mapping]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("model", "text", "options", "include_tokens")
+    __slots__ = ("model", "text", "options", "include_tokens", "prompt_tokens")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     options: DecodingOptions
     include_tokens: bool
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ...) -> None: ...
+    prompt_tokens: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., prompt_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
     __slots__ = ("text", "tokens", "finish_reason", "usage", "timings", "hypotheses", "seed")
@@ -415,16 +417,18 @@ class GenerateResponse(_message.Message):
     def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class StreamGenerateRequest(_message.Message):
-    __slots__ = ("model", "text", "options", "include_tokens")
+    __slots__ = ("model", "text", "options", "include_tokens", "prompt_tokens")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     options: DecodingOptions
     include_tokens: bool
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ...) -> None: ...
+    prompt_tokens: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., prompt_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StreamGenerateResponse(_message.Message):
     __slots__ = ("text", "tokens", "final")
@@ -437,7 +441,7 @@ class StreamGenerateResponse(_message.Message):
     def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., final: _Optional[_Union[Completion, _Mapping]] = ...) -> None: ...
 
 class ScoreRequest(_message.Message):
-    __slots__ = ("model", "text", "target", "target_tokens", "omit_eos", "options", "source_language", "target_language")
+    __slots__ = ("model", "text", "target", "target_tokens", "omit_eos", "options", "source_language", "target_language", "text_tokens")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
@@ -446,6 +450,7 @@ class ScoreRequest(_message.Message):
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     target: str
@@ -454,7 +459,8 @@ class ScoreRequest(_message.Message):
     options: DecodingOptions
     source_language: str
     target_language: str
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., target: _Optional[str] = ..., target_tokens: _Optional[_Iterable[int]] = ..., omit_eos: bool = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ...) -> None: ...
+    text_tokens: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., target: _Optional[str] = ..., target_tokens: _Optional[_Iterable[int]] = ..., omit_eos: bool = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., text_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
     __slots__ = ("tokens", "cumulative_logprob", "score", "perplexity", "alignment", "usage", "timings")
@@ -923,3 +929,85 @@ class AttendResponse(_message.Message):
     usage: Usage
     timings: Timings
     def __init__(self, source: _Optional[_Iterable[_Union[AttentionToken, _Mapping]]] = ..., target: _Optional[_Iterable[_Union[AttentionToken, _Mapping]]] = ..., predicted: _Optional[_Iterable[_Union[AttentionToken, _Mapping]]] = ..., target_text: _Optional[str] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., matrices: _Optional[_Iterable[_Union[AttentionMatrix, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+
+class CountTokensRequest(_message.Message):
+    __slots__ = ("model", "texts", "source_language", "target_language")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    source_language: str
+    target_language: str
+    def __init__(self, model: _Optional[str] = ..., texts: _Optional[_Iterable[str]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ...) -> None: ...
+
+class TokenCount(_message.Message):
+    __slots__ = ("tokens", "exceeds_limit", "unknown_words")
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    EXCEEDS_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_WORDS_FIELD_NUMBER: _ClassVar[int]
+    tokens: int
+    exceeds_limit: bool
+    unknown_words: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, tokens: _Optional[int] = ..., exceeds_limit: bool = ..., unknown_words: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CountTokensResponse(_message.Message):
+    __slots__ = ("counts", "max_prompt_tokens")
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    MAX_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    counts: _containers.RepeatedCompositeFieldContainer[TokenCount]
+    max_prompt_tokens: int
+    def __init__(self, counts: _Optional[_Iterable[_Union[TokenCount, _Mapping]]] = ..., max_prompt_tokens: _Optional[int] = ...) -> None: ...
+
+class TokenizeRequest(_message.Message):
+    __slots__ = ("model", "text", "target", "source_language", "target_language", "add_special_tokens")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    ADD_SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    text: str
+    target: str
+    source_language: str
+    target_language: str
+    add_special_tokens: bool
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., target: _Optional[str] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., add_special_tokens: bool = ...) -> None: ...
+
+class Token(_message.Message):
+    __slots__ = ("token", "text", "span", "is_special")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    SPAN_FIELD_NUMBER: _ClassVar[int]
+    IS_SPECIAL_FIELD_NUMBER: _ClassVar[int]
+    token: int
+    text: str
+    span: Span
+    is_special: bool
+    def __init__(self, token: _Optional[int] = ..., text: _Optional[str] = ..., span: _Optional[_Union[Span, _Mapping]] = ..., is_special: bool = ...) -> None: ...
+
+class TokenLimits(_message.Message):
+    __slots__ = ("max_prompt_tokens", "max_text_bytes", "max_new_tokens")
+    MAX_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_NEW_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    max_prompt_tokens: int
+    max_text_bytes: int
+    max_new_tokens: int
+    def __init__(self, max_prompt_tokens: _Optional[int] = ..., max_text_bytes: _Optional[int] = ..., max_new_tokens: _Optional[int] = ...) -> None: ...
+
+class TokenizeResponse(_message.Message):
+    __slots__ = ("tokens", "limits", "count", "exceeds_limit", "unknown_words")
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    EXCEEDS_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_WORDS_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedCompositeFieldContainer[Token]
+    limits: TokenLimits
+    count: int
+    exceeds_limit: bool
+    unknown_words: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., limits: _Optional[_Union[TokenLimits, _Mapping]] = ..., count: _Optional[int] = ..., exceeds_limit: bool = ..., unknown_words: _Optional[_Iterable[str]] = ...) -> None: ...

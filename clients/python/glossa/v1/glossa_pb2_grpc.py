@@ -876,3 +876,123 @@ class AttentionService(object):
             timeout,
             metadata,
             _registered_method=True)
+
+
+class TokenServiceStub(object):
+    """Counts and lists the tokens of texts, as the models read them. No engine is involved, so no answer waits in a queue.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.CountTokens = channel.unary_unary(
+                '/glossa.v1.TokenService/CountTokens',
+                request_serializer=glossa_dot_v1_dot_glossa__pb2.CountTokensRequest.SerializeToString,
+                response_deserializer=glossa_dot_v1_dot_glossa__pb2.CountTokensResponse.FromString,
+                _registered_method=True)
+        self.Tokenize = channel.unary_unary(
+                '/glossa.v1.TokenService/Tokenize',
+                request_serializer=glossa_dot_v1_dot_glossa__pb2.TokenizeRequest.SerializeToString,
+                response_deserializer=glossa_dot_v1_dot_glossa__pb2.TokenizeResponse.FromString,
+                _registered_method=True)
+
+
+class TokenServiceServicer(object):
+    """Counts and lists the tokens of texts, as the models read them. No engine is involved, so no answer waits in a queue.
+    """
+
+    def CountTokens(self, request, context):
+        """Counts the tokens of texts. A text above the model's limit is counted too.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Tokenize(self, request, context):
+        """Returns the tokens of a text with their positions in it, also of a text above the model's limit.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_TokenServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'CountTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountTokens,
+                    request_deserializer=glossa_dot_v1_dot_glossa__pb2.CountTokensRequest.FromString,
+                    response_serializer=glossa_dot_v1_dot_glossa__pb2.CountTokensResponse.SerializeToString,
+            ),
+            'Tokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tokenize,
+                    request_deserializer=glossa_dot_v1_dot_glossa__pb2.TokenizeRequest.FromString,
+                    response_serializer=glossa_dot_v1_dot_glossa__pb2.TokenizeResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'glossa.v1.TokenService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('glossa.v1.TokenService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class TokenService(object):
+    """Counts and lists the tokens of texts, as the models read them. No engine is involved, so no answer waits in a queue.
+    """
+
+    @staticmethod
+    def CountTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/glossa.v1.TokenService/CountTokens',
+            glossa_dot_v1_dot_glossa__pb2.CountTokensRequest.SerializeToString,
+            glossa_dot_v1_dot_glossa__pb2.CountTokensResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/glossa.v1.TokenService/Tokenize',
+            glossa_dot_v1_dot_glossa__pb2.TokenizeRequest.SerializeToString,
+            glossa_dot_v1_dot_glossa__pb2.TokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

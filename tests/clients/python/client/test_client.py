@@ -8,11 +8,12 @@ import grpc
 import pytest
 
 from glossa.client import AsyncClient, Client, ClientError
+from glossa.client.types import Token, TokenCount, TokenLimits
 from glossa.v1 import glossa_pb2 as pb
 from service.errors import Overloaded
 from service.request import Finished, FinishReason, TextDelta
 from tests.clients.python.client.conftest import TEXT
-from tests.edge import TIMINGS
+from tests.edge import RESULT, TIMINGS, answered
 
 
 async def test_whole_answers(edge, client):
@@ -45,7 +46,8 @@ async def test_streams_end_with_the_whole_answer(client):
 
 
 def test_both_clients_have_the_same_calls_with_signature_and_docstring():
-    calls = {name for name in vars(Client.__mro__[1]) if not name.startswith("_")} | {"translate_batch"}
+    kinds = Client.__mro__[1:-1]
+    calls = {name for kind in kinds for name in vars(kind) if not name.startswith("_")} | {"translate_batch"}
     rpcs = {method.name for service in pb.DESCRIPTOR.services_by_name.values() for method in service.methods}
     assert {name.title().replace("_", "") for name in calls} == rpcs | {"TranslateBatch"}
     for name in calls:
@@ -53,7 +55,23 @@ def test_both_clients_have_the_same_calls_with_signature_and_docstring():
         assert blocking.__doc__, name
         assert inspect.signature(blocking).parameters == inspect.signature(asynchronous).parameters, name
     parameters = inspect.signature(Client.score).parameters
-    assert list(parameters) == ["self", "text", "target", "target_tokens", "omit_eos", "options"]
+    assert list(parameters) == ["self", "text", "target", "target_tokens", "text_tokens", "omit_eos", "options"]
+
+
+async def test_tokens_are_counted_listed_and_continued(edge, client):
+    short, long = await client.count_tokens(["a cat", "cat " * 9], model="en-de")
+    assert short == TokenCount(3, exceeds_limit=False, unknown_words=())
+    assert long == TokenCount(10, exceeds_limit=True, unknown_words=())
+    found = await client.tokenize("a cat", model="en", add_special_tokens=True)
+    ids = tuple(token.token for token in found.tokens)
+    assert found.tokens[0] == Token(1, "<bos>", (0, 0), is_special=True)
+    assert (found.count, found.limits) == (len(ids), TokenLimits(16, 16384, 16 - len(ids) + 1))
+    assert len((await client.tokenize(target="zwei rote", model="en-de")).tokens) == 2
+    await client.generate(prompt_tokens=ids)
+    [piece async for piece in client.stream_generate(prompt_tokens=ids)]
+    edge.pools["en"].answer = answered(RESULT)
+    await client.score("", "a cat", text_tokens=ids, model="en")
+    assert [request.prompt for request in edge.pools["en"].requests] == [ids] * 3
 
 
 async def test_models(client):

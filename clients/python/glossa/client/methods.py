@@ -1,0 +1,62 @@
+"""Methods of both clients, each defined once.
+
+A method builds a `Call`: a request and the function from its response to the result. `unary` and `streaming` turn it
+into a method of both clients: of `Client` with the result, of `AsyncClient` with a coroutine or an asynchronous
+generator.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast, overload
+
+from glossa.client.requests import CallOptions
+from glossa.client.types import Piece
+
+if TYPE_CHECKING:
+    from glossa.client.client import AsyncClient, Client
+
+P = ParamSpec("P")
+Reply = TypeVar("Reply")
+Blocking = TypeVar("Blocking", covariant=True)
+Asynchronous = TypeVar("Asynchronous", covariant=True)
+
+
+class Call(NamedTuple, Generic[Reply]):
+    """A request, its keyword arguments, and the function from the response to the result."""
+
+    request: Any
+    options: CallOptions
+    reply: Callable[[Any], Reply]
+
+
+class _Method(Protocol[P, Blocking, Asynchronous]):
+    """The type of a method of both clients."""
+
+    @overload
+    def __get__(self, client: None, kind: type) -> Callable[Concatenate[Any, P], Any]: ...
+    @overload
+    def __get__(self, client: Client, kind: type | None = None) -> Callable[P, Blocking]: ...
+    @overload
+    def __get__(self, client: AsyncClient, kind: type | None = None) -> Callable[P, Asynchronous]: ...
+
+
+def _method(build: Callable[..., Call[Any]], run: str) -> Any:
+    @functools.wraps(build)
+    def method(self: Any, *arguments: Any, **options: Any) -> Any:
+        return getattr(self, run)(build(self, *arguments, **options))
+
+    return method
+
+
+def unary(build: Callable[Concatenate[Any, P], Call[Reply]]) -> _Method[P, Reply, Coroutine[Any, Any, Reply]]:
+    """A method that returns the result of a call, in an AsyncClient as a coroutine."""
+    return cast(_Method[P, Reply, Coroutine[Any, Any, Reply]], _method(build, "_run"))
+
+
+def streaming(
+    build: Callable[Concatenate[Any, P], Call[Any]],
+) -> _Method[P, Generator[Piece, None, None], AsyncGenerator[Piece, None]]:
+    """A method that yields the pieces of an answer, in an AsyncClient asynchronously."""
+    return cast(_Method[P, Generator[Piece, None, None], AsyncGenerator[Piece, None]], _method(build, "_pieces"))

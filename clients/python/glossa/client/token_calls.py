@@ -1,0 +1,34 @@
+"""The calls of both clients for the tokens of texts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+from glossa.client.methods import Call, unary
+from glossa.client.requests import CallOptions, model_fields
+from glossa.client.types import TokenCount, Tokenized, read
+from glossa.v1 import glossa_pb2 as pb
+
+
+class TokenCalls:
+    """Calls for tokens. All raise ClientError."""
+
+    @unary
+    def count_tokens(self, texts: Sequence[str], **options: Unpack[CallOptions]) -> Call[list[TokenCount]]:
+        """Count the tokens of texts, special ones included. Texts above the model's limit are counted too."""
+        request = pb.CountTokensRequest(texts=texts, **model_fields(options))
+        return Call(request, options, lambda response: [read(TokenCount, one) for one in response.counts])
+
+    @unary
+    def tokenize(
+        self, text: str = "", *, target: str = "", add_special_tokens: bool = False, **options: Unpack[CallOptions]
+    ) -> Call[Tokenized]:
+        """The tokens of a text, or of a target of translation models, with their positions.
+
+        add_special_tokens: with those around the text, as the model reads it.
+        """
+        fields: dict[str, Any] = {"text": text, "target": target, "add_special_tokens": add_special_tokens}
+        request = pb.TokenizeRequest(**fields, **model_fields(options))
+        return Call(request, options, functools.partial(read, Tokenized))
