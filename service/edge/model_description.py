@@ -11,8 +11,9 @@ from service.edge.request_limits import TextLimits
 from service.edge.served_model import ServedModel
 
 
-def describe(model: ServedModel, limits: TextLimits, *, is_default: bool = True) -> pb.Model:
-    """The message of one version of a model. limits: those of the server."""
+def describe(model: ServedModel, limits: TextLimits, *, is_default: bool = True, has_checks: bool = True) -> pb.Model:
+    """The message of one version of a model. limits: those of the server. has_checks: with every check of its export,
+    which are four fifths of the message."""
     manifest, choice, encoding = model.manifest, model.choice, model.encoding
     attention, lineage = manifest.alignment, manifest.lineage
     training = lineage.get("metrics") or {}
@@ -29,7 +30,7 @@ def describe(model: ServedModel, limits: TextLimits, *, is_default: bool = True)
         vocab_size=manifest.limits.vocab_size,
         precision=choice.precision,
         execution_provider=pb.ExecutionProvider(**_same_fields(pb.ExecutionProvider, choice)),
-        parity=_parity(manifest.parity),
+        parity=_parity(manifest.parity, has_checks=has_checks),
         lineage=pb.Lineage(
             steps=training.get("steps") or 0,
             data_sha256=lineage.get("data_sha256") or "",
@@ -72,7 +73,9 @@ def _same_fields(kind: Any, source: object) -> dict[str, Any]:
     return {name: getattr(source, name) for name in kind.DESCRIPTOR.fields_by_name if hasattr(source, name)}
 
 
-def _parity(report: dict[str, Any]) -> pb.Parity:
+def _parity(report: dict[str, Any], *, has_checks: bool) -> pb.Parity:
+    if not has_checks:
+        return pb.Parity(passed=report.get("passed") is True)
     names = pb.ParityCheck.DESCRIPTOR.fields_by_name
     checks = [{name: check[name] for name in names if name in check} for check in report.get("checks", ())]
     return pb.Parity(passed=report.get("passed") is True, checks=[pb.ParityCheck(**check) for check in checks])

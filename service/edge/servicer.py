@@ -155,13 +155,14 @@ class Servicer(TokenCalls):
         )
 
     async def ListModels(self, request: pb.ListModelsRequest, call: Call) -> pb.ListModelsResponse:
-        return pb.ListModelsResponse(models=[self._describe(model) for model in self.catalog])
+        return pb.ListModelsResponse(models=[self._describe(model, has_checks=False) for model in self.catalog])
 
     async def GetModel(self, request: pb.GetModelRequest, call: Call) -> pb.GetModelResponse:
         return pb.GetModelResponse(model=self._describe(self._find(request, call)))
 
-    def _describe(self, model: ServedModel) -> pb.Model:
-        return describe(model, self.catalog.limits, is_default=self.catalog.is_default(model))
+    def _describe(self, model: ServedModel, *, has_checks: bool = True) -> pb.Model:
+        is_default = self.catalog.is_default(model)
+        return describe(model, self.catalog.limits, is_default=is_default, has_checks=has_checks)
 
     def _find(
         self, request: Any, call: Call, *tasks: Task, can: Callable[[ServedModel], bool] = lambda _: True

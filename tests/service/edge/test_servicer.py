@@ -310,6 +310,9 @@ async def test_models_are_described(channel):
     models = (await method(channel, "ListModels")()).models
     assert [model.name for model in models] == ["en", "en-de"]
     model = (await method(channel, "GetModel")(model="en-de")).model
+    assert list(models[1].parity.checks) == []  # four fifths of the description of a model
+    assert models[1].parity.passed
+    models[1].parity.checks.extend(model.parity.checks)
     assert model == models[1]
     assert (model.task, model.architecture) == (pb.TASK_TRANSLATION, "encoder_decoder")
     assert (model.limits.max_prompt_tokens, model.limits.max_tokens, model.limits.max_text_bytes) == (8, 16, 16384)

@@ -708,14 +708,15 @@ class ModelServiceServicer(object):
     """
 
     def ListModels(self, request, context):
-        """Lists all versions of all models, sorted by name, and of each name the default one first.
+        """Lists all versions of all models, sorted by name, and of each name the default one first. Of each export's
+        verification only the result is listed; GetModel returns every check.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """Describes one model.
+        """Describes one model, with the full report of its export's verification.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
