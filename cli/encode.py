@@ -10,7 +10,7 @@ import typer
 
 from cli.connection import with_client
 from cli.flags import ModelName, with_model_flags
-from cli.terminal import AsJson, print_json
+from cli.terminal import AsJson, UsageError, print_json
 
 if TYPE_CHECKING:
     from glossa.client import Client
@@ -34,12 +34,19 @@ def embed(
     normalize: Annotated[
         bool, typer.Option("--normalize", help="scale to length 1, so that dot products are cosines")
     ] = False,
+    tokens: Annotated[bool, typer.Option("--tokens", help="a vector for each token: one JSON object a line")] = False,
     *,
     client: Client,
     options: dict[str, Any],
 ) -> None:
     """Embed a text, or each line of standard input: one JSON array a line."""
+    if tokens and pooling != "mean":
+        raise UsageError("--pooling: must be left out with --tokens, whose vectors are not pooled")
     for line in lines_of(text):
+        if tokens:
+            for token in client.embed_tokens(line, normalize=normalize, **options):
+                print_json(token)
+            continue
         print_json(client.embed(line, pooling=pooling, normalize=normalize, **options))
 
 

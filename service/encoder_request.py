@@ -3,7 +3,8 @@
 A request refers to outputs of `encode` by their names in a bundle. Which of them a model has is in its manifest, and
 checked at the edge. This module knows no text, session or thread.
 
-Shapes: M width of a state, N mask positions, V vocabulary, L labels, S positions of the text, special tokens included.
+Shapes: M width of a state, N mask positions, V vocabulary, L labels, S positions of the text, special tokens included,
+P selected positions.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class EncoderRequest:
 
     pooling: how states become one vector: their mean, the first one, or the model's own pooler.
     mask_positions: positions of the text whose most likely tokens are requested, `top_k` of each.
+    state_positions: positions of the text whose states are requested, ascending.
     labels, token_weights: whether the label logits, or the weights of all tokens, are requested.
     """
 
@@ -38,12 +40,13 @@ class EncoderRequest:
     top_k: int = 0
     labels: bool = False
     token_weights: bool = False
+    state_positions: tuple[int, ...] = ()
 
     @property
     def outputs(self) -> frozenset[str]:
         """The outputs of `encode` that it needs."""
         requested = {
-            STATES: self.pooling in ("mean", "cls"),
+            STATES: self.pooling in ("mean", "cls") or bool(self.state_positions),
             POOLED: self.pooling == "pooler",
             PLACES: bool(self.mask_positions),
             LABELS: self.labels,
@@ -58,17 +61,21 @@ class EncoderOutput:
 
     vector: float32 (M,). mask_predictions: the most likely tokens of each mask position, best first, ties by lower id,
     as (id, log-probability). label_logits: float32 (L,). token_weights: float32 (S,), which sum to 1.
+    states: float32 (P, M), of the selected positions.
     """
 
     vector: np.ndarray | None = None
     mask_predictions: tuple[tuple[tuple[int, float], ...], ...] = ()
     label_logits: np.ndarray | None = None
     token_weights: np.ndarray | None = None
+    states: np.ndarray | None = None
 
     @property
     def is_finite(self) -> bool:
         """Whether no number is NaN or infinite, as after an overflow or with broken weights."""
-        arrays = [array for array in (self.vector, self.label_logits, self.token_weights) if array is not None]
+        arrays = [
+            array for array in (self.vector, self.label_logits, self.token_weights, self.states) if array is not None
+        ]
         logprobs = [logprob for filling in self.mask_predictions for _, logprob in filling]
         return all(bool(np.isfinite(array).all()) for array in arrays) and bool(np.isfinite(logprobs).all())
 

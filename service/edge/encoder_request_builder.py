@@ -9,14 +9,16 @@ import dataclasses
 from collections.abc import Sequence
 from functools import partial
 
+from service.edge.alignment import Span
 from service.edge.prompt_encoder import NO_LANGUAGES, LanguagePair, PromptEncoder
-from service.edge.request_limits import TextLimits
+from service.edge.request_limits import MAX_RESPONSE_BYTES, TextLimits, states_size
 from service.edge.served_model import ServedModel
 from service.encoder_request import EncoderRequest, Pooling
 from service.errors import InvalidRequest, Unsupported
 from service.request import Caller, Request
 
 MAX_MASKS = 32  # per text: each costs a distribution over the vocabulary
+MAX_SPANS = 1024  # of tokens whose vectors are requested
 MAX_MASK_CANDIDATES = 100  # per mask
 ANYONE = Caller()
 
@@ -63,6 +65,40 @@ class EncoderRequestBuilder:
                 f"model {self._model.name!r} has no token weights: it does not classify by attention pooling"
             )
         return self._encoding(text, EncoderRequest(labels=True, token_weights=token_weights))
+
+    def token_embedding(self, text: str, spans: Sequence[Span] = (), languages: LanguagePair = NO_LANGUAGES) -> Request:
+        """A request for the state of each token of a text, special ones included, or of those that overlap `spans`."""
+        if self._model.encoding is None:
+            raise Unsupported(f"model {self._model.name!r} does not describe its encoder's states; export it again")
+        self._limits.check_text(text)
+        request = self._encoding(text, EncoderRequest(pooling="cls"), languages)
+        positions = tuple(range(len(request.source)))
+        if spans:
+            positions = self._overlapping(text, spans)
+        width = self._model.encoding.width
+        if (size := states_size(len(positions), width)) > MAX_RESPONSE_BYTES:
+            raise InvalidRequest(
+                "spans" if spans else "text",
+                f"must give at most {MAX_RESPONSE_BYTES} bytes of vectors, {len(positions)} tokens of {width} values "
+                f"would be {size}; name spans with fewer tokens, or send less text",
+            )
+        return dataclasses.replace(request, encoder_request=EncoderRequest(state_positions=positions))
+
+    def _overlapping(self, text: str, spans: Sequence[Span]) -> tuple[int, ...]:
+        """The positions of the tokens that share a character with one of the spans."""
+        if len(spans) > MAX_SPANS:
+            raise InvalidRequest("spans", f"must be at most {MAX_SPANS}, got {len(spans)}")
+        is_selected = bytearray(len(text))
+        for number, (start, end) in enumerate(spans):
+            if not 0 <= start < end <= len(text):
+                problem = f"must have 0 <= start < end <= {len(text)}, the characters of the text, got {start}..{end}"
+                raise InvalidRequest(f"spans[{number}]", problem)
+            is_selected[start:end] = bytes([1]) * (end - start)
+        found = enumerate(self._model.source_spans(text))
+        positions = tuple(position for position, (start, end) in found if any(is_selected[start:end]))
+        if not positions:
+            raise InvalidRequest("spans", "must share a character with a token, got blanks only")
+        return positions
 
     def _encoding(self, text: str, encoder_request: EncoderRequest, languages: LanguagePair = NO_LANGUAGES) -> Request:
         self._limits.check_text(text)

@@ -114,9 +114,32 @@ def embed_response(finished: Finished, *, normalize: bool) -> pb.EmbedResponse:
     """The embedding of a text, of length 1 if `normalize`."""
     values = _encoder_output(finished).vector
     assert values is not None
-    if normalize:
-        values = values / max(float(np.linalg.norm(values)), 1e-12)
-    return pb.EmbedResponse(values=values.tolist(), **_cost(finished))
+    return pb.EmbedResponse(values=_scaled(values, normalize=normalize).tolist(), **_cost(finished))
+
+
+def _scaled(values_M: np.ndarray, *, normalize: bool) -> np.ndarray:
+    """A vector, of length 1 if `normalize`."""
+    return values_M / max(float(np.linalg.norm(values_M)), 1e-12) if normalize else values_M
+
+
+def embed_tokens_response(
+    finished: Finished, request: Request, model: ServedModel, *, text: str, normalize: bool
+) -> pb.EmbedTokensResponse:
+    """The vectors of the selected tokens. text: the client's text."""
+    states_PM, asked = _encoder_output(finished).states, request.encoder_request
+    assert states_PM is not None
+    assert asked is not None
+    spans = model.source_spans(text)
+    positions = asked.state_positions
+    tokens = [request.source[position] for position in positions]
+    parts = zip(tokens, token_names(model, tokens), spans_of([spans[one] for one in positions]), states_PM, strict=True)
+    return pb.EmbedTokensResponse(
+        tokens=[
+            pb.TokenVector(token=token, text=name, span=span, values=_scaled(values_M, normalize=normalize).tolist())
+            for token, name, span, values_M in parts
+        ],
+        **_cost(finished),
+    )
 
 
 def fill_mask_response(finished: Finished, model: ServedModel) -> pb.FillMaskResponse:

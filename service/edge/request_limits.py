@@ -123,11 +123,19 @@ def response_size(manifest: Manifest, options: DecodingOptions, max_tokens: int,
 def answer_size(manifest: Manifest, request: Request) -> ResponseSize:
     """The size of the answer to a request, the attention of a pass of its own included."""
     size = response_size(manifest, request.options, request.max_tokens, len(request.source))
+    if request.encoder_request is not None and manifest.encoding is not None:
+        positions = len(request.encoder_request.state_positions)
+        size = size._replace(message=size.message + states_size(positions, manifest.encoding.width))
     if not request.attention_kinds:
         return size
     decoded = len(request.forced_target) or len(request.prompt) + request.max_tokens - 1
     maps = [one for one in manifest.attention_maps if one.kind in request.attention_kinds]
     return size._replace(attention=size.attention + computed_bytes(maps, Lengths(len(request.source), decoded)))
+
+
+def states_size(positions: int, width: int) -> int:
+    """Bytes of the states of some tokens in a message."""
+    return positions * (TOKEN_BYTES + 4 * width)
 
 
 def check_response_size(model: ServedModel, options: DecodingOptions, max_tokens: int, source_len: int) -> None:

@@ -35,6 +35,7 @@ from service.edge.proto_conversion import (
     decoding_options,
     details,
     embed_response,
+    embed_tokens_response,
     fill_mask_response,
     pooling_from,
     score_response,
@@ -116,6 +117,15 @@ class Servicer(TokenCalls):
     @takes_items
     def EmbedBatch(self, messages: Messages, call: Call) -> AsyncGenerator[pb.EmbedBatchResponse, None]:
         return self._batch(messages, call, self.Embed, pb.EmbedBatchResponse, *ENCODER_TASKS)
+
+    async def EmbedTokens(self, request: pb.EmbedTokensRequest, call: Call) -> pb.EmbedTokensResponse:
+        model = self._find(request, call, *ENCODER_TASKS)
+        spans = [(span.start, span.end) for span in request.spans]
+        build = partial(self.builder(model, call).token_embedding, request.text, spans, _languages(request))
+        built = await self.built(build, request, call)
+        finished = await self.finished(model, built, call)
+        convert = partial(embed_tokens_response, finished, built, model, text=request.text, normalize=request.normalize)
+        return await convert_off_loop(self.preparation, model, built, convert)
 
     async def FillMask(self, request: pb.FillMaskRequest, call: Call) -> pb.FillMaskResponse:
         model = self._find(request, call, "encoding", can=lambda model: bool(model.mask_token))

@@ -101,6 +101,7 @@ def encoder_outputs_by_row(new_rows: Iterable[NewRow], outputs: Mapping[str, np.
         if request is None:
             continue
         wanted, count = request.outputs, len(request.mask_positions)
+        chosen = list(request.state_positions)
         vector = outputs[POOLED][place].copy() if POOLED in wanted else None
         if STATES in wanted and request.pooling is not None:
             vector = vector_of(request.pooling, outputs[STATES][place, :length])
@@ -109,6 +110,7 @@ def encoder_outputs_by_row(new_rows: Iterable[NewRow], outputs: Mapping[str, np.
             mask_predictions=most_likely(outputs[PLACES][first : first + count], request.top_k) if count else (),
             label_logits=outputs[LABELS][place].copy() if LABELS in wanted else None,
             token_weights=outputs[WEIGHTS][place, :length].copy() if WEIGHTS in wanted else None,
+            states=outputs[STATES][place, chosen].astype(np.float32) if chosen else None,
         )
         first += count
     return found

@@ -105,6 +105,31 @@ def test_embeddings_are_the_mean_states_of_the_encoder(client):
         assert client.embed(text, normalize=True) == pytest.approx(mean_M / np.linalg.norm(mean_M), abs=1e-4)
 
 
+def test_token_vectors_are_the_states_of_the_encoder(client):
+    text = TEXTS[0]
+    source = torch.tensor([source_of(text)])
+    with torch.inference_mode():
+        states_1SM, _ = TRANSLATOR.encode(source, torch.tensor([source.shape[1]]))
+    found = client.embed_tokens(text)
+    assert [one.token for one in found] == source[0].tolist()
+    assert np.array([one.values for one in found]) == pytest.approx(states_1SM[0].numpy(), abs=1e-4)
+    listed = client.tokenize(text, model="en-de", add_special_tokens=True).tokens
+    assert [(one.token, one.text, one.span) for one in found] == [(one.token, one.text, one.span) for one in listed]
+    assert found[-1].text == "<eos>"
+
+
+def test_a_prompt_of_token_ids_is_answered_as_its_text(client):
+    found = client.tokenize(TEXTS[0], model="en", add_special_tokens=True)
+    ids = [one.token for one in found.tokens]
+    text = client.generate(TEXTS[0], max_tokens=8, include_tokens=True, echo=True)
+    again = client.generate(prompt_tokens=ids, max_tokens=8, include_tokens=True, echo=True)
+    assert (again.text, again.tokens, again.prompt_tokens) == (text.text, text.tokens, found.count)
+    assert "".join(piece.text for piece in client.stream_generate(prompt_tokens=ids, max_tokens=8)) in text.text
+    scored = client.score(TEXTS[0], "the cat", model="en")
+    again = client.score("", "the cat", text_tokens=ids, model="en")
+    assert again.cumulative_logprob == scored.cumulative_logprob
+
+
 def test_a_generation_model_embeds_nothing(client):
     with pytest.raises(ClientError, match="serves generation"):
         client.embed(TEXTS[0], model="en")

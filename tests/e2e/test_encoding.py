@@ -57,6 +57,22 @@ def test_embeddings_are_pooled_states(client):
         assert client.embed(text, model=kind) == client.embed(text, model=kind, pooling="mean")
 
 
+def test_token_vectors_are_the_states_of_pytorch_alone_and_among_others(client):
+    text = TEXTS[0]
+    expected_SM = states_of("masked", text)[0][0].numpy()
+    found = client.embed_tokens(text, model="masked")
+    assert [one.token for one in found] == ids_of(text)
+    assert np.array([one.values for one in found]) == pytest.approx(expected_SM, abs=1e-5)
+    assert [text[slice(*one.span)].strip() for one in found] == ["", *text.split(), ""]
+    second, third = found[2:4]
+    chosen = client.embed_tokens(
+        text, model="masked", normalize=True, spans=[second.span, (third.span[1] - 1, third.span[1])]
+    )
+    assert [one.token for one in chosen] == [second.token, third.token]
+    norms = np.linalg.norm(expected_SM[2:4], axis=1, keepdims=True)
+    assert np.array([one.values for one in chosen]) == pytest.approx(expected_SM[2:4] / norms, abs=1e-5)
+
+
 @pytest.mark.parametrize("text", ["the small <mask> house", "<mask> black cat <mask> under the <mask>", "<mask>"])
 def test_masks_are_filled_as_pytorch_fills_them(client, text):
     states, _ = states_of("masked", text)
@@ -132,6 +148,11 @@ async def test_an_answer_does_not_depend_on_concurrent_requests(server):
         (lambda c: c.fill_mask("a zebra <mask>"), "INVALID_ARGUMENT", "does not know these words: zebra"),
         (lambda c: c.embed("a <mask>", model="masked"), "INVALID_ARGUMENT", "does not know these words: <, mask, >"),
         (lambda c: c.embed("the cat " * 32, model="masked"), "INVALID_ARGUMENT", "must be at most 64 tokens, got 66"),
+        (lambda c: c.embed_tokens(" ", model="masked"), "INVALID_ARGUMENT", "must not be empty"),
+        (lambda c: c.embed_tokens("cat", model="masked", spans=[(1, 4)]), "INVALID_ARGUMENT", r"spans\[0\]: must have 0"),
+        (lambda c: c.embed_tokens("cat", model="masked", spans=[(0, 2), (2, 2)]), "INVALID_ARGUMENT", r"spans\[1\]: must"),
+        (lambda c: c.embed_tokens("cat  ", model="masked", spans=[(4, 5)]), "INVALID_ARGUMENT", "got blanks only"),
+        (lambda c: c.embed_tokens("cat", model="en"), "FAILED_PRECONDITION", "serves generation"),
         (lambda c: c.embed(" ", model="masked"), "INVALID_ARGUMENT", "must not be empty"),
         (lambda c: c.embed("cat", model="masked", pooling="pooler"), "FAILED_PRECONDITION", "has no pooler"),
         (lambda c: c.embed("cat"), "INVALID_ARGUMENT", "must be named when several fit"),

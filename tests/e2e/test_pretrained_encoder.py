@@ -180,6 +180,9 @@ def test_vectors_are_those_of_transformers(client, peers, name):
         assert client.embed(text, model=name, pooling="cls") == pytest.approx(states[0], abs=1e-4)
         unit = client.embed(text, model=name, normalize=True)
         assert unit == pytest.approx(mean / np.linalg.norm(mean), abs=1e-4)
+        found = client.embed_tokens(text, model=name)
+        assert [one.token for one in found] == framed(tokenizer, text)[0].tolist()
+        assert np.array([one.values for one in found]) == pytest.approx(states, abs=1e-4)
 
 
 def test_the_pooler_is_that_of_transformers(client, peers):

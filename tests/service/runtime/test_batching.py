@@ -75,7 +75,7 @@ def test_encoder_outputs_are_assigned_to_their_rows():
     some = [
         NewRow(3, (5, 6), EncoderRequest(pooling="mean")),
         NewRow(4, (5, 6, 7)),
-        NewRow(6, (5, 6, 7, 8), EncoderRequest(mask_positions=(1, 3), top_k=2)),
+        NewRow(6, (5, 6, 7, 8), EncoderRequest(mask_positions=(1, 3), top_k=2, state_positions=(0, 2))),
     ]
     assert mask_positions(some, 4).tolist() == [9, 11]
     assert mask_positions(some[1:2], 4).tolist() == [0], "the graph wants one"
@@ -88,6 +88,9 @@ def test_encoder_outputs_are_assigned_to_their_rows():
     assert list(found) == [3, 6]
     assert found[3].vector is not None
     assert found[3].vector.tolist() == [0.5], "of its own tokens"
+    assert found[3].states is None
+    assert found[6].states is not None
+    assert (found[6].states.tolist(), found[6].states.dtype) == ([[8.0], [10.0]], np.float32)
     assert [[token for token, *_ in filling] for filling in found[6].mask_predictions] == [[0, 1], [2, 1]]
 
 

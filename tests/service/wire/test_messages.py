@@ -95,7 +95,9 @@ REQUEST = Request(
     continued_text="vor",
     shortlist=(2, 7, 8, 9),
     seed=2**64 - 1,
-    encoder_request=EncoderRequest(pooling="cls", mask_positions=(0, 3), top_k=2, labels=True, token_weights=True),
+    encoder_request=EncoderRequest(
+        pooling="cls", mask_positions=(0, 3), top_k=2, labels=True, token_weights=True, state_positions=(0, 2)
+    ),
     is_streamed=False,
     attention_kinds=("encoder", "cross"),
     forced_target=(1, 7),
@@ -116,7 +118,11 @@ FINISHED = Finished(
         HypothesisResult("b", (8,), FinishReason.LENGTH, NAN, NAN, (), attention=array(2, 3, 1, 4)),
     ),
     encoder_output=EncoderOutput(
-        vector=array(5), mask_predictions=(((3, -0.1), (4, -9.0)),), label_logits=array(2), token_weights=array(0)
+        vector=array(5),
+        mask_predictions=(((3, -0.1), (4, -9.0)),),
+        label_logits=array(2),
+        token_weights=array(0),
+        states=array(2, 5),
     ),
     attention=AttentionResult((1, 7), {"cross": array(1, 2, 2, 3), "encoder": array(1, 2, 3, 3)}),
 )

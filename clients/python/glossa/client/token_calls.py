@@ -8,12 +8,24 @@ from typing import Any, Unpack
 
 from glossa.client.methods import Call, unary
 from glossa.client.requests import CallOptions, model_fields
-from glossa.client.types import TokenCount, Tokenized, read
+from glossa.client.types import Span, TokenCount, Tokenized, TokenVector, read
 from glossa.v1 import glossa_pb2 as pb
 
 
 class TokenCalls:
     """Calls for tokens. All raise ClientError."""
+
+    @unary
+    def embed_tokens(
+        self, text: str, *, normalize: bool = False, spans: Sequence[Span] = (), **options: Unpack[CallOptions]
+    ) -> Call[list[TokenVector]]:
+        """Embed each token of a text: the encoder's last hidden states, special tokens included.
+
+        normalize: scale each vector to length 1. spans: only the tokens that share a character with one of them.
+        """
+        chosen = [pb.Span(start=start, end=end) for start, end in spans]
+        request = pb.EmbedTokensRequest(text=text, normalize=normalize, spans=chosen, **model_fields(options))
+        return Call(request, options, lambda response: [read(TokenVector, one) for one in response.tokens])
 
     @unary
     def count_tokens(self, texts: Sequence[str], **options: Unpack[CallOptions]) -> Call[list[TokenCount]]:

@@ -149,6 +149,16 @@ class TokenCandidate:
 
 
 @dataclass(frozen=True)
+class TokenVector:
+    """The vector of a token; text: with the blank before it, or a name such as <eos>."""
+
+    token: int
+    text: str
+    span: Span  # of the request's text; empty for special tokens
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class LabelProbability:
     """The probability of a label."""
 

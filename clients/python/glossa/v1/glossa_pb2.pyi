@@ -574,6 +574,44 @@ class EmbedBatchResult(_message.Message):
     error: _status_pb2.Status
     def __init__(self, id: _Optional[str] = ..., response: _Optional[_Union[EmbedResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
+class EmbedTokensRequest(_message.Message):
+    __slots__ = ("model", "text", "normalize", "source_language", "target_language", "spans")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    NORMALIZE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    text: str
+    normalize: bool
+    source_language: str
+    target_language: str
+    spans: _containers.RepeatedCompositeFieldContainer[Span]
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., normalize: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ...) -> None: ...
+
+class TokenVector(_message.Message):
+    __slots__ = ("token", "text", "span", "values")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    SPAN_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    token: int
+    text: str
+    span: Span
+    values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, token: _Optional[int] = ..., text: _Optional[str] = ..., span: _Optional[_Union[Span, _Mapping]] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class EmbedTokensResponse(_message.Message):
+    __slots__ = ("tokens", "usage", "timings")
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedCompositeFieldContainer[TokenVector]
+    usage: Usage
+    timings: Timings
+    def __init__(self, tokens: _Optional[_Iterable[_Union[TokenVector, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+
 class FillMaskRequest(_message.Message):
     __slots__ = ("model", "text", "top_k")
     MODEL_FIELD_NUMBER: _ClassVar[int]

@@ -430,7 +430,7 @@ class ScoringService(object):
 
 
 class EncodingServiceStub(object):
-    """Encodes text with an encoder model; Embed also with the encoder of a translation model.
+    """Encodes text with an encoder model; Embed and EmbedTokens also with the encoder of a translation model.
     """
 
     def __init__(self, channel):
@@ -443,6 +443,11 @@ class EncodingServiceStub(object):
                 '/glossa.v1.EncodingService/Embed',
                 request_serializer=glossa_dot_v1_dot_glossa__pb2.EmbedRequest.SerializeToString,
                 response_deserializer=glossa_dot_v1_dot_glossa__pb2.EmbedResponse.FromString,
+                _registered_method=True)
+        self.EmbedTokens = channel.unary_unary(
+                '/glossa.v1.EncodingService/EmbedTokens',
+                request_serializer=glossa_dot_v1_dot_glossa__pb2.EmbedTokensRequest.SerializeToString,
+                response_deserializer=glossa_dot_v1_dot_glossa__pb2.EmbedTokensResponse.FromString,
                 _registered_method=True)
         self.FillMask = channel.unary_unary(
                 '/glossa.v1.EncodingService/FillMask',
@@ -467,11 +472,18 @@ class EncodingServiceStub(object):
 
 
 class EncodingServiceServicer(object):
-    """Encodes text with an encoder model; Embed also with the encoder of a translation model.
+    """Encodes text with an encoder model; Embed and EmbedTokens also with the encoder of a translation model.
     """
 
     def Embed(self, request, context):
         """Returns one vector for a text, pooled over the encoder's last hidden states, special tokens included.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EmbedTokens(self, request, context):
+        """Returns a vector for each token of a text, special tokens included: the encoder's last hidden states.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -513,6 +525,11 @@ def add_EncodingServiceServicer_to_server(servicer, server):
                     request_deserializer=glossa_dot_v1_dot_glossa__pb2.EmbedRequest.FromString,
                     response_serializer=glossa_dot_v1_dot_glossa__pb2.EmbedResponse.SerializeToString,
             ),
+            'EmbedTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.EmbedTokens,
+                    request_deserializer=glossa_dot_v1_dot_glossa__pb2.EmbedTokensRequest.FromString,
+                    response_serializer=glossa_dot_v1_dot_glossa__pb2.EmbedTokensResponse.SerializeToString,
+            ),
             'FillMask': grpc.unary_unary_rpc_method_handler(
                     servicer.FillMask,
                     request_deserializer=glossa_dot_v1_dot_glossa__pb2.FillMaskRequest.FromString,
@@ -542,7 +559,7 @@ def add_EncodingServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EncodingService(object):
-    """Encodes text with an encoder model; Embed also with the encoder of a translation model.
+    """Encodes text with an encoder model; Embed and EmbedTokens also with the encoder of a translation model.
     """
 
     @staticmethod
@@ -562,6 +579,33 @@ class EncodingService(object):
             '/glossa.v1.EncodingService/Embed',
             glossa_dot_v1_dot_glossa__pb2.EmbedRequest.SerializeToString,
             glossa_dot_v1_dot_glossa__pb2.EmbedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EmbedTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/glossa.v1.EncodingService/EmbedTokens',
+            glossa_dot_v1_dot_glossa__pb2.EmbedTokensRequest.SerializeToString,
+            glossa_dot_v1_dot_glossa__pb2.EmbedTokensResponse.FromString,
             options,
             channel_credentials,
             insecure,
