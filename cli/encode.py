@@ -1,4 +1,4 @@
-"""`glossa embed`, `glossa fill-mask`, `glossa classify`: send texts to an encoder on a running server."""
+"""`glossa embed`, `glossa fill-mask`, `glossa classify`, `glossa tag`: send texts to an encoder on a running server."""
 
 from __future__ import annotations
 
@@ -94,3 +94,26 @@ def classify(
                 typer.echo(f"{label.probability:.4f}  {label.label}")
             for token in result.token_weights:
                 typer.echo(f"      {token.weight:.4f}  {text[slice(*token.span)].strip() or '(special token)'}")
+
+
+@with_client
+def tag(
+    text: Text = None,
+    model: ModelName = "",
+    tokens: Annotated[bool, typer.Option("--tokens", help="also show the label of each token")] = False,
+    as_json: AsJson = False,
+    *,
+    client: Client,
+) -> None:
+    """Find the labelled spans of a text, or of each line of standard input, in whose answers a blank line follows."""
+    for line in lines_of(text):
+        result = client.tag(line, model=model, include_tokens=tokens)
+        if as_json:
+            print_json(result)
+            continue
+        for span in result.spans:
+            typer.echo(f"{span.probability:.4f}  {span.label}\t{span.text}")
+        for token in result.tokens:
+            typer.echo(f"      {token.probability:.4f}  {token.label}\t{token.text.strip()}")
+        if text is None:
+            typer.echo()

@@ -46,7 +46,7 @@ from export.manifest_fields import (
     Width,
 )
 
-FORMAT_VERSION = 10
+FORMAT_VERSION = 11
 MANIFEST = "manifest.json"
 MANIFEST_DIGEST = "manifest.sha256"  # beside it: one line as `sha256sum` writes it
 TOKENIZER = "tokenizer.json"
@@ -242,9 +242,10 @@ class Encoding:
     width: Width  # of a state
     has_pooler: bool = False  # "pooled": one vector per text
     mask: Id | None = None  # the mask token; "place_logprobs" holds the positions listed in "places"
-    labels: Labels = ()  # of "label_logits"
+    labels: Labels = ()  # of "label_logits", or of "token_label_logits"
     multi_label: bool = False  # each label has an independent probability (sigmoid); otherwise softmax over all labels
     has_token_weights: bool = False  # "token_weights": the weight of each token in the label decision
+    has_token_labels: bool = False  # the labels are those of each token
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,7 @@ def entries_of(config: ModelConfig, *, attention: bool) -> dict[str, Any]:
         labels=config.labels,
         multi_label=config.multi_label,
         has_token_weights=config.head == "attention",
+        has_token_labels=config.is_tagger,
     )
     languages = {SOURCE_ID: SOURCE_LANGUAGE, TARGET_ID: TARGET_LANGUAGE}
     special_tokens = {

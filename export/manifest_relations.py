@@ -113,6 +113,8 @@ def _encoding(manifest: Manifest) -> Iterator[str]:
         yield f"encoding.mask must be an id of 0..{words - 1}, got {encoding.mask}"
     if len(set(encoding.labels)) < len(encoding.labels) or not all(encoding.labels):
         yield f"encoding.labels must be different names, got {shown(encoding.labels)}"
+    if encoding.has_token_labels and (not encoding.labels or encoding.multi_label or encoding.has_token_weights):
+        yield "encoding.has_token_labels must come with labels, and without multi_label and has_token_weights"
     for variant in manifest.variants if is_encoder else ():
         vector = manifest.golden.vectors.get(variant.precision)
         if vector is None or len(vector.values) != encoding.width:

@@ -241,6 +241,9 @@ def _encoded(
             return [tuple(row > 0) for row in outputs["label_logits"]]
         if config.is_classifier:
             return [int(row.argmax()) for row in outputs["label_logits"]]
+        if config.is_tagger:
+            best = outputs["token_label_logits"].argmax(-1)
+            return [tuple(best[row, : len(source)].tolist()) for row, source in enumerate(sources)]
         states = outputs["encoder_states"]
         return [states[row, : len(source)].mean(0) for row, source in enumerate(sources)]
 

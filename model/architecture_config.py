@@ -35,7 +35,7 @@ NormPosition = Literal["pre", "post"]
 Positions = Literal["sinusoidal", "learned", "rotary", "shaw", "bucketed", "alibi", "none"]
 Sinusoids = Literal["interleaved", "halves", "fairseq"]
 RotaryScaling = Literal["none", "linear", "llama3"]
-Head = Literal["none", "masked", "classify", "attention"]
+Head = Literal["none", "masked", "classify", "attention", "tokens"]
 Pooler = Literal["none", "tanh", "relu"]
 Cell = Literal["lstm", "gru"]
 Score = Literal["none", "dot", "multiplicative", "additive"]
@@ -199,7 +199,8 @@ class DecoderConfig(TransformerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderConfig(TransformerConfig):
-    """An encoder alone. head: predicts masked tokens, or labels from the first token's state or from all states."""
+    """An encoder alone. head: predicts masked tokens, labels of a text from the first token's state or
+    from all states, or a label of each token."""
 
     architecture: ClassVar[Architecture] = "encoder"
 
@@ -207,7 +208,7 @@ class EncoderConfig(TransformerConfig):
     max_source_len: int = bounded(256, 1)  # tokens, special ones included
     head: Head = "none"
     pooler: Pooler = "none"  # a layer with this activation over the first token's state
-    labels: tuple[str, ...] = ()  # the classes; set from the data when training starts
+    labels: tuple[str, ...] = ()  # of texts or of tokens; set from the data when training starts
     multi_label: bool = False  # a sigmoid for each label instead of one softmax over all
     mask_id: int | None = None  # the token that hides another one; None: there is none
 
@@ -221,17 +222,19 @@ class EncoderConfig(TransformerConfig):
         check(are_names, "labels", f"must be a list of names, got {labels!r:.80}")
         are_different = len(set(labels)) == len(labels)
         check(are_different, "labels", f"must be different names, got {', '.join(labels):.80}")
-        is_used = self.is_classifier or not (labels or self.multi_label)
-        check(is_used, "labels", f"go with head classify or attention, got head {self.head}")
+        is_used = self.is_classifier or self.is_tagger or not labels
+        check(is_used, "labels", f"go with head classify, attention or tokens, got head {self.head}")
+        is_used = self.is_classifier or not self.multi_label
+        check(is_used, "multi_label", f"goes with head classify or attention, got head {self.head}")
 
     def check_trainable(self) -> None:
         """As `ModelConfig.check_trainable`; the head must have something to learn."""
         super().check_trainable()
-        check(self.head != "none", "head", "must be masked, classify or attention for training, got none")
+        check(self.head != "none", "head", "must be masked, classify, attention or tokens for training, got none")
         others = (None, self.pad_id, self.bos_id, self.eos_id, self.unk_id)
         has_mask = self.head != "masked" or self.mask_id not in others
         check(has_mask, "mask_id", f"must be a token of its own for a masked head, got {self.mask_id}")
-        has_labels = not self.is_classifier or len(self.labels) > 1
+        has_labels = not (self.is_classifier or self.is_tagger) or len(self.labels) > 1
         check(has_labels, "labels", f"must be at least 2 for training, got {len(self.labels)}")
 
     @property

@@ -309,8 +309,13 @@ class ModelConfig(Config):
 
     @property
     def is_classifier(self) -> bool:
-        """Whether the model is an encoder that predicts labels."""
+        """Whether the model is an encoder that predicts labels of a text."""
         return self.head in ("classify", "attention")
+
+    @property
+    def is_tagger(self) -> bool:
+        """Whether the model is an encoder that predicts a label of each token."""
+        return self.head == "tokens"
 
     @property
     def supports_chunked_prefill(self) -> bool:

@@ -1,4 +1,5 @@
-"""`Encoder`: an encoder alone, as in BERT, with its heads: masked tokens, labels, one vector for a text.
+"""`Encoder`: an encoder alone, as in BERT, with its heads: masked tokens, labels of a text or of
+each token, one vector for a text.
 
 The stack is that of translation models; this module adds the heads. Devlin et al. 2019 classify a text by the state of
 its first token, a special token that Glossa puts before every text; `AttentionPooling` weights the states of all
@@ -90,6 +91,7 @@ class Encoder(nn.Module):
         self.pooler = Pooler(config) if config.pooler != "none" else None
         self.masked = MaskedHead(config, self.encoder.embedding.tokens) if config.head == "masked" else None
         self.label = nn.Linear(config.d_model, len(config.labels)) if config.head == "classify" else None
+        self.tag = nn.Linear(config.d_model, len(config.labels)) if config.head == "tokens" else None
         self.attention = AttentionPooling(config) if config.head == "attention" else None
         self.dropout = nn.Dropout(config.dropout)
         initialise(self)
@@ -112,6 +114,12 @@ class Encoder(nn.Module):
         assert self.masked is not None, self.config.head
         logits_NV: Tensor = self.masked(states_NM)
         return logits_NV
+
+    def tag_logits(self, states_BSM: Tensor) -> Tensor:
+        """States (..., M) → logits of each token's labels (..., L). Only with head tokens."""
+        assert self.tag is not None, self.config.head
+        logits_BSL: Tensor = self.tag(self.dropout(states_BSM))
+        return logits_BSL
 
     def classify(self, states_BSM: Tensor, lengths_B: Tensor) -> Classification:
         """States (B, S, M), lengths (B,) → logits of the labels. Only with head classify or attention."""

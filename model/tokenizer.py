@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -193,6 +194,19 @@ class Tokenizer:
             spans = [(origins[start][0], origins[end - 1][1]) if start < end else (-1, -1) for start, end in spans]
         return _whole(spans, text)
 
+    def word_starts(self, text: str) -> list[bool]:
+        """For each id of `encode(text)` whether a word begins with it: at a blank, as a piece that is marked so, or at
+        the border of letters, digits and underscores to other characters, each of which is a word."""
+        ids, spans, starts, last = self.encode(text), self.offsets(text), list[bool](), 0
+        for token, (start, end) in zip(ids, spans, strict=True):
+            first = end - len(text[start:end].lstrip())
+            is_new = first < end and first >= last  # not a blank, nor another byte of a character
+            is_marked = self.pieces[token].startswith(b" ") and not self._is_bytes
+            inside = first > 0 and is_new and _is_of_word(text[first - 1]) and _is_of_word(text[first])
+            starts.append(is_new and (is_marked or not inside))
+            last = end if first < end else last
+        return starts
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the ids; special tokens are skipped, bytes that are no UTF-8 become U+FFFD."""
         if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
@@ -240,6 +254,10 @@ class IncrementalDecoder:
     def flush(self) -> str:
         """The rest at the end: U+FFFD for the bytes of an incomplete character."""
         return self._utf8.decode(b"", final=True)
+
+
+def _is_of_word(character: str) -> bool:
+    return character == "_" or unicodedata.category(character)[0] in "LNM"
 
 
 def _ids(model: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> dict[str, int]:

@@ -16,12 +16,13 @@ import numpy as np
 
 Pooling = Literal["mean", "cls", "pooler"]
 
-STATES, POOLED, PLACES, LABELS, WEIGHTS = (
+STATES, POOLED, PLACES, LABELS, WEIGHTS, TOKEN_LABELS = (
     "encoder_states",
     "pooled",
     "place_logprobs",
     "label_logits",
     "token_weights",
+    "token_label_logits",
 )
 
 
@@ -33,6 +34,7 @@ class EncoderRequest:
     mask_positions: positions of the text whose most likely tokens are requested, `top_k` of each.
     state_positions: positions of the text whose states are requested, ascending.
     labels, token_weights: whether the label logits, or the weights of all tokens, are requested.
+    token_labels: whether the label logits of all tokens are requested.
     """
 
     pooling: Pooling | None = None
@@ -41,6 +43,7 @@ class EncoderRequest:
     labels: bool = False
     token_weights: bool = False
     state_positions: tuple[int, ...] = ()
+    token_labels: bool = False
 
     @property
     def outputs(self) -> frozenset[str]:
@@ -51,6 +54,7 @@ class EncoderRequest:
             PLACES: bool(self.mask_positions),
             LABELS: self.labels,
             WEIGHTS: self.token_weights,
+            TOKEN_LABELS: self.token_labels,
         }
         return frozenset(name for name, is_requested in requested.items() if is_requested)
 
@@ -61,7 +65,7 @@ class EncoderOutput:
 
     vector: float32 (M,). mask_predictions: the most likely tokens of each mask position, best first, ties by lower id,
     as (id, log-probability). label_logits: float32 (L,). token_weights: float32 (S,), which sum to 1.
-    states: float32 (P, M), of the selected positions.
+    states: float32 (P, M), of the selected positions. token_label_logits: float32 (S, L).
     """
 
     vector: np.ndarray | None = None
@@ -69,13 +73,13 @@ class EncoderOutput:
     label_logits: np.ndarray | None = None
     token_weights: np.ndarray | None = None
     states: np.ndarray | None = None
+    token_label_logits: np.ndarray | None = None
 
     @property
     def is_finite(self) -> bool:
         """Whether no number is NaN or infinite, as after an overflow or with broken weights."""
-        arrays = [
-            array for array in (self.vector, self.label_logits, self.token_weights, self.states) if array is not None
-        ]
+        found = (self.vector, self.label_logits, self.token_weights, self.states, self.token_label_logits)
+        arrays = [array for array in found if array is not None]
         logprobs = [logprob for filling in self.mask_predictions for _, logprob in filling]
         return all(bool(np.isfinite(array).all()) for array in arrays) and bool(np.isfinite(logprobs).all())
 

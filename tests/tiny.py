@@ -23,6 +23,7 @@ BERT = {"norm_position": "post", "embedding_norm": True, "embedding_scale": 1.0,
 ENCODERS: dict[str, dict[str, Any]] = {  # alone, with each head; the mask is the fifth special token
     "masked": {**BERT, "activation": "gelu", "head": "masked", "output_bias": True, "mask_id": 4},
     "classify": {**BERT, "activation": "gelu", "head": "classify", "pooler": "tanh", "labels": ("calm", "loud", "odd")},
+    "tokens": {"head": "tokens", "labels": ("B-animal", "B-place", "I-animal", "I-place", "O")},
     "attention": {"head": "attention", "labels": ("indoors", "outdoors"), "multi_label": True},
 }
 

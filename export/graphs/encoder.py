@@ -18,7 +18,7 @@ class EncoderGraph(ModelGraph[Encoder]):
 
     places int64 (N,), for models that fill masks: flat indices into the padded batch, row * S + position. N is at least
     1, even when no position is requested. place_logprobs float32 (N, V): log-softmax of the logits there. label_logits
-    float32 (B, L).
+    float32 (B, L). token_label_logits float32 (B, S, L).
     """
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor, places_N: Tensor | None = None) -> list[Tensor]:
@@ -33,6 +33,8 @@ class EncoderGraph(ModelGraph[Encoder]):
         elif model.config.is_classifier:
             logits_BL, weights_BS = model.classify(states_BSM, lengths_B)
             outputs += [logits_BL.float(), *([] if weights_BS is None else [weights_BS])]
+        elif model.config.is_tagger:
+            outputs.append(model.tag_logits(states_BSM).float())
         return outputs
 
 
@@ -59,6 +61,8 @@ def encoder_signature(model: Encoder) -> Signature:
         outputs.append("place_logprobs")
     elif model.config.is_classifier:
         outputs += ["label_logits", *(["token_weights"] if model.attention is not None else [])]
+    elif model.config.is_tagger:
+        outputs.append("token_label_logits")
     return Signature(
         module=EncoderGraph(model), arguments=tuple(arguments), outputs=tuple(outputs), opset=encoder_opset(model)
     )

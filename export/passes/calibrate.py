@@ -150,6 +150,8 @@ def _read(model: Encoder, source: Ids) -> None:
         model.token_logits(states[0])
     elif model.config.is_classifier:
         model.classify(states, lengths)
+    elif model.config.is_tagger:
+        model.tag_logits(states)
 
 
 def _seeing_input(name: str, see: Callable[[str, Tensor], None]) -> Callable[..., None]:

@@ -62,6 +62,8 @@ class TorchReference:
                 outputs["label_logits"], weights = model.classify(states, inputs[1])
                 if weights is not None:
                     outputs["token_weights"] = weights
+            elif model.config.is_tagger:
+                outputs["token_label_logits"] = model.tag_logits(states)
         return {name: tensor[0].numpy() for name, tensor in outputs.items()}
 
     @torch.inference_mode()

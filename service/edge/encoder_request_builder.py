@@ -58,13 +58,19 @@ class EncoderRequestBuilder:
     def classification(self, text: str, *, token_weights: bool) -> Request:
         """A request for the label probabilities of a text."""
         encoding = self._model.encoding
-        if not (encoding and encoding.labels):
+        if encoding is None or not self._model.is_classifier:
             raise Unsupported(f"model {self._model.name!r} has no labels; name a model that was trained to classify")
         if token_weights and not encoding.has_token_weights:
             raise Unsupported(
                 f"model {self._model.name!r} has no token weights: it does not classify by attention pooling"
             )
         return self._encoding(text, EncoderRequest(labels=True, token_weights=token_weights))
+
+    def tagging(self, text: str) -> Request:
+        """A request for the label probabilities of each token of a text."""
+        if not self._model.is_tagger:
+            raise Unsupported(f"model {self._model.name!r} has no labels of tokens; name a token-classification model")
+        return self._encoding(text, EncoderRequest(token_labels=True))
 
     def token_embedding(self, text: str, spans: Sequence[Span] = (), languages: LanguagePair = NO_LANGUAGES) -> Request:
         """A request for the state of each token of a text, special ones included, or of those that overlap `spans`."""

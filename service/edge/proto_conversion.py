@@ -17,6 +17,7 @@ from model.tokenizer import Tokenizer
 from service.attention_request import AttentionChoice
 from service.edge.alignment import Span, align
 from service.edge.served_model import ServedModel
+from service.edge.tagging import spans_of_words, token_labels, words_of
 from service.encoder_request import EncoderOutput, Pooling
 from service.errors import InvalidRequest
 from service.options import DEFAULTS, DecodingOptions
@@ -169,6 +170,33 @@ def classify_response(finished: Finished, model: ServedModel, *, text: str) -> p
         labels=[pb.LabelProbability(label=label, probability=probability) for label, probability in ranked],
         token_weights=[
             pb.TokenWeight(span=span, weight=weight) for span, weight in zip(spans_of(spans), weights, strict=True)
+        ],
+        **_cost(finished),
+    )
+
+
+def tag_response(
+    finished: Finished, request: Request, model: ServedModel, *, text: str, has_tokens: bool
+) -> pb.TagResponse:
+    """The labelled spans of a text. text: the client's text. has_tokens: with the label of every token."""
+    logits_SL, encoding = _encoder_output(finished).token_label_logits, model.encoding
+    assert encoding is not None
+    assert logits_SL is not None
+    labels, spans = token_labels(logits_SL, encoding.labels), model.source_spans(text)
+    template = model.manifest.template
+    inside = slice(len(template.source_prefix), len(spans) - len(template.source_suffix))
+    words = words_of(text, spans[inside], model.tokenizer.word_starts(text), labels[inside])
+    tokens = request.source if has_tokens else ()
+    return pb.TagResponse(
+        spans=[
+            pb.TaggedSpan(span=pb.Span(start=start, end=end), label=label, probability=mean, text=text[start:end])
+            for (start, end), label, mean in spans_of_words(words)
+        ],
+        tokens=[
+            pb.TaggedToken(token=token, text=name, span=span, label=label, probability=probability)
+            for token, name, span, (label, probability) in zip(
+                tokens, token_names(model, tokens), spans_of(spans), labels, strict=False
+            )
         ],
         **_cost(finished),
     )

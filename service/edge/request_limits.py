@@ -126,6 +126,9 @@ def answer_size(manifest: Manifest, request: Request) -> ResponseSize:
     if request.encoder_request is not None and manifest.encoding is not None:
         positions = len(request.encoder_request.state_positions)
         size = size._replace(message=size.message + states_size(positions, manifest.encoding.width))
+        if request.encoder_request.token_labels:
+            values = len(manifest.encoding.labels)
+            size = size._replace(message=size.message + states_size(len(request.source), values))
     if not request.attention_kinds:
         return size
     decoded = len(request.forced_target) or len(request.prompt) + request.max_tokens - 1

@@ -146,8 +146,13 @@ class ServedModel:
 
     @property
     def is_classifier(self) -> bool:
-        """Whether the model has labels."""
-        return bool(self.encoding and self.encoding.labels)
+        """Whether the model has labels of texts."""
+        return bool(self.encoding and self.encoding.labels and not self.encoding.has_token_labels)
+
+    @property
+    def is_tagger(self) -> bool:
+        """Whether the model has labels of tokens."""
+        return bool(self.encoding and self.encoding.has_token_labels)
 
     @property
     def has_source(self) -> bool:

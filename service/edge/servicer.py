@@ -39,6 +39,7 @@ from service.edge.proto_conversion import (
     fill_mask_response,
     pooling_from,
     score_response,
+    tag_response,
 )
 from service.edge.rpc_handlers import handlers_of, rpcs_of, services_of
 from service.edge.served_model import ServedModel
@@ -144,6 +145,13 @@ class Servicer(TokenCalls):
     @takes_items
     def ClassifyBatch(self, messages: Messages, call: Call) -> AsyncGenerator[pb.ClassifyBatchResponse, None]:
         return self._batch(messages, call, self.Classify, pb.ClassifyBatchResponse, "encoding", can=is_classifier)
+
+    async def Tag(self, request: pb.TagRequest, call: Call) -> pb.TagResponse:
+        model = self._find(request, call, "encoding", can=lambda model: model.is_tagger)
+        built = await self.built(partial(self.builder(model, call).tagging, request.text), request, call)
+        finished = await self.finished(model, built, call)
+        convert = partial(tag_response, finished, built, model, text=request.text, has_tokens=request.include_tokens)
+        return await convert_off_loop(self.preparation, model, built, convert)
 
     async def Attend(self, request: pb.AttendRequest, call: Call) -> pb.AttendResponse:
         model = self._find(request, call)

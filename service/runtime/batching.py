@@ -9,7 +9,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from export.manifest import SOURCE_MULTIPLE
-from service.encoder_request import LABELS, PLACES, POOLED, STATES, WEIGHTS, EncoderOutput, most_likely, vector_of
+from service.encoder_request import (
+    LABELS,
+    PLACES,
+    POOLED,
+    STATES,
+    TOKEN_LABELS,
+    WEIGHTS,
+    EncoderOutput,
+    most_likely,
+    vector_of,
+)
 from service.step import NewRow, PrefillChunk, padded
 
 MAX_PREFILL_BATCH = 8
@@ -110,6 +120,7 @@ def encoder_outputs_by_row(new_rows: Iterable[NewRow], outputs: Mapping[str, np.
             mask_predictions=most_likely(outputs[PLACES][first : first + count], request.top_k) if count else (),
             label_logits=outputs[LABELS][place].copy() if LABELS in wanted else None,
             token_weights=outputs[WEIGHTS][place, :length].copy() if WEIGHTS in wanted else None,
+            token_label_logits=outputs[TOKEN_LABELS][place, :length].copy() if TOKEN_LABELS in wanted else None,
             states=outputs[STATES][place, chosen].astype(np.float32) if chosen else None,
         )
         first += count

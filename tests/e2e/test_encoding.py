@@ -89,6 +89,23 @@ def test_masks_are_filled_as_pytorch_fills_them(client, text):
     assert [len(fillings) for fillings in client.fill_mask(text)] == [5] * len(places)
 
 
+def test_token_labels_are_those_of_pytorch(client):
+    labels = ENCODERS["tokens"]["labels"]
+    for text in TEXTS:
+        states, _ = states_of("tokens", text)
+        with torch.inference_mode():
+            best = MODELS["tokens"].tag_logits(states)[0].softmax(-1).max(-1)
+        found = client.tag(text, include_tokens=True)  # the only model that can
+        assert [one.token for one in found.tokens] == ids_of(text)
+        assert [one.label for one in found.tokens] == [labels[index] for index in best.indices.tolist()]
+        assert [one.probability for one in found.tokens] == pytest.approx(best.values.tolist(), abs=1e-5)
+        assert [text[slice(*one.span)].strip() for one in found.tokens] == ["", *text.split(), ""]
+        named = [word for one in found.spans for word in one.text.split()]
+        assert named == [text[slice(*one.span)].strip() for one in found.tokens[1:-1] if one.label != "O"]
+        assert all(text[slice(*one.span)] == one.text for one in found.spans)
+        assert client.tag(text, model="tokens").tokens == ()
+
+
 def test_labels_are_those_of_pytorch(client):
     for kind in ("classify", "attention"):
         for text in TEXTS:
@@ -149,13 +166,15 @@ async def test_an_answer_does_not_depend_on_concurrent_requests(server):
         (lambda c: c.embed("a <mask>", model="masked"), "INVALID_ARGUMENT", "does not know these words: <, mask, >"),
         (lambda c: c.embed("the cat " * 32, model="masked"), "INVALID_ARGUMENT", "must be at most 64 tokens, got 66"),
         (lambda c: c.embed_tokens(" ", model="masked"), "INVALID_ARGUMENT", "must not be empty"),
-        (lambda c: c.embed_tokens("cat", model="masked", spans=[(1, 4)]), "INVALID_ARGUMENT", r"spans\[0\]: must have 0"),
-        (lambda c: c.embed_tokens("cat", model="masked", spans=[(0, 2), (2, 2)]), "INVALID_ARGUMENT", r"spans\[1\]: must"),
+        (lambda c: c.embed_tokens("cat", model="masked", spans=[(1, 4)]), "INVALID_ARGUMENT", "must have 0 <= start"),
+        (lambda c: c.embed_tokens("cat", model="masked", spans=[(0, 2), (2, 2)]), "INVALID_ARGUMENT", r"spans\[1\]"),
         (lambda c: c.embed_tokens("cat  ", model="masked", spans=[(4, 5)]), "INVALID_ARGUMENT", "got blanks only"),
         (lambda c: c.embed_tokens("cat", model="en"), "FAILED_PRECONDITION", "serves generation"),
         (lambda c: c.embed(" ", model="masked"), "INVALID_ARGUMENT", "must not be empty"),
         (lambda c: c.embed("cat", model="masked", pooling="pooler"), "FAILED_PRECONDITION", "has no pooler"),
         (lambda c: c.embed("cat"), "INVALID_ARGUMENT", "must be named when several fit"),
+        (lambda c: c.tag("cat", model="classify"), "FAILED_PRECONDITION", "has no labels of tokens"),
+        (lambda c: c.classify("cat", model="tokens"), "FAILED_PRECONDITION", "has no labels"),
         (lambda c: c.classify("cat", model="masked"), "FAILED_PRECONDITION", "has no labels"),
         (lambda c: c.classify("cat", model="classify", token_weights=True), "FAILED_PRECONDITION", "no token weights"),
         (lambda c: c.classify("cat"), "INVALID_ARGUMENT", "one of: attention, classify$"),
@@ -183,8 +202,10 @@ def test_models_report_their_capabilities(client):
         32,
     )
     assert list(reported["classify"].labels) == list(ENCODERS["classify"]["labels"])
-    assert [reported[kind].has_pooler for kind in ENCODERS] == [False, True, False]
-    assert [reported[kind].multi_label for kind in ENCODERS] == [False, False, True]
+    assert list(reported["tokens"].token_labels) == list(ENCODERS["tokens"]["labels"])
+    assert (list(reported["tokens"].labels), list(reported["classify"].token_labels)) == ([], [])
+    assert [kind for kind in ENCODERS if reported[kind].has_pooler] == ["classify"]
+    assert [kind for kind in ENCODERS if reported[kind].multi_label] == ["attention"]
     assert reported["masked"].limits.max_prompt_tokens == 64
     assert reported["masked"].limits.max_tokens == 0
     assert reported["en"].embedding_size == 0

@@ -25,7 +25,7 @@ def test_a_manifest_of_format_8_is_one_of_today():
     new = migrated(old, 8)
     assert old == before, "a migration must not change its argument"
     manifest = parse_manifest(new)
-    assert manifest.format_version == FORMAT_VERSION == 10
+    assert manifest.format_version == FORMAT_VERSION == 11
     assert manifest.template.source_suffix == tuple(old["framing"]["after_source"])
     assert manifest.template.target_prefix == tuple(old["framing"]["before_target"])
     assert manifest.alignment is not None

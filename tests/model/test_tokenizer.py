@@ -264,3 +264,31 @@ def test_a_file_without_a_vocabulary_is_refused(words, tmp_path):
     text = words.to_json().replace('"vocab"', '"words"')
     with pytest.raises(TokenizerError, match=r"not a tokenizer\.json"):
         Tokenizer.from_json(text)
+
+
+@pytest.mark.parametrize("kind", ["words", "bpe"])
+def test_words_begin_at_blanks_and_at_single_characters(kind):
+    text = "the old, grey-green cat's tail (really?) moves"
+    tokenizer = Tokenizer.train([text], kind=kind, vocab_size=270 if kind == "bpe" else 64)
+    starts, spans = tokenizer.word_starts(text), tokenizer.offsets(text)
+    assert len(starts) == len(tokenizer.encode(text))
+    words = ["the", "old", ",", "grey", "-", "green", "cat", "'", "s", "tail", "(", "really", "?", ")", "moves"]
+    firsts = [
+        end - len(text[start:end].lstrip()) for is_start, (start, end) in zip(starts, spans, strict=True) if is_start
+    ]
+    places, last = [], 0
+    for word in words:
+        last = text.index(word, last)
+        places.append(last)
+        last += len(word)
+    assert firsts == places
+
+
+def test_the_bytes_of_a_character_begin_one_word():
+    tokenizer = Tokenizer.train(["abc"], kind="bpe", vocab_size=270)
+    text = "né 😀😀 ab"
+    ids = tokenizer.encode(text)
+    firsts = [place for place, is_start in enumerate(tokenizer.word_starts(text)) if is_start]
+    assert len(ids) > len(text)
+    words = [ids[start:end] for start, end in zip(firsts, [*firsts[1:], None], strict=True)]
+    assert [tokenizer.decode(word).strip() for word in words] == ["né", "😀", "😀", "ab"]

@@ -16,6 +16,7 @@ from service.encoder_request import EncoderOutput, EncoderRequest, most_likely, 
         ({"pooling": "pooler"}, {"pooled"}),
         ({"mask_positions": (3,), "top_k": 5}, {"place_logprobs"}),
         ({"labels": True, "token_weights": True}, {"label_logits", "token_weights"}),
+        ({"token_labels": True}, {"token_label_logits"}),
         ({}, set()),
     ],
 )
@@ -58,7 +59,7 @@ def test_the_most_likely_tokens_are_those_of_a_stable_sort(top_k):
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("name", ["vector", "label_logits", "token_weights", "states"])
+@pytest.mark.parametrize("name", ["vector", "label_logits", "token_weights", "states", "token_label_logits"])
 def test_an_output_with_a_number_that_is_not_finite_is_recognised(name, broken):
     for numbers, is_finite in (([0.5, 0.25], True), ([0.5, broken], False)):
         fields: dict[str, Any] = {name: np.array(numbers, np.float32)}

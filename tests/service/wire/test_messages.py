@@ -96,7 +96,13 @@ REQUEST = Request(
     shortlist=(2, 7, 8, 9),
     seed=2**64 - 1,
     encoder_request=EncoderRequest(
-        pooling="cls", mask_positions=(0, 3), top_k=2, labels=True, token_weights=True, state_positions=(0, 2)
+        pooling="cls",
+        mask_positions=(0, 3),
+        top_k=2,
+        labels=True,
+        token_weights=True,
+        state_positions=(0, 2),
+        token_labels=True,
     ),
     is_streamed=False,
     attention_kinds=("encoder", "cross"),
@@ -123,6 +129,7 @@ FINISHED = Finished(
         label_logits=array(2),
         token_weights=array(0),
         states=array(2, 5),
+        token_label_logits=array(2, 3),
     ),
     attention=AttentionResult((1, 7), {"cross": array(1, 2, 2, 3), "encoder": array(1, 2, 3, 3)}),
 )

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from glossa.client.methods import Call, unary
 from glossa.client.requests import CallOptions, model_fields
-from glossa.client.types import Span, TokenCount, Tokenized, TokenVector, read
+from glossa.client.types import Span, Tagging, TokenCount, Tokenized, TokenVector, read
 from glossa.v1 import glossa_pb2 as pb
 
 
@@ -26,6 +26,12 @@ class TokenCalls:
         chosen = [pb.Span(start=start, end=end) for start, end in spans]
         request = pb.EmbedTokensRequest(text=text, normalize=normalize, spans=chosen, **model_fields(options))
         return Call(request, options, lambda response: [read(TokenVector, one) for one in response.tokens])
+
+    @unary
+    def tag(self, text: str, *, include_tokens: bool = False, **options: Unpack[CallOptions]) -> Call[Tagging]:
+        """Find the labelled spans of a text, such as names; with include_tokens also the label of every token."""
+        request = pb.TagRequest(text=text, include_tokens=include_tokens, **model_fields(options))
+        return Call(request, options, functools.partial(read, Tagging))
 
     @unary
     def count_tokens(self, texts: Sequence[str], **options: Unpack[CallOptions]) -> Call[list[TokenCount]]:

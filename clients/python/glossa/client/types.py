@@ -167,6 +167,35 @@ class LabelProbability:
 
 
 @dataclass(frozen=True)
+class TaggedSpan:
+    """A labelled span of a text."""
+
+    span: Span
+    label: str
+    probability: float
+    text: str
+
+
+@dataclass(frozen=True)
+class TaggedToken:
+    """The most likely label of a token; text: with the blank before it, or a name such as <eos>."""
+
+    token: int
+    text: str
+    span: Span  # of the request's text; empty for special tokens
+    label: str  # with its prefix, such as B-
+    probability: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tagging(Cost):
+    """The labelled spans of a text."""
+
+    spans: tuple[TaggedSpan, ...]
+    tokens: tuple[TaggedToken, ...]  # only when requested
+
+
+@dataclass(frozen=True)
 class TokenWeight:
     """How much a token contributed to the labels."""
 

@@ -648,6 +648,54 @@ class FillMaskResponse(_message.Message):
     timings: Timings
     def __init__(self, masks: _Optional[_Iterable[_Union[MaskPrediction, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
 
+class TagRequest(_message.Message):
+    __slots__ = ("model", "text", "include_tokens")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    text: str
+    include_tokens: bool
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., include_tokens: bool = ...) -> None: ...
+
+class TaggedSpan(_message.Message):
+    __slots__ = ("span", "label", "probability", "text")
+    SPAN_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    span: Span
+    label: str
+    probability: float
+    text: str
+    def __init__(self, span: _Optional[_Union[Span, _Mapping]] = ..., label: _Optional[str] = ..., probability: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
+
+class TaggedToken(_message.Message):
+    __slots__ = ("token", "text", "span", "label", "probability")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    SPAN_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    token: int
+    text: str
+    span: Span
+    label: str
+    probability: float
+    def __init__(self, token: _Optional[int] = ..., text: _Optional[str] = ..., span: _Optional[_Union[Span, _Mapping]] = ..., label: _Optional[str] = ..., probability: _Optional[float] = ...) -> None: ...
+
+class TagResponse(_message.Message):
+    __slots__ = ("spans", "tokens", "usage", "timings")
+    SPANS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    spans: _containers.RepeatedCompositeFieldContainer[TaggedSpan]
+    tokens: _containers.RepeatedCompositeFieldContainer[TaggedToken]
+    usage: Usage
+    timings: Timings
+    def __init__(self, spans: _Optional[_Iterable[_Union[TaggedSpan, _Mapping]]] = ..., tokens: _Optional[_Iterable[_Union[TaggedToken, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+
 class ClassifyRequest(_message.Message):
     __slots__ = ("model", "text", "include_token_weights")
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -805,7 +853,7 @@ class Quantization(_message.Message):
     def __init__(self, scheme: _Optional[str] = ..., weight_bits: _Optional[int] = ..., block_size: _Optional[int] = ..., activations: _Optional[str] = ..., kv_cache: _Optional[str] = ..., batch_invariant: bool = ..., evaluation_samples: _Optional[int] = ..., bleu_loss: _Optional[float] = ..., exact_match: _Optional[float] = ..., nats_loss: _Optional[float] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_alignment", "alignment_layers", "alignment_heads", "has_shortlist", "quantization", "languages", "draft_tokens", "labels", "embedding_size", "mask_token", "multi_label", "has_pooler", "attention", "engines", "engine_processes", "version", "is_default")
+    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_alignment", "alignment_layers", "alignment_heads", "has_shortlist", "quantization", "languages", "draft_tokens", "labels", "embedding_size", "mask_token", "multi_label", "has_pooler", "attention", "engines", "engine_processes", "version", "is_default", "token_labels")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
@@ -834,6 +882,7 @@ class Model(_message.Message):
     ENGINE_PROCESSES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     IS_DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_LABELS_FIELD_NUMBER: _ClassVar[int]
     name: str
     task: Task
     architecture: str
@@ -862,7 +911,8 @@ class Model(_message.Message):
     engine_processes: int
     version: str
     is_default: bool
-    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_alignment: bool = ..., alignment_layers: _Optional[int] = ..., alignment_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., languages: _Optional[_Iterable[str]] = ..., draft_tokens: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., mask_token: _Optional[str] = ..., multi_label: bool = ..., has_pooler: bool = ..., attention: _Optional[_Iterable[_Union[AttentionLayers, _Mapping]]] = ..., engines: _Optional[int] = ..., engine_processes: _Optional[int] = ..., version: _Optional[str] = ..., is_default: bool = ...) -> None: ...
+    token_labels: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_alignment: bool = ..., alignment_layers: _Optional[int] = ..., alignment_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., languages: _Optional[_Iterable[str]] = ..., draft_tokens: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., mask_token: _Optional[str] = ..., multi_label: bool = ..., has_pooler: bool = ..., attention: _Optional[_Iterable[_Union[AttentionLayers, _Mapping]]] = ..., engines: _Optional[int] = ..., engine_processes: _Optional[int] = ..., version: _Optional[str] = ..., is_default: bool = ..., token_labels: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()

@@ -454,6 +454,11 @@ class EncodingServiceStub(object):
                 request_serializer=glossa_dot_v1_dot_glossa__pb2.FillMaskRequest.SerializeToString,
                 response_deserializer=glossa_dot_v1_dot_glossa__pb2.FillMaskResponse.FromString,
                 _registered_method=True)
+        self.Tag = channel.unary_unary(
+                '/glossa.v1.EncodingService/Tag',
+                request_serializer=glossa_dot_v1_dot_glossa__pb2.TagRequest.SerializeToString,
+                response_deserializer=glossa_dot_v1_dot_glossa__pb2.TagResponse.FromString,
+                _registered_method=True)
         self.Classify = channel.unary_unary(
                 '/glossa.v1.EncodingService/Classify',
                 request_serializer=glossa_dot_v1_dot_glossa__pb2.ClassifyRequest.SerializeToString,
@@ -491,6 +496,13 @@ class EncodingServiceServicer(object):
 
     def FillMask(self, request, context):
         """Predicts the masked tokens of a text. Models with a masked-language head.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Tag(self, request, context):
+        """Finds the labelled spans of a text, such as names. Models with a token-classification head.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -534,6 +546,11 @@ def add_EncodingServiceServicer_to_server(servicer, server):
                     servicer.FillMask,
                     request_deserializer=glossa_dot_v1_dot_glossa__pb2.FillMaskRequest.FromString,
                     response_serializer=glossa_dot_v1_dot_glossa__pb2.FillMaskResponse.SerializeToString,
+            ),
+            'Tag': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tag,
+                    request_deserializer=glossa_dot_v1_dot_glossa__pb2.TagRequest.FromString,
+                    response_serializer=glossa_dot_v1_dot_glossa__pb2.TagResponse.SerializeToString,
             ),
             'Classify': grpc.unary_unary_rpc_method_handler(
                     servicer.Classify,
@@ -633,6 +650,33 @@ class EncodingService(object):
             '/glossa.v1.EncodingService/FillMask',
             glossa_dot_v1_dot_glossa__pb2.FillMaskRequest.SerializeToString,
             glossa_dot_v1_dot_glossa__pb2.FillMaskResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tag(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/glossa.v1.EncodingService/Tag',
+            glossa_dot_v1_dot_glossa__pb2.TagRequest.SerializeToString,
+            glossa_dot_v1_dot_glossa__pb2.TagResponse.FromString,
             options,
             channel_credentials,
             insecure,
