@@ -80,6 +80,14 @@ Shortlist = Annotated[
     typer.Option(help="lines source<TAB>target, may be .gz, from which the vocabulary shortlists are learned"),
 ]
 
+Calibrate = Annotated[
+    Path | None,
+    typer.Option(help="lines source<TAB>reference, not from training, by which confidence is calibrated"),
+]
+CalibrateSamples = Annotated[
+    int, typer.Option(help="most sentences of --calibrate that are answered; at least 200", min=200)
+]
+
 
 def export(
     checkpoint: Annotated[Path, typer.Argument(help="checkpoint directory")],
@@ -95,6 +103,8 @@ def export(
         bool, typer.Option("--attention", help="add the graphs for alignments and attention weights")
     ] = False,
     shortlist: Shortlist = None,
+    calibrate: Calibrate = None,
+    calibrate_samples: CalibrateSamples = 2000,
     replace: Annotated[bool, typer.Option("--replace", help="replace an existing bundle")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -124,6 +134,8 @@ def export(
             ),
             attention=attention,
             parallel=read_tsv([shortlist]).pairs if shortlist else (),
+            confidence=development_text(checkpoint, calibrate, source_language, target_language),
+            confidence_samples=calibrate_samples,
         )
         manifest = export_bundle(checkpoint, bundle, options, replace=replace)
     show_parity(manifest.parity, manifest, bundle, as_json)
@@ -195,7 +207,8 @@ def show_parity(report: dict[str, Any], manifest: Manifest, bundle: Path, as_jso
             for variant in manifest.variants
             if variant.quantization is not None
         }
-        print_json({**report, "quantized": quantized, "serving": figures})
+        calibrations = {name: dataclasses.asdict(found) for name, found in manifest.calibrations.items()}
+        print_json({**report, "quantized": quantized, "calibrations": calibrations, "serving": figures})
         return
     from rich.console import Console
     from rich.table import Table
@@ -213,6 +226,8 @@ def show_parity(report: dict[str, Any], manifest: Manifest, bundle: Path, as_jso
         )
     console = Console()
     console.print(table)
+    if manifest.calibrations:
+        console.print(calibration_table(manifest))
     for variant in manifest.variants:
         if variant.quantization is not None:
             console.print(scheme_table(variant))
@@ -222,6 +237,19 @@ def show_parity(report: dict[str, Any], manifest: Manifest, bundle: Path, as_jso
             f"; a server for it is ready in {figures['ready_s']:.1f} s with {figures['resident_bytes'] / 1e6:,.0f} MB"
         )
     typer.echo(summary)
+
+
+def calibration_table(manifest: Manifest) -> Table:
+    """The calibration of each precision, with the errors of the half that the maps were not fitted to."""
+    from rich.table import Table
+
+    data = {f"{found.samples} sentences of {found.data}" for found in manifest.calibrations.values()}
+    table = Table("confidence", "", "map", "measured", "ECE raw", "ECE", title=f"calibrated on {'; '.join(data)}")
+    for precision, calibration in manifest.calibrations.items():
+        for name, found in (("words", calibration.words), ("sentences", calibration.sentences)):
+            errors = f"{found.ece_before:.3f}", f"{found.ece_after:.3f}"
+            table.add_row(name, precision, found.map.method, f"{found.measured:,}", *errors)
+    return table
 
 
 def scheme_table(variant: Variant) -> Table:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from export.confidence import Calibration
 from export.manifest_fields import (
     MAX_FILE_BYTES,
     MAX_IDS,
@@ -306,6 +307,8 @@ class Manifest:
     attention_maps: Annotated[tuple[AttentionMaps, ...], Items(3)] = ()  # (): no variant has an `attend` graph
     # A path in `files`; "": no shortlist, and no variant has the graphs `project_shortlist` and `shortlist_logprobs`.
     shortlist: Name | Literal[""] = ""
+    # By precision; {}: exported without development text to calibrate confidence with.
+    calibrations: Annotated[dict[Identifier, Calibration], Items(8)] = dataclasses.field(default_factory=dict)
     files: Annotated[dict[Name, FileDigest], Items(1 << 8)] = dataclasses.field(default_factory=dict)
 
     def variant(self, precision: str) -> Variant:

@@ -35,7 +35,7 @@ ENDS: Mapping[StateKind, tuple[str, str, str, str, tuple[int, ...]]] = {
 
 def check_relations(manifest: Manifest) -> None:
     """Raises SchemaError for the first problem."""
-    for check in (_files, _limits, _golden, _template, _encoding, _attention, _variants):
+    for check in (_files, _limits, _golden, _template, _encoding, _attention, _calibrations, _variants):
         for problem in check(manifest):
             raise SchemaError(problem)
 
@@ -139,6 +139,18 @@ def _attention(manifest: Manifest) -> Iterator[str]:
         graph = variant.graphs.get("attend")
         if graph is not None and graph.outputs != tuple(f"{kind}_attention" for kind in kinds):
             yield f"variants {variant.precision}: attend must return {', '.join(kinds)}, got {shown(graph.outputs)}"
+
+
+def _calibrations(manifest: Manifest) -> Iterator[str]:
+    if manifest.calibrations and manifest.task != "translation":
+        yield f"calibrations must be empty for the task {manifest.task}"
+    precisions = [variant.precision for variant in manifest.variants]
+    for precision, calibration in manifest.calibrations.items():
+        if precision not in precisions:
+            yield f"calibrations.{precision} must be of a variant: {', '.join(precisions)}"
+        for name, found in (("words", calibration.words), ("sentences", calibration.sentences)):
+            if problem := found.map.problem:
+                yield f"calibrations.{precision}.{name}.map {problem}"
 
 
 def _variants(manifest: Manifest) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from export.calibration import MAX_SAMPLES, MIN_SAMPLES
 from export.export_errors import ExportError
 from export.graphs.group_query_attention import HEAD_DIM_MULTIPLE
 from export.passes.quantization_scheme import SCHEMES, Precision
@@ -50,6 +51,8 @@ class ExportOptions:
     attention: also export a graph that returns every attention weight of a pass and, for models with a source, a graph
     that returns the cross-attention of a finished target.
     parallel: pairs of source and target text from which to learn a shortlist; empty: no shortlist.
+    confidence: sentences with references by which to calibrate confidence; None: answers have no confidence.
+    confidence_samples: most of them that are answered.
     """
 
     precisions: Sequence[Precision] = ("fp32",)
@@ -58,6 +61,8 @@ class ExportOptions:
     texts: Sequence[str] = ()
     attention: bool = False
     parallel: Sequence[tuple[str, str]] = ()
+    confidence: Development | None = None
+    confidence_samples: int = MAX_SAMPLES
 
     @property
     def quantized(self) -> list[Precision]:
@@ -123,6 +128,10 @@ def check_options(config: ModelConfig, options: ExportOptions) -> None:
         )
     if options.parallel and not (config.has_encoder and config.has_decoder):
         raise ExportError("shortlist: only models that translate have it; export this one without shortlist")
+    if options.confidence and not (config.has_encoder and config.has_decoder):
+        raise ExportError("confidence: only models that translate have it; export this one without --calibrate")
+    if options.confidence and options.confidence_samples < MIN_SAMPLES:
+        raise ExportError(f"confidence_samples: must be at least {MIN_SAMPLES}, got {options.confidence_samples}")
     if options.attention and config.is_recurrent and config.score == "none":
         raise ExportError("attention: a recurrent model without a score has none; export it without attention")
     if options.quantized and options.quantization.development is None:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from export.bundle import write_bundle
+from export.calibration import CalibrationError, calibrate_variants
+from export.confidence import Calibration
 from export.export_errors import DiskError, ExportError, FullDiskError, NoGoldenError, ParityError, describe_failure
 from export.graphs.tracing import versions
 from export.manifest import SHORTLIST, TOKENIZER, Manifest, Variant
@@ -25,7 +27,7 @@ from export.select_scheme import MAX_SENTENCES, Development
 from export.shortlist import learn_shortlist
 from export.variants import save_variants
 from export.verification.inputs import sample_inputs
-from export.verification.verifier import checkpoint_digest, make_report, verify_variants
+from export.verification.verifier import checkpoint_digest, limits_of, make_report, verify_variants
 from model.architectures import Model
 from model.checkpoint import load_checkpoint
 from model.config import ModelConfig
@@ -96,6 +98,7 @@ def export_model(
             shutil.rmtree(directory / precision, ignore_errors=True)
         if left_out:
             report["left_out"] = left_out
+        calibrations = _calibrations(directory, verified.variants, tokenizer, config, options)
         return Manifest(
             **entries_of(config, attention=options.attention),
             variants=verified.variants,
@@ -104,6 +107,7 @@ def export_model(
             parity=report,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             shortlist=SHORTLIST if options.parallel else "",
+            calibrations=calibrations,
         )
 
     try:
@@ -127,6 +131,19 @@ def _save_all(
         except ExportError as error:
             return variants, {"fp16": str(error)}
     return variants, {}
+
+
+def _calibrations(
+    directory: Path, variants: Sequence[Variant], tokenizer: Tokenizer, config: ModelConfig, options: ExportOptions
+) -> dict[str, Calibration]:
+    """The calibrated confidence of the variants, if there is text for it. Raises ExportError."""
+    text, most = options.confidence, options.confidence_samples
+    if text is None:
+        return {}
+    try:
+        return calibrate_variants(directory, variants, limits_of(config), text, tokenizer, config, most=most)
+    except CalibrationError as error:
+        raise ExportError(f"calibrate: {error}") from None
 
 
 def weights_bytes(model: Model, options: ExportOptions) -> int:

@@ -228,6 +228,14 @@ class Tokenizer:
         """A decoder for one sequence whose ids arrive one by one."""
         return IncrementalDecoder(self.pieces, strips_leading_space=self.strips_leading_space)
 
+    def token_texts(self, ids: Sequence[int]) -> list[str]:
+        """The text that each id completes; concatenated, the text of all."""
+        decoder = self.incremental()
+        texts = [decoder.push(token) for token in ids]
+        if texts:
+            texts[-1] += decoder.flush()
+        return texts
+
 
 class IncrementalDecoder:
     """Decodes ids one by one; returned text is final.

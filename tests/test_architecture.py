@@ -24,7 +24,14 @@ OUTSIDE = ("bench", "lectures", "tests")  # nothing of the product may import th
 MAY_IMPORT = {
     "model": (),
     "export": ("model",),
-    "service": ("export.bundle", "export.manifest", "model.tokenizer", "glossa.v1", "glossa.version"),
+    "service": (
+        "export.bundle",
+        "export.confidence",
+        "export.manifest",
+        "model.tokenizer",
+        "glossa.v1",
+        "glossa.version",
+    ),
     "glossa": (),
     "cli": ("model", "export", "service", "glossa"),
     "codegen": ("service.options", "glossa.v1"),
@@ -41,7 +48,7 @@ _MODEL = tuple(f"model.{path.stem}" for path in sorted((ROOT / "model").glob("*.
 _BUNDLE = tuple(
     f"export.{name}"
     for name in (
-        *("bundle", "bundle_files", "graph_rules", "onnx_reader"),
+        *("bundle", "bundle_files", "confidence", "graph_rules", "onnx_reader"),
         *("manifest", "manifest_fields", "manifest_migration", "manifest_parser", "manifest_relations"),
     )
 )

@@ -21,11 +21,12 @@ DIGITS = 6  # significant digits of a golden vector's values
 
 @dataclass(frozen=True)
 class Answer:
-    """New tokens, eos included, and the smallest margin between the two best tokens of a step, as a share of the
-    largest log-probability."""
+    """New tokens, eos included, the smallest margin between the two best tokens of a step, as a share of the largest
+    log-probability, and the log-probability of each token."""
 
     tokens: Ids
     smallest_gap: float
+    logprobs: tuple[float, ...] = ()
 
 
 def encode_for_decode(graphs: OrtGraphs, sources: Sequence[Ids]) -> Arrays:
@@ -49,6 +50,7 @@ def answer_greedily(
             graphs.decode([[token] for token in column], [place] * len(prompts), buffers, cross, top_k=0)
         starts, blocks = [len(firsts)] * len(prompts), [[token] for token in last]
     answers, gaps = [list[int]() for _ in prompts], [list[float]() for _ in prompts]
+    logprobs = [list[float]() for _ in prompts]
     for _ in range(max_tokens):
         best = graphs.decode(blocks, starts, buffers, cross, top_k=2)
         starts = [start + len(block) for start, block in zip(starts, blocks, strict=True)]
@@ -57,10 +59,14 @@ def answer_greedily(
             if not answer or answer[-1] not in ends:
                 first, second = best.top_logprobs[row]
                 answer.append(blocks[row][0])
+                logprobs[row].append(float(first))
                 gaps[row].append(float((first - second) / np.abs(best.logprobs[row]).max()))
         if all(answer[-1] in ends for answer in answers):
             break
-    return [Answer(tuple(answer), min(gap)) for answer, gap in zip(answers, gaps, strict=True)]
+    return [
+        Answer(tuple(answer), min(gap), tuple(scores))
+        for answer, gap, scores in zip(answers, gaps, logprobs, strict=True)
+    ]
 
 
 @dataclass(frozen=True)

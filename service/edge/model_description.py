@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from export.confidence import Calibration
 from export.manifest import Quantization, SchemeMeasurement
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.proto_conversion import enum_number
@@ -59,6 +60,23 @@ def describe(model: ServedModel, limits: TextLimits, *, is_default: bool = True,
             pb.AttentionLayers(kind=enum_number(pb.AttentionKind, maps.kind), layers=maps.layers, heads=maps.heads)
             for maps in manifest.attention_maps
         ],
+        calibration=_calibration(model.calibration),
+    )
+
+
+def _calibration(calibration: Calibration | None) -> pb.Calibration | None:
+    if calibration is None:
+        return None
+    words, sentences = calibration.words, calibration.sentences
+    return pb.Calibration(
+        ece_before=words.ece_before,
+        ece_after=words.ece_after,
+        samples=calibration.samples,
+        method=words.map.method,
+        sentence_ece_before=sentences.ece_before,
+        sentence_ece_after=sentences.ece_after,
+        sentence_method=sentences.map.method,
+        data=calibration.data,
     )
 
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from export.manifest import AttentionKind
 from glossa.v1 import glossa_pb2 as pb
-from model.tokenizer import Tokenizer
 from service.attention_request import AttentionChoice
 from service.edge.alignment import Span, align
+from service.edge.answer_confidence import AnswerConfidence
 from service.edge.served_model import ServedModel
 from service.edge.tagging import spans_of_words, token_labels, words_of
 from service.encoder_request import EncoderOutput, Pooling
@@ -82,18 +82,32 @@ def completion(finished: Finished) -> dict[str, Any]:
     return {"finish_reason": enum_number(pb.FinishReason, finished.reason.value), **_cost(finished)}
 
 
-def details(finished: Finished, request: Request, model: ServedModel, *, text: str, has_tokens: bool) -> dict[str, Any]:
-    """The requested fields beside the best answer's text: all hypotheses, and the seed.
+def details(
+    finished: Finished,
+    request: Request,
+    model: ServedModel,
+    *,
+    text: str,
+    has_tokens: bool,
+    confidence: AnswerConfidence | None = None,
+    has_logprobs: bool = True,
+) -> dict[str, Any]:
+    """The requested fields beside the best answer's text: all hypotheses, the confidence, and the seed.
 
-    text: the client's text. has_tokens: hypotheses include their token ids.
+    text: the client's text. has_tokens: hypotheses include their token ids. confidence: None if it was not requested.
+    has_logprobs: False if the engine computed log-probabilities only for the confidence.
     """
-    options = request.options
+    options = request.options if has_logprobs else dataclasses.replace(request.options, token_logprobs=False)
     fields: dict[str, Any] = {}
     if options.is_sampling:
         fields["seed"] = request.seed
     if options.returns_hypotheses:
-        converter = HypothesisConverter(model, options, text)
-        fields["hypotheses"] = [converter.hypothesis(result, has_tokens=has_tokens) for result in finished.hypotheses]
+        converter = HypothesisConverter(model, options, text, confidence)
+        fields["hypotheses"] = [
+            converter.hypothesis(result, rank, has_tokens=has_tokens) for rank, result in enumerate(finished.hypotheses)
+        ]
+    if confidence is not None:
+        fields["confidence"] = confidence.of(finished.hypotheses[0], options)
     return fields
 
 
@@ -287,13 +301,17 @@ def perplexity(token_logprobs: Sequence[float]) -> float:
 
 
 class HypothesisConverter:
-    """Converts the hypotheses of one request. text: the client's text."""
+    """Converts the hypotheses of one request. text: the client's text. confidence: None if it was not requested."""
 
-    def __init__(self, model: ServedModel, options: DecodingOptions, text: str) -> None:
+    def __init__(
+        self, model: ServedModel, options: DecodingOptions, text: str, confidence: AnswerConfidence | None = None
+    ) -> None:
+        self._confidence = confidence
         self._model, self._tokenizer, self._options, self._text = model, model.tokenizer, options, text
         self._texts: dict[int, str] = {}  # of alternative tokens, by id
 
-    def hypothesis(self, result: HypothesisResult, *, has_tokens: bool) -> pb.Hypothesis:
+    def hypothesis(self, result: HypothesisResult, rank: int = 0, *, has_tokens: bool) -> pb.Hypothesis:
+        """One of the answers; rank: 0 for the best."""
         options = self._options
         return pb.Hypothesis(
             text=self._text + result.text if options.echo else result.text,
@@ -303,10 +321,11 @@ class HypothesisConverter:
             cumulative_logprob=result.cumulative_logprob,
             token_logprobs=self.token_logprobs(result) if options.token_logprobs or options.top_logprobs else (),
             alignment=self.alignment(result),
+            confidence=self._confidence.of(result, options, rank) if self._confidence else None,
         )
 
     def token_logprobs(self, result: HypothesisResult) -> list[pb.TokenLogprob]:
-        texts = token_texts(self._tokenizer, result.tokens)
+        texts = self._tokenizer.token_texts(result.tokens)
         tops = result.alternatives or ((),) * len(texts)
         return [
             pb.TokenLogprob(token=token, text=text, logprob=logprob, top_logprobs=map(self._alternative, top))
@@ -340,15 +359,6 @@ class HypothesisConverter:
         if token not in self._texts:
             self._texts[token] = self._tokenizer.decode([token])
         return pb.TokenAlternative(token=token, text=self._texts[token], logprob=logprob)
-
-
-def token_texts(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[str]:
-    """The text that each token completes; concatenated, the text of all."""
-    decoder = tokenizer.incremental()
-    texts = [decoder.push(token) for token in tokens]
-    if texts:
-        texts[-1] += decoder.flush()
-    return texts
 
 
 def _encoder_output(finished: Finished) -> EncoderOutput:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from export.confidence import Calibration
 from export.manifest import Encoding, Manifest, Quantization, SchemeMeasurement, Shortlist, Variant
 from model.tokenizer import Tokenizer
 from service.edge.alignment import Span, target_spans
@@ -121,6 +122,11 @@ class ServedModel:
         """The accuracy of these graphs against fp32, measured at export."""
         comparison = self._variant.comparison if self._variant else ()
         return next((figures for figures in comparison if figures.chosen), None)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The calibrated confidence of these graphs, or None if the bundle has none."""
+        return self.manifest.calibrations.get(self.choice.precision)
 
     @property
     def _variant(self) -> Variant | None:

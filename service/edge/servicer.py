@@ -7,6 +7,7 @@ logs) is in `calls`; what messages mean is in `proto_conversion`.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from operator import attrgetter
@@ -16,6 +17,7 @@ import grpc
 
 from export.manifest import Task
 from glossa.v1 import glossa_pb2 as pb
+from service.edge.answer_confidence import INLINE_TOKENS, answer_confidence
 from service.edge.batches import check_model, items_of, response_of
 from service.edge.call import Call
 from service.edge.calls import Calls
@@ -198,6 +200,8 @@ class Servicer(TokenCalls):
         options = decoding_options(message.options)
         if is_streamed:
             check_streamable(options)
+        if answer_confidence(message, model) is not None:
+            options = dataclasses.replace(options, token_logprobs=True)
         languages = _languages(message) if task == "translation" else NO_LANGUAGES
         builder = self.builder(model, call)
         if len(message.text) > INLINE_BYTES:
@@ -282,6 +286,10 @@ class Servicer(TokenCalls):
         )
         if not request.options.returns_hypotheses:
             return convert()
+        if (confidence := answer_confidence(message, model)) is not None:
+            convert = partial(convert, confidence=confidence, has_logprobs=message.options.token_logprobs)
+            if finished.generated_tokens > INLINE_TOKENS:
+                return await self.preparation.convert(request.caller, convert)
         return await convert_off_loop(self.preparation, model, request, convert)
 
 

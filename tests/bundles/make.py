@@ -6,6 +6,7 @@ can be compared with each other.
 """
 
 import json
+import random
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from export.passes.quantization_scheme import Precision
 from export.select_scheme import Development
 from export.to_onnx import export_model
 from glossa.client import Client
+from model.training.evaluate import translate
 from tests.e2e.process import serving
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 
@@ -29,23 +31,38 @@ SHAPE = {
 SEED = 7
 PRECISIONS: tuple[Precision, ...] = ("fp32", "int8")
 MAX_TOKENS = 12
+SAMPLES = 300  # sentences to calibrate with; some have no answer
+
+
+def development(model, tokenizer):
+    """Sentences with references by which confidence is calibrated: the model's answers, of which some lack a word."""
+    words = sorted({word for text in TEXTS for word in text.split()})
+    draw = random.Random(SEED)
+    sources = [" ".join(draw.choices(words, k=5)) for _ in range(SAMPLES)]
+    answers = [answer.split() for answer in translate(model, tokenizer, sources, max_tokens=MAX_TOKENS)]
+    for place, answer in enumerate(answers):
+        if place % 3 and answer:
+            answer[place % len(answer)] = "dog"
+    return Development(sources, [" ".join(answer) for answer in answers], "recombined words")
 
 
 def make_bundle(path):
-    """All graphs that a translation bundle can have, in fp32 and int8 with an int8 KV cache."""
+    """All graphs that a translation bundle can have, in fp32 and int8 with an int8 KV cache, and calibrations."""
+    model, tokenizer = tiny_model(tiny_config("encoder_decoder", **SHAPE), seed=SEED), tiny_tokenizer()
     options = ExportOptions(
         precisions=PRECISIONS,
         quantization=QuantizationOptions(scheme="w8a8-dynamic-kv8", development=Development(TEXTS), max_loss=1.0),
         texts=TEXTS,
         attention=True,
         parallel=[(text, text) for text in TEXTS],
+        confidence=development(model, tokenizer),
     )
-    model = tiny_model(tiny_config("encoder_decoder", **SHAPE), seed=SEED)
-    export_model(model, tiny_tokenizer(), path, options)
+    export_model(model, tokenizer, path, options)
 
 
-def answers(client, model):
-    """Greedy, beam and shortlist answers of one served model: token ids, and scores of the beam's hypotheses."""
+def answers(client, model, *, is_calibrated=True):
+    """Greedy, beam and shortlist answers of one served model: token ids, scores of the beam's hypotheses, and if the
+    bundle is calibrated the confidence of the greedy answer and of its words."""
     found = []
     for text in TEXTS:
         call = {"model": model, "max_tokens": MAX_TOKENS, "include_tokens": True}
@@ -58,6 +75,9 @@ def answers(client, model):
                 "beam": [{"tokens": list(one.tokens), "score": one.score} for one in beam.hypotheses],
             }
         )
+        if is_calibrated:
+            sure = client.translate(text, confidence=True, **call).confidence
+            found[-1]["confidence"] = [sure.sentence, *(word.confidence for word in sure.words)]
     return found
 
 

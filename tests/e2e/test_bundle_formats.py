@@ -50,13 +50,19 @@ def scores(found):
     return [hypothesis.pop("score") for answer in found for hypothesis in answer["beam"]]
 
 
+def confidences(found):
+    """The confidences of all greedy answers and their words, removed from `found`; [] if it has none."""
+    return [answer.pop("confidence") for answer in found if "confidence" in answer]
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_kept_bundles_are_served_with_their_recorded_answers(precision):
     models = {f"format-{version}": str(kept(version)) for version in FORMATS}
     with serving(models=models, precision=precision) as server, Client(server.address) as client:
         for name in models:
             recorded = json.loads((KEPT / name / "answers.json").read_text())[precision]
-            found = answers(client, name)
+            found = answers(client, name, is_calibrated="confidence" in recorded[0])
+            assert confidences(found) == [pytest.approx(one, rel=1e-5) for one in confidences(recorded)], name
             # Tokens are the same on every processor; sums in float32 differ between processors by some 1e-8.
             assert scores(found) == pytest.approx(scores(recorded), rel=1e-6), name
             assert found == recorded, name

@@ -6,6 +6,7 @@ import types
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
+from export.confidence import CalibratedConfidence, Calibration, ConfidenceMap
 from export.manifest import Manifest
 from export.manifest_fields import Json
 from export.manifest_migration import migrated
@@ -14,9 +15,16 @@ KEPT = Path(__file__).parents[1] / "bundles/format-9/bundle/manifest.json"
 TEXT = KEPT.read_text(encoding="utf-8")
 
 
+MAP = ConfidenceMap(method="isotonic", raw=(0.25, 0.5), calibrated=(0.125, 0.75))
+CALIBRATED = CalibratedConfidence(map=MAP, ece_before=0.25, ece_after=0.125, measured=100)
+CALIBRATION = Calibration(data="dev.tsv", samples=200, words=CALIBRATED, sentences=CALIBRATED)
+
+
 def the_manifest():
-    """A manifest with graphs of every role, two precisions and a shortlist, as values of today's format."""
-    return migrated(json.loads(TEXT), 9)
+    """A manifest with graphs of every role, two precisions, a shortlist and a calibration, as values of today's
+    format."""
+    manifest = migrated(json.loads(TEXT), 9)
+    return {**manifest, "calibrations": {"fp32": json.loads(json.dumps(dataclasses.asdict(CALIBRATION)))}}
 
 
 def leaves(kind, value, path=()):

@@ -97,8 +97,8 @@ def test_a_digest_of_another_form_is_refused(written, change):
 def test_a_bundle_of_today_needs_its_digest_and_one_of_format_9_does_not(written):
     edit(written, lambda manifest: manifest.update(format_version=9))
     (written / "manifest.sha256").unlink()
-    assert load_bundle(written).format_version == 10
-    edit(written, lambda manifest: manifest.update(format_version=10))
+    assert load_bundle(written).format_version == 11
+    edit(written, lambda manifest: manifest.update(format_version=11))
     (written / "manifest.sha256").unlink()
     with pytest.raises(DamagedFileError, match=r"manifest.sha256: is missing"):
         load_bundle(written)
@@ -225,10 +225,12 @@ def test_a_directory_in_a_files_place_is_refused(written):
         load_bundle(written)
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6, 7, 11, 0, "1", True, None, 1.5])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6, 7, 12, 0, "1", True, None, 1.5])
 def test_an_unknown_version_is_refused_before_its_keys_are_read(written, version):
     edit(written, lambda m: m.update(format_version=version, novelty=1))
-    with pytest.raises(VersionError, match=r"unknown format_version; expected 8 or 9 or 10, found .*; fix: export "):
+    with pytest.raises(
+        VersionError, match=r"unknown format_version; expected 8 or 9 or 10 or 11, found .*; fix: export "
+    ):
         load_manifest(written)
 
 

@@ -145,6 +145,15 @@ def test_incremental_words_join_to_the_decoded_text(words, ids):
     assert "".join(map(decoder.push, ids)) + decoder.flush() == words.decode(ids)
 
 
+def test_texts_of_tokens_join_to_the_whole_text(bpe, words):
+    for text, tokenizer in ((SENTENCES[0], words), (SENTENCES[0], bpe)):
+        tokens = tokenizer.encode(text)
+        assert "".join(tokenizer.token_texts([*tokens, 2])) == text
+    half = bpe.encode("ä")[:1]
+    assert "".join(bpe.token_texts(half)) == bpe.decode(half)
+    assert words.token_texts([]) == []
+
+
 @pytest.mark.parametrize("kind", ["bpe", "words"])
 def test_pieces_are_what_tokens_write(kind, request):
     tokenizer = request.getfixturevalue(kind)

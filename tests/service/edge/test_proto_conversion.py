@@ -13,7 +13,6 @@ from service.edge.proto_conversion import (
     details,
     perplexity,
     score_response,
-    token_texts,
 )
 from service.errors import InvalidRequest
 from service.option_checks import CHOICES
@@ -114,15 +113,6 @@ def test_each_token_has_its_alternatives():
     ]
     assert tokens[0].top_logprobs[0].text == WORDS.decode([5])
     assert tokens[4].top_logprobs[0].text == ""  # the end token
-
-
-def test_token_texts_concatenate_to_the_whole_text():
-    for text, tokenizer in (("zwei rote Häuser", WORDS), ("zwei rote Häuser", BYTES)):
-        tokens = tokenizer.encode(text)
-        assert "".join(token_texts(tokenizer, [*tokens, 2])) == text
-    half = BYTES.encode("ä")[:1]
-    assert "".join(token_texts(BYTES, half)) == BYTES.decode(half)
-    assert token_texts(WORDS, []) == []
 
 
 def test_an_alignment_uses_the_requested_layer_and_heads():

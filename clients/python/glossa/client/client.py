@@ -33,9 +33,11 @@ from glossa.client.requests import (
     Options,
     Pooling,
     ScoreOptions,
+    TranslateOptions,
     enum_number,
     model_fields,
     text_fields,
+    translation_fields,
 )
 from glossa.client.token_calls import TokenCalls
 from glossa.client.types import (
@@ -95,28 +97,30 @@ class _Calls(TokenCalls):
         self._timeout_s = timeout_s
 
     @unary
-    def translate(self, text: str, **options: Unpack[Options]) -> Call[Answer]:
+    def translate(self, text: str, **options: Unpack[TranslateOptions]) -> Call[Answer]:
         """Translate a text."""
-        return _text_call(pb.TranslateRequest, text, options)
+        return _text_call(pb.TranslateRequest, translation_fields(text, options), options)
 
     @streaming
-    def stream_translate(self, text: str, **options: Unpack[Options]) -> Call[Any]:
+    def stream_translate(self, text: str, **options: Unpack[TranslateOptions]) -> Call[Any]:
         """Translate a text, in pieces as they become final; the last one has the whole answer."""
-        return _text_call(pb.StreamTranslateRequest, text, options)
+        return _text_call(pb.StreamTranslateRequest, translation_fields(text, options), options)
 
     @unary
     def generate(
         self, text: str = "", *, prompt_tokens: Sequence[int] = (), **options: Unpack[Options]
     ) -> Call[Answer]:
         """Continue a prompt: a text, or token ids exactly as given."""
-        return _text_call(pb.GenerateRequest, text, options, prompt_tokens=prompt_tokens)
+        return _text_call(pb.GenerateRequest, text_fields(text, options) | {"prompt_tokens": prompt_tokens}, options)
 
     @streaming
     def stream_generate(
         self, text: str = "", *, prompt_tokens: Sequence[int] = (), **options: Unpack[Options]
     ) -> Call[Any]:
         """Continue a prompt, in pieces as they become final; the last one has the whole answer."""
-        return _text_call(pb.StreamGenerateRequest, text, options, prompt_tokens=prompt_tokens)
+        return _text_call(
+            pb.StreamGenerateRequest, text_fields(text, options) | {"prompt_tokens": prompt_tokens}, options
+        )
 
     @unary
     def score(
@@ -204,10 +208,9 @@ def _methods(channel: Any) -> dict[str, Any]:
     return found
 
 
-def _text_call(kind: Any, text: str, options: Options, **more: Any) -> Call[Answer]:
-    """more: fields beside those of every request for text."""
-    fields = {"include_tokens": options.get("include_tokens", False), **text_fields(text, options), **more}
-    return Call(kind(**fields), options, functools.partial(read, Answer))
+def _text_call(kind: Any, fields: dict[str, Any], options: Options) -> Call[Answer]:
+    tokens = options.get("include_tokens", False)
+    return Call(kind(include_tokens=tokens, **fields), options, functools.partial(read, Answer))
 
 
 class Client(_Calls):
@@ -225,7 +228,7 @@ class Client(_Calls):
         self.close()
 
     def translate_batch(
-        self, texts: Iterable[str], *, concurrency: int = CONCURRENCY, **options: Unpack[Options]
+        self, texts: Iterable[str], *, concurrency: int = CONCURRENCY, **options: Unpack[TranslateOptions]
     ) -> Generator[Answer, None, None]:
         """Answers in the order of the texts, at most `concurrency` concurrent calls. The first failure ends it."""
         with ThreadPoolExecutor(concurrency, thread_name_prefix="translate") as threads:
@@ -277,7 +280,7 @@ class AsyncClient(_Calls):
         await self.close()
 
     async def translate_batch(
-        self, texts: Iterable[str], *, concurrency: int = CONCURRENCY, **options: Unpack[Options]
+        self, texts: Iterable[str], *, concurrency: int = CONCURRENCY, **options: Unpack[TranslateOptions]
     ) -> AsyncGenerator[Answer, None]:
         """Answers in the order of the texts, at most `concurrency` concurrent calls. The first failure ends it."""
         running: deque[asyncio.Task[Answer]] = deque()

@@ -17,6 +17,7 @@ AttentionKind = Literal["encoder", "decoder", "cross"]
 Pooling = Literal["mean", "cls", "pooler"]
 _LANGUAGES = ("source_language", "target_language")
 _OWN = ("model", "include_tokens", "timeout_s", *_LANGUAGES)  # options of a call, not of decoding
+_CONFIDENCE = {"confidence": "include_confidence", "uncertain_below": "uncertain_below"}  # fields by their options
 _FIELDS = pb.DecodingOptions.DESCRIPTOR.fields_by_name
 
 
@@ -38,6 +39,15 @@ class Options(CallOptions, DecodingOptions, total=False):
 
     include_tokens: bool
     """Return the token ids of the answer. Default: false."""
+
+
+class TranslateOptions(Options, total=False):
+    """Keyword arguments of calls that translate. Each may be omitted."""
+
+    confidence: bool
+    """Return how sure the model is of its answer and of each word. Default: false."""
+    uncertain_below: float
+    """A word is uncertain if its confidence is below this, 0 .. 1. Default: 0.5."""
 
 
 class ScoreOptions(CallOptions, ScoringOptions, total=False):
@@ -78,8 +88,15 @@ def model_fields(options: CallOptions) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name == "model" or (name in _LANGUAGES and value)}
 
 
-def text_fields(text: str, options: Options | ScoreOptions) -> dict[str, Any]:
-    """The fields of a request with decoding options.
+def translation_fields(text: str, options: TranslateOptions) -> dict[str, Any]:
+    """The fields of a request to translate. Raises as `text_fields`."""
+    own = {field: options[name] for name, field in _CONFIDENCE.items() if name in options}  # type: ignore[literal-required]
+    others = {name: value for name, value in options.items() if name not in _CONFIDENCE}
+    return {**text_fields(text, cast(Options, others), _CONFIDENCE), **own}
+
+
+def text_fields(text: str, options: Options | ScoreOptions, others: Collection[str] = ()) -> dict[str, Any]:
+    """The fields of a request with decoding options. others: names of further options that the call takes.
 
     Raises TypeError for an unknown option, ValueError for an unknown choice.
     """
@@ -89,7 +106,7 @@ def text_fields(text: str, options: Options | ScoreOptions) -> dict[str, Any]:
             choices = _FIELDS[name].enum_type
             given[name] = enum_number(name, choices, cast(str, value)) if choices else value
         elif name not in _OWN:
-            raise TypeError(f"unknown option {name!r}; {closest(name, (*_FIELDS, *_OWN))}")
+            raise TypeError(f"unknown option {name!r}; {closest(name, (*_FIELDS, *_OWN, *others))}")
     return {"text": text, "options": pb.DecodingOptions(**given), **model_fields(options)}
 
 

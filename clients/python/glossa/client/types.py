@@ -56,6 +56,25 @@ class Alignment:
 
 
 @dataclass(frozen=True)
+class WordConfidence:
+    """How sure the model is of a word, or a punctuation mark, of its answer."""
+
+    span: Span  # of the answer's text
+    confidence: float  # the probability that the word occurs in a reference translation
+    is_uncertain: bool  # below `uncertain_below`
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """How sure the model is of an answer."""
+
+    sentence: float  # the expected share of its words that occur in a reference translation
+    words: tuple[WordConfidence, ...]
+    uncertain: tuple[Span, ...]  # of the uncertain words, neighbors joined
+    calibrated: bool  # the answer was decoded like those that confidence was calibrated on
+
+
+@dataclass(frozen=True)
 class Hypothesis:
     """One of several answers."""
 
@@ -66,6 +85,7 @@ class Hypothesis:
     tokens: tuple[int, ...] = ()  # only when requested, as all below
     token_logprobs: tuple[TokenLogprob, ...] = ()
     alignment: Alignment | None = None
+    confidence: Confidence | None = None  # of translations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +98,7 @@ class Answer(Cost):
     tokens: tuple[int, ...] = ()  # only when requested
     hypotheses: tuple[Hypothesis, ...] = ()  # all answers, best first, with the requested log-probabilities
     seed: int | None = None  # of a sampled answer
+    confidence: Confidence | None = None  # of a translation, only when requested
 
 
 @dataclass(frozen=True)
@@ -312,12 +333,13 @@ def _field(message: Any, name: str, hint: Any) -> Any:
         return getattr(message.usage, name)
     if name.endswith("_s"):
         return getattr(message.timings, name.removesuffix("_s")).ToTimedelta().total_seconds()
-    value, choices = getattr(message, name), message.DESCRIPTOR.fields_by_name[name].enum_type
+    known, is_optional = message.DESCRIPTOR.fields_by_name, type(None) in get_args(hint)
+    if is_optional and not (name in known and message.HasField(name)):  # an answer of generation has no confidence
+        return None
+    value, choices = getattr(message, name), known[name].enum_type
     if choices:
         return enum_names(choices)[value]
-    if type(None) in get_args(hint):
-        return _value(value, get_args(hint)[0]) if message.HasField(name) else None
-    return _value(value, hint)
+    return _value(value, get_args(hint)[0] if is_optional else hint)
 
 
 def _value(value: Any, hint: Any) -> Any:

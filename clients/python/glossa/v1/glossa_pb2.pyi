@@ -238,8 +238,30 @@ class Alignment(_message.Message):
     positions: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, source_spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., target_spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., rows: _Optional[_Iterable[_Union[AlignmentRow, _Mapping]]] = ..., positions: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class WordConfidence(_message.Message):
+    __slots__ = ("span", "confidence", "is_uncertain")
+    SPAN_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
+    IS_UNCERTAIN_FIELD_NUMBER: _ClassVar[int]
+    span: Span
+    confidence: float
+    is_uncertain: bool
+    def __init__(self, span: _Optional[_Union[Span, _Mapping]] = ..., confidence: _Optional[float] = ..., is_uncertain: bool = ...) -> None: ...
+
+class Confidence(_message.Message):
+    __slots__ = ("sentence", "words", "calibrated", "uncertain")
+    SENTENCE_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
+    CALIBRATED_FIELD_NUMBER: _ClassVar[int]
+    UNCERTAIN_FIELD_NUMBER: _ClassVar[int]
+    sentence: float
+    words: _containers.RepeatedCompositeFieldContainer[WordConfidence]
+    calibrated: bool
+    uncertain: _containers.RepeatedCompositeFieldContainer[Span]
+    def __init__(self, sentence: _Optional[float] = ..., words: _Optional[_Iterable[_Union[WordConfidence, _Mapping]]] = ..., calibrated: bool = ..., uncertain: _Optional[_Iterable[_Union[Span, _Mapping]]] = ...) -> None: ...
+
 class Hypothesis(_message.Message):
-    __slots__ = ("text", "tokens", "finish_reason", "score", "cumulative_logprob", "token_logprobs", "alignment")
+    __slots__ = ("text", "tokens", "finish_reason", "score", "cumulative_logprob", "token_logprobs", "alignment", "confidence")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
@@ -247,6 +269,7 @@ class Hypothesis(_message.Message):
     CUMULATIVE_LOGPROB_FIELD_NUMBER: _ClassVar[int]
     TOKEN_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     text: str
     tokens: _containers.RepeatedScalarFieldContainer[int]
     finish_reason: FinishReason
@@ -254,7 +277,8 @@ class Hypothesis(_message.Message):
     cumulative_logprob: float
     token_logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
     alignment: Alignment
-    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., score: _Optional[float] = ..., cumulative_logprob: _Optional[float] = ..., token_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., alignment: _Optional[_Union[Alignment, _Mapping]] = ...) -> None: ...
+    confidence: Confidence
+    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., score: _Optional[float] = ..., cumulative_logprob: _Optional[float] = ..., token_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., alignment: _Optional[_Union[Alignment, _Mapping]] = ..., confidence: _Optional[_Union[Confidence, _Mapping]] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "generated_tokens")
@@ -277,37 +301,43 @@ class Timings(_message.Message):
     def __init__(self, queue: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prefill: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., first_token: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., total: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Completion(_message.Message):
-    __slots__ = ("finish_reason", "usage", "timings", "hypotheses", "seed")
+    __slots__ = ("finish_reason", "usage", "timings", "hypotheses", "seed", "confidence")
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     finish_reason: FinishReason
     usage: Usage
     timings: Timings
     hypotheses: _containers.RepeatedCompositeFieldContainer[Hypothesis]
     seed: int
-    def __init__(self, finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., seed: _Optional[int] = ...) -> None: ...
+    confidence: Confidence
+    def __init__(self, finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., seed: _Optional[int] = ..., confidence: _Optional[_Union[Confidence, _Mapping]] = ...) -> None: ...
 
 class TranslateRequest(_message.Message):
-    __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language")
+    __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language", "include_confidence", "uncertain_below")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
+    UNCERTAIN_BELOW_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     options: DecodingOptions
     include_tokens: bool
     source_language: str
     target_language: str
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ...) -> None: ...
+    include_confidence: bool
+    uncertain_below: float
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., include_confidence: bool = ..., uncertain_below: _Optional[float] = ...) -> None: ...
 
 class TranslateResponse(_message.Message):
-    __slots__ = ("text", "tokens", "finish_reason", "usage", "timings", "hypotheses", "seed")
+    __slots__ = ("text", "tokens", "finish_reason", "usage", "timings", "hypotheses", "seed", "confidence")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
@@ -315,6 +345,7 @@ class TranslateResponse(_message.Message):
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     text: str
     tokens: _containers.RepeatedScalarFieldContainer[int]
     finish_reason: FinishReason
@@ -322,7 +353,8 @@ class TranslateResponse(_message.Message):
     timings: Timings
     hypotheses: _containers.RepeatedCompositeFieldContainer[Hypothesis]
     seed: int
-    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., seed: _Optional[int] = ...) -> None: ...
+    confidence: Confidence
+    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., seed: _Optional[int] = ..., confidence: _Optional[_Union[Confidence, _Mapping]] = ...) -> None: ...
 
 class TranslateBatchRequest(_message.Message):
     __slots__ = ("defaults", "in_order", "items")
@@ -359,20 +391,24 @@ class TranslateBatchResult(_message.Message):
     def __init__(self, id: _Optional[str] = ..., response: _Optional[_Union[TranslateResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class StreamTranslateRequest(_message.Message):
-    __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language")
+    __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language", "include_confidence", "uncertain_below")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
+    UNCERTAIN_BELOW_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     options: DecodingOptions
     include_tokens: bool
     source_language: str
     target_language: str
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ...) -> None: ...
+    include_confidence: bool
+    uncertain_below: float
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., include_confidence: bool = ..., uncertain_below: _Optional[float] = ...) -> None: ...
 
 class StreamTranslateResponse(_message.Message):
     __slots__ = ("text", "tokens", "final")
@@ -852,8 +888,28 @@ class Quantization(_message.Message):
     nats_loss: float
     def __init__(self, scheme: _Optional[str] = ..., weight_bits: _Optional[int] = ..., block_size: _Optional[int] = ..., activations: _Optional[str] = ..., kv_cache: _Optional[str] = ..., batch_invariant: bool = ..., evaluation_samples: _Optional[int] = ..., bleu_loss: _Optional[float] = ..., exact_match: _Optional[float] = ..., nats_loss: _Optional[float] = ...) -> None: ...
 
+class Calibration(_message.Message):
+    __slots__ = ("ece_before", "ece_after", "samples", "method", "sentence_ece_before", "sentence_ece_after", "sentence_method", "data")
+    ECE_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    ECE_AFTER_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_ECE_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_ECE_AFTER_FIELD_NUMBER: _ClassVar[int]
+    SENTENCE_METHOD_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    ece_before: float
+    ece_after: float
+    samples: int
+    method: str
+    sentence_ece_before: float
+    sentence_ece_after: float
+    sentence_method: str
+    data: str
+    def __init__(self, ece_before: _Optional[float] = ..., ece_after: _Optional[float] = ..., samples: _Optional[int] = ..., method: _Optional[str] = ..., sentence_ece_before: _Optional[float] = ..., sentence_ece_after: _Optional[float] = ..., sentence_method: _Optional[str] = ..., data: _Optional[str] = ...) -> None: ...
+
 class Model(_message.Message):
-    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_alignment", "alignment_layers", "alignment_heads", "has_shortlist", "quantization", "languages", "draft_tokens", "labels", "embedding_size", "mask_token", "multi_label", "has_pooler", "attention", "engines", "engine_processes", "version", "is_default", "token_labels")
+    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_alignment", "alignment_layers", "alignment_heads", "has_shortlist", "quantization", "languages", "draft_tokens", "labels", "embedding_size", "mask_token", "multi_label", "has_pooler", "attention", "engines", "engine_processes", "version", "is_default", "calibration", "token_labels")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
@@ -882,6 +938,7 @@ class Model(_message.Message):
     ENGINE_PROCESSES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     IS_DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    CALIBRATION_FIELD_NUMBER: _ClassVar[int]
     TOKEN_LABELS_FIELD_NUMBER: _ClassVar[int]
     name: str
     task: Task
@@ -911,8 +968,9 @@ class Model(_message.Message):
     engine_processes: int
     version: str
     is_default: bool
+    calibration: Calibration
     token_labels: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_alignment: bool = ..., alignment_layers: _Optional[int] = ..., alignment_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., languages: _Optional[_Iterable[str]] = ..., draft_tokens: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., mask_token: _Optional[str] = ..., multi_label: bool = ..., has_pooler: bool = ..., attention: _Optional[_Iterable[_Union[AttentionLayers, _Mapping]]] = ..., engines: _Optional[int] = ..., engine_processes: _Optional[int] = ..., version: _Optional[str] = ..., is_default: bool = ..., token_labels: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_alignment: bool = ..., alignment_layers: _Optional[int] = ..., alignment_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., languages: _Optional[_Iterable[str]] = ..., draft_tokens: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., mask_token: _Optional[str] = ..., multi_label: bool = ..., has_pooler: bool = ..., attention: _Optional[_Iterable[_Union[AttentionLayers, _Mapping]]] = ..., engines: _Optional[int] = ..., engine_processes: _Optional[int] = ..., version: _Optional[str] = ..., is_default: bool = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., token_labels: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()
