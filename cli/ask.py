@@ -11,17 +11,24 @@ import typer
 
 from cli.connection import with_client
 from cli.flags import ModelName, with_decoding_flags, with_scoring_flags, with_translation_flags
+from cli.marked_text import marked
 from cli.terminal import AsJson, UsageError, one_line, print_json, show
 
 if TYPE_CHECKING:
     from glossa.client import Client
-    from glossa.client.types import Alignment, Answer, TokenLogprob
+    from glossa.client.types import Alignment, Answer, Confidence, TokenLogprob
 
 
 @with_translation_flags
 @with_client
 def translate(
     text: Annotated[str | None, typer.Argument(help="a text; without one, each line of standard input")] = None,
+    confidence: Annotated[
+        bool, typer.Option("--confidence", help="print how sure the model is of each answer, and mark uncertain words")
+    ] = False,
+    uncertain_below: Annotated[
+        float | None, typer.Option(help="mark words whose confidence is below this, 0 .. 1 [default: 0.5]")
+    ] = None,
     as_json: AsJson = False,
     *,
     client: Client,
@@ -30,8 +37,13 @@ def translate(
     """Translate a text, streamed, or each line of standard input, many at a time and in order.
 
     For each line of input one line is printed, or one for each of several hypotheses. Line breaks within an answer are
-    printed as \\n and \\r; --json prints the exact text.
+    printed as \\n and \\r; --json prints the exact text. With --confidence a line begins with the expected share of
+    right words, and uncertain words are coloured, or in brackets outside a terminal.
     """
+    if uncertain_below is not None and not confidence:
+        raise UsageError("--uncertain-below needs --confidence")
+    options |= {"confidence": True} if confidence else {}
+    options |= {} if uncertain_below is None else {"uncertain_below": uncertain_below}
     ask("translate", client, text, as_json, options)
 
 
@@ -58,7 +70,7 @@ def ask(verb: str, client: Client, text: str | None, as_json: bool, options: dic
     if text is None:
         return answer_lines(verb, client, as_json, options)
     several = options.get("num_hypotheses", 1) > 1 or options.get("num_sequences", 1) > 1
-    if several or options.get("return_alternatives"):  # which text is the answer is known only at the end
+    if several or options.get("return_alternatives") or options.get("confidence"):  # known only at the end
         answer = (client.translate if verb == "translate" else client.generate)(text, **options)
         return show_answer(answer, text, as_json)
     shown = ""
@@ -108,14 +120,20 @@ def show_answer(answer: Answer, text: str, as_json: bool, *, already: str = "", 
         return print_json(answer)
     several, written = len(answer.hypotheses) > 1, one_line if in_lines else str
     if not several or already:
-        typer.echo(written(answer.text[len(already) :]))
+        typer.echo(written(sure_text(answer.text, answer.confidence)[len(already) :]))
     for rank, hypothesis in enumerate(answer.hypotheses, start=1):
         if several:
-            typer.echo(f"{rank:2}  {hypothesis.score:8.4f}  {written(hypothesis.text)}")
+            shown = sure_text(hypothesis.text, hypothesis.confidence)
+            typer.echo(f"{rank:2}  {hypothesis.score:8.4f}  {written(shown)}")
         show_tokens(hypothesis.token_logprobs)
         show_alignment(hypothesis.alignment, text, hypothesis.text)
     if answer.seed is not None:
         typer.echo(f"seed {answer.seed}", err=True)
+
+
+def sure_text(text: str, confidence: Confidence | None) -> str:
+    """An answer; with its confidence before it and its uncertain words marked if that is known."""
+    return text if confidence is None else f"{confidence.sentence:.2f}  {marked(text, confidence.uncertain)}"
 
 
 def show_tokens(tokens: Iterable[TokenLogprob]) -> None:

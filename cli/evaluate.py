@@ -1,12 +1,13 @@
-"""`glossa eval`: BLEU of a checkpoint, a bundle or a running server on a test set."""
+"""`glossa eval`: BLEU of a checkpoint, a bundle or a running server on a test set, and the worth of its confidence."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +15,9 @@ from cli.connection import Connection, report_call_errors, with_connection
 from cli.flags import MODEL, with_translation_flags
 from cli.local_server import serving
 from cli.terminal import AsJson, UsageError, report_errors, show
+
+if TYPE_CHECKING:
+    from glossa.client.types import Confidence
 
 
 @with_translation_flags
@@ -24,13 +28,25 @@ def evaluate(
     source: Annotated[Path | None, typer.Option(help="sources, one a line (with --reference)")] = None,
     reference: Annotated[Path | None, typer.Option(help="references, one a line (with --source)")] = None,
     beam_size: Annotated[int, typer.Option("--beam", "--beam-size", help="beam size; 1: greedy search")] = 1,
+    confidence: Annotated[
+        bool, typer.Option("--confidence", help="also evaluate the confidence of the answers and their words")
+    ] = False,
+    curve: Annotated[
+        Path | None, typer.Option(help="picture to write: chrF over the share of answers kept (with --confidence)")
+    ] = None,
     as_json: AsJson = False,
     *,
     connection: Connection,
     options: dict[str, Any],
 ) -> None:
-    """Translate a test set and score it: BLEU (sacreBLEU, 13a, cased) with its signature."""
+    """Translate a test set and score it: BLEU (sacreBLEU, 13a, cased) with its signature.
+
+    With --confidence: expected calibration errors, the share of errors in the least certain tenth, and the quality of
+    the answers that remain without the least certain ones.
+    """
     with report_errors():
+        if curve and not confidence:
+            raise UsageError("--curve needs --confidence")
         if (data is None) == (source is None) or (source is None) != (reference is None):
             raise UsageError("give --data FILE.tsv, or both --source and --reference")
     from model.training.data import DataError, read_parallel, read_tsv
@@ -43,15 +59,35 @@ def evaluate(
             examples = read_tsv([data])
     texts = [text for text, _ in examples.pairs]
     started = time.monotonic()
-    hypotheses = translations(subject, texts, {"beam_size": beam_size, **options}, connection)
+    wanted = {"confidence": True} if confidence else {}
+    answers = translations(subject, texts, {"beam_size": beam_size, **wanted, **options}, connection)
     seconds = time.monotonic() - started
-    score = bleu(hypotheses, [text for _, text in examples.pairs])
-    figures = {"BLEU": round(score.score, 2), "signature": score.signature, "sentences": len(texts)}
+    references = [text for _, text in examples.pairs]
+    score = bleu([text for text, _ in answers], references)
+    figures: dict[str, Any] = {"BLEU": round(score.score, 2), "signature": score.signature, "sentences": len(texts)}
+    with report_errors():
+        figures |= confidence_figures(answers, references, curve) if confidence else {}
     show({**figures, "seconds": round(seconds, 1)}, as_json)
 
 
-def translations(subject: str, texts: list[str], options: dict[str, Any], connection: Connection) -> list[str]:
-    """Translate texts by a checkpoint in PyTorch, by a bundle in a temporary server, or by a running server."""
+def confidence_figures(
+    answers: Sequence[tuple[str, Confidence | None]], references: Sequence[str], curve: Path | None
+) -> dict[str, float]:
+    """Figures of the answers' confidence. curve: picture to write. Raises UsageError, OSError."""
+    from cli.confidence_report import draw, figures, judged
+    from model.training.evaluate import bleu, chrf
+
+    compared = judged([(text, sure) for text, sure in answers if sure is not None], references)
+    if curve is not None:
+        draw(compared, chrf, "chrF", curve)
+    return figures(compared, {"BLEU": lambda texts, wanted: bleu(texts, wanted).score, "chrF": chrf})
+
+
+def translations(
+    subject: str, texts: list[str], options: dict[str, Any], connection: Connection
+) -> list[tuple[str, Confidence | None]]:
+    """Translations by a checkpoint in PyTorch, by a bundle in a temporary server, or by a running server, with their
+    confidence if the options request it."""
     from export.manifest import MANIFEST
     from model.checkpoint import CheckpointError, load_checkpoint
     from model.config import LanguagePair
@@ -67,12 +103,15 @@ def translations(subject: str, texts: list[str], options: dict[str, Any], connec
                 raise UsageError(
                     f"{subject}: only models that translate have a BLEU; others report their scores after training"
                 )
+            if options.get("confidence"):
+                raise UsageError(f"{subject}: a checkpoint has no confidence; export it with --calibrate")
             if options.keys() - MODEL.keys() != {"beam_size"} or options["beam_size"] != 1:
                 raise UsageError(f"{subject}: a checkpoint is decoded greedily; export it to use --beam and options")
             languages = LanguagePair(options.get("source_language", ""), options.get("target_language", ""))
-            return translate_in_torch(checkpoint.model, checkpoint.tokenizer, texts, languages=languages)
+            found = translate_in_torch(checkpoint.model, checkpoint.tokenizer, texts, languages=languages)
+            return [(text, None) for text in found]
         address = stack.enter_context(serving(Path(subject)))[0] if is_bundle else subject
         reached = dataclasses.replace(connection, address=address)
         stack.enter_context(report_call_errors(reached))
         client = stack.enter_context(reached.client())
-        return [answer.text for answer in client.translate_batch(texts, **options)]
+        return [(answer.text, answer.confidence) for answer in client.translate_batch(texts, **options)]

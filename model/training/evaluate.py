@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor
 from torch.nn import functional
 from torch.utils._pytree import tree_map_only
@@ -48,6 +49,11 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Bleu:
     metric = BLEU(tokenize="13a", lowercase=False)
     score = metric.corpus_score(list(hypotheses), [list(references)]).score
     return Bleu(score, str(metric.get_signature()))
+
+
+def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    """Corpus chrF2 with sacreBLEU's defaults (Popović 2015), one reference each."""
+    return float(CHRF().corpus_score(list(hypotheses), [list(references)]).score)
 
 
 @torch.no_grad()
