@@ -8,6 +8,7 @@ and stored in the manifest. docs/confidence.md has the definitions and their sou
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 import re
 import unicodedata
@@ -59,9 +60,9 @@ class ConfidenceMap:
             return "must have no knots for the method temperature" if self.raw or self.calibrated else ""
         if len(self.raw) != len(self.calibrated) or not self.raw:
             return f"must have as many raw as calibrated knots, got {len(self.raw)} and {len(self.calibrated)}"
-        if any(left >= right for left, right in zip(self.raw, self.raw[1:], strict=False)):
+        if any(left >= right for left, right in itertools.pairwise(self.raw)):
             return "must have ascending raw knots"
-        if any(left > right for left, right in zip(self.calibrated, self.calibrated[1:], strict=False)):
+        if any(left > right for left, right in itertools.pairwise(self.calibrated)):
             return "must have calibrated knots that do not descend"
         return ""
 

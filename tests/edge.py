@@ -34,6 +34,7 @@ from service.request import (
 )
 from service.server import Server
 from service.wire.messages import State
+from tests.calibrated import CALIBRATION
 
 TEXTS = ("the small red house", "a black cat", "zwei rote Häuser")
 TOKENIZERS = {
@@ -231,6 +232,7 @@ def health(channel):
 class Edge:
     server: Server
     pools: dict[str, FakePool]
+    models: dict[str, ServedModel]
 
     @property
     def address(self):
@@ -240,21 +242,27 @@ class Edge:
     def pool(self):
         return self.pools["en-de"]
 
+    def calibrate(self, precision="fp32"):
+        """Gives the translation model a calibration of the graphs of that precision."""
+        self.models["en-de"].manifest = manifest(calibrations={precision: CALIBRATION})
+
 
 @contextlib.asynccontextmanager
 async def running(**changes):
     """A started server with a translation model `en-de` and a generation model `en`, both on fake pools."""
     pools: dict[str, FakePool] = {}
+    models: dict[str, ServedModel] = {}
 
     async def open_model(name, path):
         task = "generation" if name == "en" else "translation"
         server.metrics.model(name).describe(manifest(task), CHOICE)
         pools[name] = FakePool()
-        return served(name, pools[name], task, states=lambda: pools[name].states)
+        models[name] = served(name, pools[name], task, states=lambda: pools[name].states)
+        return models[name]
 
     server = Server(settings(**changes), open_model=open_model)
     try:
         await server.start()
-        yield Edge(server, pools)
+        yield Edge(server, pools, models)
     finally:
         await server.stop()

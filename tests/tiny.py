@@ -1,6 +1,7 @@
 """Models small enough to build and export in a test, and lively enough to show faults: random weights with biases and
 norm gains that are not trivial, scaled so that greedy answers vary with the input and end at different lengths."""
 
+import random
 from typing import Any
 
 import torch
@@ -92,3 +93,19 @@ def pairs_file(folder, times=1):
     path = folder / "pairs.tsv"
     path.write_text("".join(f"{text}\t{text}\n" for text in TEXTS) * times)
     return path
+
+
+def recombined(count, seed=7):
+    """Different texts of five words that the tiny models know."""
+    words = sorted({word for text in TEXTS for word in text.split()})
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(words, k=5)) for _ in range(count)]
+
+
+def imperfect(answers):
+    """References by which tiny models can be calibrated: two of three differ from their answer in a word."""
+    found = [answer.split() for answer in answers]
+    for place, answer in enumerate(found):
+        if place % 3 and answer:
+            answer[place % len(answer)] = "dog"
+    return [" ".join(answer) for answer in found]

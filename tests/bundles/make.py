@@ -6,7 +6,6 @@ can be compared with each other.
 """
 
 import json
-import random
 import sys
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from export.to_onnx import export_model
 from glossa.client import Client
 from model.training.evaluate import translate
 from tests.e2e.process import serving
-from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
+from tests.tiny import TEXTS, imperfect, recombined, tiny_config, tiny_model, tiny_tokenizer
 
 SHAPE = {
     "d_model": 16,
@@ -34,21 +33,21 @@ MAX_TOKENS = 12
 SAMPLES = 300  # sentences to calibrate with; some have no answer
 
 
+def kept_model():
+    """The model of every kept bundle."""
+    return tiny_model(tiny_config("encoder_decoder", **SHAPE), seed=SEED)
+
+
 def development(model, tokenizer):
     """Sentences with references by which confidence is calibrated: the model's answers, of which some lack a word."""
-    words = sorted({word for text in TEXTS for word in text.split()})
-    draw = random.Random(SEED)
-    sources = [" ".join(draw.choices(words, k=5)) for _ in range(SAMPLES)]
-    answers = [answer.split() for answer in translate(model, tokenizer, sources, max_tokens=MAX_TOKENS)]
-    for place, answer in enumerate(answers):
-        if place % 3 and answer:
-            answer[place % len(answer)] = "dog"
-    return Development(sources, [" ".join(answer) for answer in answers], "recombined words")
+    texts = recombined(SAMPLES, SEED)
+    answers = translate(model, tokenizer, texts, max_tokens=MAX_TOKENS)
+    return Development(texts, imperfect(answers), "recombined words")
 
 
 def make_bundle(path):
     """All graphs that a translation bundle can have, in fp32 and int8 with an int8 KV cache, and calibrations."""
-    model, tokenizer = tiny_model(tiny_config("encoder_decoder", **SHAPE), seed=SEED), tiny_tokenizer()
+    model, tokenizer = kept_model(), tiny_tokenizer()
     options = ExportOptions(
         precisions=PRECISIONS,
         quantization=QuantizationOptions(scheme="w8a8-dynamic-kv8", development=Development(TEXTS), max_loss=1.0),

@@ -1,9 +1,14 @@
 """A trained and exported toy model, and a server without engines, for the verbs that need one."""
 
+from pathlib import Path
+
 import pytest
 
+from tests.bundles import make
+from tests.bundles.make import development, kept_model
 from tests.cli.command import PAIRS, run
 from tests.edge import running
+from tests.tiny import tiny_tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +36,13 @@ def test_set(tmp_path):
 async def edge():
     async with running() as edge:
         yield edge
+
+
+@pytest.fixture(scope="session")
+def calibrated_bundle(tmp_path_factory):
+    """The kept bundle with calibrated confidence, and a test set of the text by which it was calibrated."""
+    text = development(kept_model(), tiny_tokenizer())
+    file = tmp_path_factory.mktemp("calibrated") / "test.tsv"
+    pairs = zip(text.texts[:80], text.references, strict=False)
+    file.write_text("".join(f"{source}\t{reference}\n" for source, reference in pairs if reference))
+    return Path(make.__file__).parent / "format-11" / "bundle", file

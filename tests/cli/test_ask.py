@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+import math
 
 from cli.ask import show_alignment
 from glossa.client.types import Alignment
 from service.options import DecodingOptions
 from tests.cli.command import ask, run
-from tests.edge import RESULT, answered
+from tests.edge import RESULT, TOKENIZERS, answered
 
 
 async def test_flags_become_options(edge, tmp_path):
@@ -124,3 +125,26 @@ async def test_line_breaks_in_answers_are_escaped_so_that_lines_correspond(edge)
     )
     assert json.loads(await ask(edge, "translate", "--json", lines="a cat\n"))["text"] == "zwei\nrote\r\nHäuser"
     assert "printed as \\n and \\r" in " ".join(run("generate", "--help").split())
+
+
+async def test_uncertain_words_are_marked_and_the_confidence_is_printed(edge):
+    edge.calibrate()
+    tokens, logprobs = TOKENIZERS["translation"].encode(RESULT.text), map(math.log, (0.75, 0.5, 0.25, 0.9))
+    sure = dataclasses.replace(RESULT, tokens=(*tokens, 2), token_logprobs=tuple(logprobs))
+    edge.pool.answer = answered(sure)
+    shown = "0.52  zwei rote [Häuser]\n"  # the root of the odds of the geometric mean 0.539
+    assert await ask(edge, "translate", "a cat", "--confidence") == shown
+    assert await ask(edge, "translate", "--confidence", lines="a cat\n\na cat\n") == f"{shown}\n{shown}"
+    certain = await ask(edge, "translate", "a cat", "--confidence", "--uncertain-below", 0)
+    assert certain == "0.52  zwei rote Häuser\n"
+    found = json.loads(await ask(edge, "translate", "a cat", "--confidence", "--json"))["confidence"]
+    assert found["uncertain"] == [[10, 16]]
+    edge.pool.answer = answered(sure, sure)
+    several = await ask(edge, "translate", "a cat", "--confidence", "--beam-size", 2, "--num-hypotheses", 2)
+    assert several == f" 1   -0.3750  {shown} 2   -0.3750  {shown}"
+
+
+async def test_what_confidence_needs_is_named(edge):
+    refused = await ask(edge, "translate", "a cat", "--uncertain-below", 0.3, fails=True)
+    assert refused == "error: --uncertain-below needs --confidence\n"
+    assert "export it with --calibrate" in await ask(edge, "translate", "a cat", "--confidence", fails=True)

@@ -27,3 +27,19 @@ def test_references_are_required(tmp_path, test_set):
 
 def test_a_subject_that_is_no_checkpoint_is_named(tmp_path, test_set):
     assert str(tmp_path / "nowhere") in run("eval", tmp_path / "nowhere", "--data", test_set, fails=True)
+
+
+def test_confidence_is_evaluated_where_a_bundle_has_it(calibrated_bundle, trained, trained_bundle, test_set, tmp_path):
+    bundle, data = calibrated_bundle
+    curve = tmp_path / "curve.svg"
+    found = json.loads(run("eval", bundle, "--data", data, "--confidence", "--curve", curve, "--json"))
+    assert found["words"] > found["sentences"]
+    assert 0 < found["right words"] < 1
+    assert 0 <= found["ECE of words"] < 0.2, "this text is the one that it was calibrated on"
+    assert round(found["BLEU of the most certain 100%"], 2) == found["BLEU"]
+    assert curve.read_text().startswith("<?xml")
+    assert run("eval", bundle, "--data", data, "--curve", curve, fails=True) == "error: --curve needs --confidence\n"
+    assert "a checkpoint has no confidence; export it with --calibrate" in run(
+        "eval", trained, "--data", test_set, "--confidence", fails=True
+    )
+    assert "export it with --calibrate" in run("eval", trained_bundle, "--data", test_set, "--confidence", fails=True)

@@ -73,3 +73,21 @@ def test_a_variant_that_was_left_out_is_named_with_its_cause(tiny_generation_bun
         "warning: no fp16 graphs, so this bundle does not serve on CUDA: "
         "prefill against PyTorch: error 1 over 0.03 (logits)\n"
     )
+
+
+def test_text_that_cannot_calibrate_is_named_with_its_fix(trained, tmp_path, test_set):
+    out, lines = tmp_path / "bundle", tmp_path / "lines.txt"
+    refused = run("export", trained, out, "--precision", "fp32", "--calibrate", test_set, fails=True)
+    assert "test.tsv: must have at least 200 sentences to calibrate confidence with, got 2 of 2 sentences" in refused
+    lines.write_text("a b c\n" * 300)
+    refused = run("export", trained, out, "--precision", "fp32", "--calibrate", lines, fails=True)
+    assert "lines.txt: has no references; fix: give lines source<TAB>reference" in refused
+    assert not out.exists()
+
+
+def test_a_calibration_is_reported(calibrated_bundle):
+    bundle, _ = calibrated_bundle
+    report = json.loads(run("verify", bundle, "--json"))
+    assert set(report["calibrations"]) == {"fp32", "int8"}
+    shown = " ".join(run("verify", bundle).split())
+    assert "calibrated on 279 sentences of recombined words" in shown

@@ -6,18 +6,13 @@ import types
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from export.confidence import CalibratedConfidence, Calibration, ConfidenceMap
 from export.manifest import Manifest
 from export.manifest_fields import Json
 from export.manifest_migration import migrated
+from tests.calibrated import CALIBRATION
 
 KEPT = Path(__file__).parents[1] / "bundles/format-9/bundle/manifest.json"
 TEXT = KEPT.read_text(encoding="utf-8")
-
-
-MAP = ConfidenceMap(method="isotonic", raw=(0.25, 0.5), calibrated=(0.125, 0.75))
-CALIBRATED = CalibratedConfidence(map=MAP, ece_before=0.25, ece_after=0.125, measured=100)
-CALIBRATION = Calibration(data="dev.tsv", samples=200, words=CALIBRATED, sentences=CALIBRATED)
 
 
 def the_manifest():

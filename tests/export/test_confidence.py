@@ -1,5 +1,6 @@
 """Words of a text, their raw confidence, and the maps that calibrate it."""
 
+import itertools
 import math
 
 import pytest
@@ -35,7 +36,7 @@ def test_words_are_runs_without_space_and_marks_at_their_ends(text, expected):
 def test_words_are_in_order_and_leave_out_only_white_space(text):
     spans = word_spans(text)
     assert all(start < end for start, end in spans)
-    assert all(left[1] <= right[0] for left, right in zip(spans, spans[1:], strict=False))
+    assert all(left[1] <= right[0] for left, right in itertools.pairwise(spans))
     assert "".join(words(text)) == "".join(text.split())
 
 

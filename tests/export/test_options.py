@@ -4,6 +4,7 @@ import pytest
 
 from export.export_errors import ExportError
 from export.options import AUTOMATIC, ExportOptions, QuantizationOptions, scheme_names
+from export.select_scheme import Development
 from export.to_onnx import export_model
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 
@@ -54,3 +55,17 @@ def test_a_model_that_cannot_run_is_refused_before_it_is_traced(changes, message
 def test_a_model_in_training_mode_is_refused(tmp_path):
     with pytest.raises(ExportError, match="training mode"):
         export_model(tiny_model(tiny_config()).train(), tiny_tokenizer(), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "message"),
+    [
+        ("decoder", {}, "confidence: only models that translate have it; export this one without --calibrate"),
+        ("encoder_decoder", {"confidence_samples": 199}, "confidence_samples: must be at least 200, got 199"),
+    ],
+)
+def test_confidence_is_of_translations_and_needs_enough_of_them(architecture, changes, message, tmp_path):
+    options = ExportOptions(confidence=Development(["a"], ["b"]), **changes)
+    with pytest.raises(ExportError, match=message):
+        export_model(tiny_model(tiny_config(architecture)), tiny_tokenizer(), tmp_path / "out", options)
+    assert list(tmp_path.iterdir()) == []

@@ -3,7 +3,7 @@
 from glossa.client.channel import tls_credentials
 from glossa.client.client import AsyncClient, Client
 from glossa.client.errors import ClientError
-from glossa.client.requests import AttendOptions, CallOptions, Options, ScoreOptions, closest
+from glossa.client.requests import AttendOptions, CallOptions, Options, ScoreOptions, TranslateOptions, closest
 
 __all__ = [
     "AsyncClient",
@@ -13,6 +13,7 @@ __all__ = [
     "ClientError",
     "Options",
     "ScoreOptions",
+    "TranslateOptions",
     "closest",
     "tls_credentials",
 ]

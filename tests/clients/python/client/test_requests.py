@@ -1,7 +1,7 @@
 import pytest
 
 from glossa.client import CallOptions, Options, ScoreOptions, closest
-from glossa.client.requests import enum_number, model_fields, text_fields
+from glossa.client.requests import enum_number, model_fields, text_fields, translation_fields
 from glossa.v1 import glossa_pb2 as pb
 from tests.clients.python.client.conftest import TEXT
 
@@ -22,6 +22,22 @@ def test_options_become_the_fields_of_a_request():
     fields = text_fields("a cat", {"model": "m", "beam_size": 4, "early_stopping": "never", "timeout_s": 1.0})
     decoding = pb.DecodingOptions(beam_size=4, early_stopping=pb.EARLY_STOPPING_NEVER)
     assert fields == {"text": "a cat", "model": "m", "options": decoding}
+
+
+async def test_confidence_is_an_option_of_translations_alone(edge, client):
+    edge.calibrate()
+    fields = translation_fields("a cat", {"confidence": True, "uncertain_below": 0.0, "beam_size": 2})
+    decoding = pb.DecodingOptions(beam_size=2)
+    expected = {"text": "a cat", "options": decoding, "include_confidence": True, "uncertain_below": 0.0}
+    assert fields == expected
+    assert translation_fields("a cat", {}) == {"text": "a cat", "options": pb.DecodingOptions()}
+    with pytest.raises(TypeError, match="unknown option 'confidence'"):
+        await client.generate(TEXT, confidence=True)
+    with pytest.raises(TypeError, match="unknown option 'confidenc'; did you mean confidence"):
+        await client.translate(TEXT, confidenc=True)
+    answer = await client.translate(TEXT, model="en-de", confidence=True, uncertain_below=1.0)
+    assert answer.confidence.words[0].is_uncertain
+    assert answer.confidence.uncertain == ((0, 16),)
 
 
 def test_empty_languages_are_left_out():

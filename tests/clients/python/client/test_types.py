@@ -44,6 +44,17 @@ def test_an_answer_has_every_field_of_its_message():
     assert (second.alignment, second.finish_reason) == (None, "")
 
 
+def test_an_answer_has_the_confidence_of_its_words():
+    word = pb.WordConfidence(span=pb.Span(start=0, end=4), confidence=0.25, is_uncertain=True)
+    sure = pb.Confidence(sentence=0.75, words=[word], calibrated=True, uncertain=[word.span])
+    expected = types.Confidence(0.75, (types.WordConfidence((0, 4), 0.25, True),), ((0, 4),), True)
+    answer = read(Answer, pb.TranslateResponse(confidence=sure, hypotheses=[pb.Hypothesis(confidence=sure)]))
+    assert (answer.confidence, answer.hypotheses[0].confidence) == (expected, expected)
+    last = Stream().piece(pb.StreamTranslateResponse(final=pb.Completion(confidence=sure)))
+    assert last.answer.confidence == expected
+    assert read(Answer, pb.TranslateResponse()).confidence is None
+
+
 def test_fields_that_a_message_lacks_are_none_or_empty():
     answer = read(Answer, pb.GenerateResponse())
     assert (answer.seed, answer.hypotheses, answer.tokens, answer.finish_reason, answer.total_s) == (
