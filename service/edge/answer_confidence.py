@@ -14,7 +14,7 @@ from service.options import DEFAULTS, DecodingOptions
 from service.request import HypothesisResult
 
 UNCERTAIN_BELOW = 0.5  # a word below it is more likely wrong than right
-INLINE_TOKENS = 128  # of an answer whose confidence is computed on the event loop, in half a millisecond
+INLINE_TOKENS = 256  # of answers whose confidence is computed on the event loop, in half a millisecond
 # Options that leave the answer what greedy or beam search returns: with all others it is not of the kind that was
 # calibrated. The confidence of beam search was compared with that of greedy search (docs/confidence.md).
 _LIKE_CALIBRATED = frozenset(
