@@ -1,0 +1,165 @@
+"""Where the marks of a text belong in its translation (`placed`), by the words that belong together (`Links`).
+
+An element covers the words of the translation that are linked to its own: the run with the largest weight, where they
+are not contiguous. Elements in each other stay so, others do not overlap. A point goes to the border that the fewest
+links cross, where those of the words next to it count most. What stood first or last in its element stays there.
+
+I words of the source, J words of the translation. Marks times J operations.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from service.text.mark_tree import Element, Node, Placed, Point
+from service.text.words import Span, words
+
+OUTSIDE = 1.0  # how much a link of a word to outside an element counts against its being covered
+NEARNESS = 0.5  # of each further word from a point, as a factor
+
+
+class Links(NamedTuple):
+    """Which tokens of a translation belong to which of its source: spans in both texts, and float32 (T, S) weights."""
+
+    source_spans: Sequence[Span]
+    target_spans: Sequence[Span]
+    weights_TS: np.ndarray
+
+
+def word_links(plain: str, translation: str, links: Links | None) -> np.ndarray:
+    """The links between words, float64 (J, I). None: in proportion to the lengths of the texts."""
+    source, target = words(plain), words(translation)
+    if links is not None:
+        target_JT = _shares(target, links.target_spans)
+        source_IS = _shares(source, links.source_spans)
+        weights_JI: np.ndarray = target_JT @ links.weights_TS.astype(np.float64) @ source_IS.T
+        return weights_JI
+    scaled = np.asarray(target, np.float64).reshape(-1, 2) * (len(plain) / max(1, len(translation)))
+    spans = np.asarray(source, np.float64).reshape(-1, 2)
+    starts = np.maximum(scaled[:, None, 0], spans[None, :, 0])
+    overlaps_JI: np.ndarray = np.maximum(0.0, np.minimum(scaled[:, None, 1], spans[None, :, 1]) - starts)
+    return overlaps_JI / np.maximum(1.0, scaled[:, 1:] - scaled[:, :1])
+
+
+def _shares(spans: Sequence[Span], tokens: Sequence[Span]) -> np.ndarray:
+    """float64 (words, tokens): which part of each token belongs to each word. Both are in order."""
+    starts, ends = [start for start, _ in spans], [end for _, end in spans]
+    shares = np.zeros((len(spans), len(tokens)))
+    for place, (start, end) in enumerate(tokens):
+        first, last = bisect.bisect_right(ends, start), bisect.bisect_left(starts, end)
+        overlaps = [min(end, ends[word]) - max(start, starts[word]) for word in range(first, last)]
+        for word, overlap in zip(range(first, last), overlaps, strict=True):
+            shares[word, place] = overlap / sum(overlaps)
+    return shares
+
+
+def placed(nodes: Sequence[Node], plain: str, translation: str, links: Links | None) -> tuple[Placed, ...]:
+    """The nodes of a text, in the order of its translation."""
+    placement = _Placement(words(plain), word_links(plain, translation, links))
+    return placement.nodes(nodes, (0, len(placement.source)), (0, len(placement.weights_JI)))
+
+
+class _Placement:
+    def __init__(self, source: Sequence[Span], weights_JI: np.ndarray) -> None:
+        self.source, self.weights_JI = source, weights_JI
+        self._starts, self._ends = [start for start, _ in source], [end for _, end in source]
+        self._sums_JI = np.concatenate([np.zeros((len(weights_JI), 1)), weights_JI.cumsum(axis=1)], axis=1)
+        self._left, self._right = _near(weights_JI), _near(weights_JI[:, ::-1])
+
+    def nodes(self, nodes: Sequence[Node], around: Span, cover: Span) -> tuple[Placed, ...]:
+        """Nodes of one element. around: the source words that it has. cover: the words of the translation."""
+        covers = self._covers([node for node in nodes if isinstance(node, Element)], around, cover)
+        taken = sorted(span for span in covers.values() if span[0] < span[1])
+        borders: dict[int, int] = {}  # by the place in the source: points there stay together
+        found = []
+        for number, node in enumerate(nodes):
+            if isinstance(node, Element) and id(node) in covers:
+                start, end = covers[id(node)]
+                inside = self.nodes(node.nodes, self._words(node), (start, end))
+                found.append((start, end, number, Placed(node, start, end, inside)))
+                continue
+            place = node.start if isinstance(node, Element) else node.place
+            if place not in borders:
+                borders[place] = self._border(place, around, cover, taken)
+            border = borders[place]
+            inside = self.nodes(node.nodes, (0, 0), (border, border)) if isinstance(node, Element) else ()
+            found.append((border, border, number, Placed(node, border, border, inside)))
+        return tuple(one for *_, one in sorted(found, key=lambda one: one[:3]))
+
+    def _words(self, node: Element) -> Span:
+        """The source words that an element has a part of."""
+        return bisect.bisect_right(self._ends, node.start), bisect.bisect_left(self._starts, node.end)
+
+    def _covers(self, elements: Sequence[Element], around: Span, cover: Span) -> dict[int, Span]:
+        """What each element covers, by its identity; those without words, here or there, are not in it."""
+        low, high = cover
+        free = np.ones(high - low, bool)
+        scores = {}
+        for element in elements:
+            first, last = self._words(element)
+            if first < last and low < high:
+                inside = self._sums_JI[low:high, last] - self._sums_JI[low:high, first]
+                total = self._sums_JI[low:high, -1]
+                scores[id(element)] = (first, last, inside - OUTSIDE * (total - inside), inside)
+        found: dict[int, Span] = {}
+        ranked = sorted(scores, key=lambda one: -_best_run(scores[one][2], free)[2])
+        for one in ranked:
+            first, last, gains, inside = scores[one]
+            if (first, last) == around and len(scores) == 1:
+                found[one] = cover
+                continue
+            if not free.any():
+                continue
+            start, end, gain = _best_run(gains, free)
+            if gain <= 0:
+                start = int(np.where(free, inside, -1.0).argmax())
+                end = start + 1
+            free[start:end] = False
+            found[one] = (low + start, low + end)
+        return self._open_ended(elements, found, cover)
+
+    @staticmethod
+    def _open_ended(elements: Sequence[Element], found: dict[int, Span], cover: Span) -> dict[int, Span]:
+        """Elements that began before this text cover its start, and those that go on after it its end."""
+        for element in elements:
+            if id(element) in found:
+                start, end = found[id(element)]
+                found[id(element)] = start if element.opening else cover[0], end if element.closing else cover[1]
+        return found
+
+    def _border(self, place: int, around: Span, cover: Span, taken: Sequence[Span]) -> int:
+        """Where a point goes: a border of the cover that is not within an element."""
+        low, high = cover
+        before = bisect.bisect_left(self._starts, place)  # words that begin before it
+        if before <= around[0] or low == high:
+            return low
+        if before >= around[1]:
+            return high
+        left, right = self._left[low:high, before], self._right[low:high, len(self.source) - before]
+        costs = np.concatenate([[0.0], right.cumsum()]) + np.concatenate([left[::-1].cumsum()[::-1], [0.0]])
+        for start, end in taken:
+            costs[start - low + 1 : end - low] = np.inf
+        return low + int(costs.argmin())
+
+
+def _near(weights_JI: np.ndarray) -> np.ndarray:
+    """float64 (J, I + 1): for each border the links to the words before it, the nearest one counting most."""
+    sums = np.zeros((len(weights_JI), weights_JI.shape[1] + 1))
+    for word in range(weights_JI.shape[1]):
+        sums[:, word + 1] = weights_JI[:, word] + NEARNESS * sums[:, word]
+    return sums
+
+
+def _best_run(gains: np.ndarray, free: np.ndarray) -> tuple[int, int, float]:
+    """The run [start, end) of free words with the largest sum of gains, and that sum; (0, 0, -inf) if none is free."""
+    if not free.any():
+        return 0, 0, -np.inf
+    sums = np.concatenate([[0.0], np.where(free, gains, -1e9).cumsum()])
+    lowest = np.minimum.accumulate(sums[:-1])
+    end = int((sums[1:] - lowest).argmax())
+    start = int(sums[: end + 1].argmin())
+    return start, end + 1, float(sums[end + 1] - sums[start])
