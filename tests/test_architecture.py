@@ -69,8 +69,9 @@ ROOMS = {
     "service.engine": (*_SHARED, "service.decoding"),
     "service.runtime": _SHARED,
     "service.wire": _SHARED,
+    "service.text": _SHARED,
     "service.engine_process": (*_SHARED, "service.decoding", "service.engine", "service.runtime", "service.wire"),
-    "service.edge": (*_SHARED, "service.wire"),
+    "service.edge": (*_SHARED, "service.wire", "service.text"),
     "service.adaptors": (*_SHARED, "service.edge"),
     "service.server": (*_SHARED, "service.edge", "service.adaptors"),
 }

@@ -13,6 +13,7 @@ Nothing here knows models or requests. A text of n characters takes time in O(n)
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,7 +61,7 @@ def extract(
     the end, a closing one an element from the start, and one that contradicts the nesting stays where it is, as a
     point. Otherwise these raise MarkupError, as do too many marks and too deep ones.
     """
-    marks = []
+    marks: list[Mark] = []
     for mark in scan(raw, kinds):
         if len(marks) == max_marks:
             raise MarkupError(f"must have at most {max_marks} tags and other marks, got more; split it")
@@ -101,9 +102,7 @@ def _without_void(marks: Sequence[Mark]) -> list[Mark]:
     ]
 
 
-def _paired(
-    raw: str, marks: list[Mark], *, lenient: bool, max_depth: int
-) -> tuple[list[Mark], dict[int, int]]:
+def _paired(raw: str, marks: list[Mark], *, lenient: bool, max_depth: int) -> tuple[list[Mark], dict[int, int]]:
     """Marks, and of each tag with a partner the partner's place among them, both ways."""
     partners: dict[int, int] = {}
     open_tags: list[int] = []
@@ -135,7 +134,7 @@ def _shown(raw: str, mark: Mark) -> str:
 def _merged(raw: str, marks: Sequence[Mark], partners: dict[int, int]) -> list[str | _Piece]:
     """The texts between marks and the marks, in turn: text, mark, text, … Pairs without text are one mark."""
     pieces: list[str | _Piece] = []
-    gaps = [raw[before.end : after.start] for before, after in zip(marks, marks[1:], strict=False)]
+    gaps = [raw[before.end : after.start] for before, after in itertools.pairwise(marks)]
     texts = [0]  # before each mark, how many gaps have text
     for gap in gaps:
         texts.append(texts[-1] + (not gap.isspace() and gap != ""))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from service.text.mark_tree import Element, Node, Placed, Point
+from service.text.mark_tree import Element, Node, Placed
 from service.text.words import Span, words
 
 OUTSIDE = 1.0  # how much a link of a word to outside an element counts against its being covered

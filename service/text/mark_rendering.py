@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from service.text.mark_scanner import encoded
-from service.text.mark_tree import Element, Placed, Point
+from service.text.mark_tree import Placed, Point
 from service.text.words import is_closing, is_opening, words
 
 
@@ -44,13 +44,17 @@ def rendered(translation: str, placed: Sequence[Placed], *, is_markup: bool) -> 
 
 def _events(placed: Sequence[Placed]) -> Iterator[_Event]:
     for one in placed:
-        if isinstance(one.node, Element):
-            is_around = one.start < one.end
-            yield _Event("opening", one.node.opening, one.start, is_around)
-            yield from _events(one.nodes)
-            yield _Event("closing", one.node.closing, one.end, is_around)
-        else:
+        if isinstance(one.node, Point):
             yield _Event("point", one.node.raw, one.start, point=one.node)
+            continue
+        inside = list(_events(one.nodes))
+        if one.start == one.end and not any(event.point for event in inside):  # no word is left for it
+            raw = "".join((one.node.opening, *(event.raw for event in inside), one.node.closing))
+            yield _Event("point", raw, one.start, point=Point(raw, 0, is_glued_left=True, is_glued_right=True))
+            continue
+        yield _Event("opening", one.node.opening, one.start, one.start < one.end)
+        yield from inside
+        yield _Event("closing", one.node.closing, one.end, one.start < one.end)
 
 
 @dataclass
@@ -110,7 +114,11 @@ class _Border:
         if not points:
             return [False]
         found: list[Point] = [point for number in points if (point := self.events[number].point)]
-        blanks = [not found[0].is_glued_left, *(not point.is_joined for point in found[1:]), not found[-1].is_glued_right]
+        blanks = [
+            not found[0].is_glued_left,
+            *(not point.is_joined for point in found[1:]),
+            not found[-1].is_glued_right,
+        ]
         is_first, is_last = not self.start, self.end == len(self.translation)
         if is_first and not (self.gap and is_last):
             blanks[0] = False

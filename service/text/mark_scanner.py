@@ -35,18 +35,20 @@ _PATTERNS = {
     "tags": rf"(?P<section><!--|<\?|<!\[CDATA\[)|(?P<tag><(?P<slash>/?)(?P<name>[^\W\d][\w:.-]*+)"
     rf"(?:\s++{_ATTRIBUTE})*+\s*+(?P<empty>/?)>)",
     "urls": r"""(?P<url>\b(?i:https?)://(?:(?!&(?:lt|gt|quot|apos|\#39);)[^\s<>"])++)"""
-    r"|(?P<mail>(?<![\w.+-])[\w.+-]{1,64}+@[\w-]{1,63}+(?:\.[\w-]{1,63}+)++)",
+    r"|(?P<mail>(?<!\w)\w[\w.+-]{0,63}+@[\w-]{1,63}+(?:\.[\w-]{1,63}+)++)",
     "placeholders": r"(?P<placeholder>\{\{\{[^{}<>\n]{1,64}+\}\}\}"
     r"|\{\{[^{}<>\n]{1,64}+\}\}"
     r"|\$\{[^{}<>\s]{1,64}+\}"
     r"|\{[\w.$@\[\]-]{0,64}+(?:[!:,][^{}<>\n]{0,64}+)?+\}"
     r"|%\([A-Za-z_]\w{0,63}+\)[-+#0]?\d{0,3}+(?:\.\d{0,3}+)?+[diouxXeEfFgGcrsa]"
-    r"|%(?:\d{1,2}+\$)?+[-+#0]?(?:\d{1,3}+|\*)?+(?:\.(?:\d{1,3}+|\*))?+(?:hh?|ll?|[Lqjzt])?[diouxXeEfFgGaAcCsSpn@](?!\w))",
-    "numbers": r"(?P<number>(?<!\w)(?:(?<![^\s(\[])[+\u2212-])?+[$€£¥]?+\d++(?:[.,:/'’\u00a0\u202f-]\d++)*+[%‰°$€£¥]?+(?!\w))",
+    r"|%(?:\d{1,2}+\$)?+[-+#0]?(?:\d{1,3}+|\*)?+(?:\.(?:\d{1,3}+|\*))?+(?:hh?|ll?|[Lqjzt])?"
+    r"[diouxXeEfFgGaAcCsSpn@](?!\w))",
+    "numbers": r"(?P<number>(?<!\w)(?<!\d[.,:/'’\u00a0\u202f-])(?:(?<![^\s(\[])[+\u2212-])?+"
+    r"[$€£¥]?+\d++(?:[.,:/'’\u00a0\u202f-]\d++)*+[%‰°$€£¥]?+(?!\w))",
 }
 _SECTION_ENDS = {"<!--": "-->", "<?": "?>", "<![CDATA[": "]]>"}
 _BRACKETS = {")": "(", "]": "[", "}": "{"}
-VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
+VOID = frozenset(("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "wbr"))
 BREAKS = frozenset(("br", "hr"))  # these separate words
 
 _ENTITY = re.compile(r"&(?:#(?P<decimal>\d{1,7})|#[xX](?P<hex>[0-9A-Fa-f]{1,6})|(?P<named>[A-Za-z]\w{1,31}));")

@@ -9,13 +9,16 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
+from collections.abc import Sequence
 
 Span = tuple[int, int]
 """[start, end) in code points."""
 
 _RUNS = re.compile(r"\S+")
 # Kana, Bopomofo, Han and their extensions, Thai, Lao, Myanmar, Khmer
-_UNSPACED = re.compile(r"[\u3040-\u30ff\u3100-\u312f\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]")
+_UNSPACED = re.compile(
+    r"[\u3040-\u30ff\u3100-\u312f\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]"
+)
 _JOINERS = "\u200c\u200d"
 
 
@@ -27,7 +30,7 @@ def words(text: str) -> list[Span]:
     return found
 
 
-def is_opening(text: str, end: int) -> bool:
+def is_opening(text: Sequence[str], end: int) -> bool:
     """Whether the character before `end` opens something: a bracket, or a quotation mark or ¿ that follows a blank."""
     category = _category(text[end - 1])
     if category in ("Pi", "Pf", "Po"):

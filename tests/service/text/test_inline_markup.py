@@ -1,13 +1,11 @@
 import re
-import time
 from xml.etree import ElementTree
 
 import numpy as np
-import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.text.inline_markup import MAX_DEPTH, MAX_MARKS, MarkupError, extract
+from service.text.inline_markup import extract
 from service.text.mark_placement import Links
 from service.text.mark_scanner import Kinds
 from service.text.words import words
@@ -15,8 +13,30 @@ from service.text.words import words
 ALL = Kinds(tags=True, placeholders=True, urls=True, numbers=True)
 TAGS = Kinds(tags=True)
 PLACEHOLDERS = Kinds(placeholders=True)
-POINTS = ("{name}", "{0}", "%s", "%1$s", "<br/>", "<img src='a>b'/>", "https://a.example/x?y=(z)", "ab@c.example", "47,11")
-TOKENS = ("Haus", "a", "é", "e\u0301", "don't", "rock-n-roll", "\u4f60", "\u597d", "&", "<", ">", ",", ".", "(", ")", '"', "«", "-", "…", "🙂")
+POINTS = ("{name}", "{0}", "%(a)s", "<br/>", "<img src='a>b'/>")
+APART = ("%s", "%1$s", "https://a.example/x?y=z", "ab@c.example", "47,11")  # no marks within a word
+TOKENS = (
+    "Haus",
+    "a",
+    "é",
+    "e\u0301",
+    "don't",
+    "rock-n-roll",
+    "\u4f60",
+    "\u597d",
+    "&",
+    "<",
+    ">",
+    ",",
+    ".",
+    "(",
+    ")",
+    '"',
+    "«",
+    "-",
+    "…",
+    "🙂",
+)
 BLANKS = (" ", " ", " ", "\n", "  ", "\u00a0", "")
 
 
@@ -27,8 +47,9 @@ def texts(least=0):
 
 
 def translations():
-    """Texts as models return them: empty rather than blank."""
-    return texts().map(lambda text: text if text.strip() else "")
+    """Texts as models return them, without white space at their ends. After a character of a script without blanks a
+    URL or a number would run into it, so there is none of these here."""
+    return texts().map(lambda text: re.sub("[\u4f60\u597d]", "b", text).strip())
 
 
 @st.composite
@@ -40,7 +61,9 @@ def marked(draw, depth=0):
         if kind == "text":
             parts.append(draw(texts()).replace("&", "&amp;").replace("<", "&lt;"))
         elif kind == "point":
-            parts.append(draw(st.sampled_from(BLANKS)) + draw(st.sampled_from(POINTS)) + draw(st.sampled_from(BLANKS)))
+            blanks = st.sampled_from(BLANKS)
+            apart = st.sampled_from(APART).map(lambda point: f" {point} ")
+            parts.append(draw(blanks) + draw(st.one_of(st.sampled_from(POINTS), apart)) + draw(blanks))
         else:
             name = draw(st.sampled_from(("b", "i", "a href='/x'")))
             parts.append(f"<{name}>{draw(marked(depth + 1))}</{name[0]}>")
@@ -56,10 +79,13 @@ def links_between(plain, translation, draw):
 
 def found(raw):
     """How often a text has each mark."""
-    marks = re.findall(r"<img src='a>b'/>|<[^>]+>|\{\w+\}|%\w+(?:\$s)?|https?://[\w./?=()]+|ab@c\.example|47,11", raw)
+    marks = re.findall(
+        r"<img src='a>b'/>|<[^>]+>|\{\w+\}|%\(a\)s|%\w+(?:\$s)?|https?://[\w./?=]+|ab@c\.example|47,11", raw
+    )
     return sorted(marks)
 
 
+@settings(max_examples=50)
 @given(marked(), translations(), st.data())
 def test_every_mark_is_restored_once_and_taking_them_out_returns_the_translation(raw, translation, data):
     text = extract(raw, ALL)
@@ -83,6 +109,7 @@ def ancestors(raw):
     return sorted(lies_in)
 
 
+@settings(max_examples=50)
 @given(marked(), translations(), st.data())
 def test_marks_stay_in_the_elements_that_they_are_in(raw, translation, data):
     text = extract(raw, ALL)
@@ -90,6 +117,7 @@ def test_marks_stay_in_the_elements_that_they_are_in(raw, translation, data):
     assert ancestors(restored) == ancestors(raw), restored
 
 
+@settings(max_examples=50)
 @given(marked(), translations(), st.data())
 def test_no_tag_stands_within_a_word(raw, translation, data):
     text = extract(raw, TAGS)

@@ -40,6 +40,12 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FINISH_REASON_LENGTH: _ClassVar[FinishReason]
     FINISH_REASON_STOP_STRING: _ClassVar[FinishReason]
 
+class MarkPlacement(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MARK_PLACEMENT_UNSPECIFIED: _ClassVar[MarkPlacement]
+    MARK_PLACEMENT_ALIGNMENT: _ClassVar[MarkPlacement]
+    MARK_PLACEMENT_PROPORTIONAL: _ClassVar[MarkPlacement]
+
 class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     POOLING_UNSPECIFIED: _ClassVar[Pooling]
@@ -76,6 +82,9 @@ FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_END_OF_SEQUENCE: FinishReason
 FINISH_REASON_LENGTH: FinishReason
 FINISH_REASON_STOP_STRING: FinishReason
+MARK_PLACEMENT_UNSPECIFIED: MarkPlacement
+MARK_PLACEMENT_ALIGNMENT: MarkPlacement
+MARK_PLACEMENT_PROPORTIONAL: MarkPlacement
 POOLING_UNSPECIFIED: Pooling
 POOLING_MEAN: Pooling
 POOLING_CLS: Pooling
@@ -261,7 +270,7 @@ class Confidence(_message.Message):
     def __init__(self, sentence: _Optional[float] = ..., words: _Optional[_Iterable[_Union[WordConfidence, _Mapping]]] = ..., calibrated: bool = ..., uncertain: _Optional[_Iterable[_Union[Span, _Mapping]]] = ...) -> None: ...
 
 class Hypothesis(_message.Message):
-    __slots__ = ("text", "tokens", "finish_reason", "score", "cumulative_logprob", "token_logprobs", "alignment", "confidence")
+    __slots__ = ("text", "tokens", "finish_reason", "score", "cumulative_logprob", "token_logprobs", "alignment", "plain_text", "confidence")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
@@ -269,6 +278,7 @@ class Hypothesis(_message.Message):
     CUMULATIVE_LOGPROB_FIELD_NUMBER: _ClassVar[int]
     TOKEN_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_TEXT_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     text: str
     tokens: _containers.RepeatedScalarFieldContainer[int]
@@ -277,8 +287,9 @@ class Hypothesis(_message.Message):
     cumulative_logprob: float
     token_logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
     alignment: Alignment
+    plain_text: str
     confidence: Confidence
-    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., score: _Optional[float] = ..., cumulative_logprob: _Optional[float] = ..., token_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., alignment: _Optional[_Union[Alignment, _Mapping]] = ..., confidence: _Optional[_Union[Confidence, _Mapping]] = ...) -> None: ...
+    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., score: _Optional[float] = ..., cumulative_logprob: _Optional[float] = ..., token_logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., alignment: _Optional[_Union[Alignment, _Mapping]] = ..., plain_text: _Optional[str] = ..., confidence: _Optional[_Union[Confidence, _Mapping]] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "generated_tokens")
@@ -316,14 +327,37 @@ class Completion(_message.Message):
     confidence: Confidence
     def __init__(self, finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., seed: _Optional[int] = ..., confidence: _Optional[_Union[Confidence, _Mapping]] = ...) -> None: ...
 
+class Markup(_message.Message):
+    __slots__ = ("tags", "placeholders", "urls", "numbers")
+    TAGS_FIELD_NUMBER: _ClassVar[int]
+    PLACEHOLDERS_FIELD_NUMBER: _ClassVar[int]
+    URLS_FIELD_NUMBER: _ClassVar[int]
+    NUMBERS_FIELD_NUMBER: _ClassVar[int]
+    tags: bool
+    placeholders: bool
+    urls: bool
+    numbers: bool
+    def __init__(self, tags: bool = ..., placeholders: bool = ..., urls: bool = ..., numbers: bool = ...) -> None: ...
+
+class MarkupResult(_message.Message):
+    __slots__ = ("placement", "plain_text", "source_text")
+    PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_TEXT_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_TEXT_FIELD_NUMBER: _ClassVar[int]
+    placement: MarkPlacement
+    plain_text: str
+    source_text: str
+    def __init__(self, placement: _Optional[_Union[MarkPlacement, str]] = ..., plain_text: _Optional[str] = ..., source_text: _Optional[str] = ...) -> None: ...
+
 class TranslateRequest(_message.Message):
-    __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language", "include_confidence", "uncertain_below")
+    __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language", "markup", "include_confidence", "uncertain_below")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    MARKUP_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     UNCERTAIN_BELOW_FIELD_NUMBER: _ClassVar[int]
     model: str
@@ -332,12 +366,13 @@ class TranslateRequest(_message.Message):
     include_tokens: bool
     source_language: str
     target_language: str
+    markup: Markup
     include_confidence: bool
     uncertain_below: float
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., include_confidence: bool = ..., uncertain_below: _Optional[float] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., markup: _Optional[_Union[Markup, _Mapping]] = ..., include_confidence: bool = ..., uncertain_below: _Optional[float] = ...) -> None: ...
 
 class TranslateResponse(_message.Message):
-    __slots__ = ("text", "tokens", "finish_reason", "usage", "timings", "hypotheses", "seed", "confidence")
+    __slots__ = ("text", "tokens", "finish_reason", "usage", "timings", "hypotheses", "seed", "markup", "confidence")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
@@ -345,6 +380,7 @@ class TranslateResponse(_message.Message):
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    MARKUP_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     text: str
     tokens: _containers.RepeatedScalarFieldContainer[int]
@@ -353,8 +389,9 @@ class TranslateResponse(_message.Message):
     timings: Timings
     hypotheses: _containers.RepeatedCompositeFieldContainer[Hypothesis]
     seed: int
+    markup: MarkupResult
     confidence: Confidence
-    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., seed: _Optional[int] = ..., confidence: _Optional[_Union[Confidence, _Mapping]] = ...) -> None: ...
+    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., seed: _Optional[int] = ..., markup: _Optional[_Union[MarkupResult, _Mapping]] = ..., confidence: _Optional[_Union[Confidence, _Mapping]] = ...) -> None: ...
 
 class TranslateBatchRequest(_message.Message):
     __slots__ = ("defaults", "in_order", "items")
@@ -391,13 +428,14 @@ class TranslateBatchResult(_message.Message):
     def __init__(self, id: _Optional[str] = ..., response: _Optional[_Union[TranslateResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class StreamTranslateRequest(_message.Message):
-    __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language", "include_confidence", "uncertain_below")
+    __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language", "markup", "include_confidence", "uncertain_below")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    MARKUP_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     UNCERTAIN_BELOW_FIELD_NUMBER: _ClassVar[int]
     model: str
@@ -406,9 +444,10 @@ class StreamTranslateRequest(_message.Message):
     include_tokens: bool
     source_language: str
     target_language: str
+    markup: Markup
     include_confidence: bool
     uncertain_below: float
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., include_confidence: bool = ..., uncertain_below: _Optional[float] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., markup: _Optional[_Union[Markup, _Mapping]] = ..., include_confidence: bool = ..., uncertain_below: _Optional[float] = ...) -> None: ...
 
 class StreamTranslateResponse(_message.Message):
     __slots__ = ("text", "tokens", "final")
