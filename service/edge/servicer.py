@@ -43,6 +43,7 @@ from service.edge.proto_conversion import (
     score_response,
     tag_response,
 )
+from service.edge.rewriting import Rewriting, check_not_rewritten, is_rewritten
 from service.edge.rpc_handlers import handlers_of, rpcs_of, services_of
 from service.edge.served_model import ServedModel
 from service.edge.token_calls import TokenCalls
@@ -69,11 +70,14 @@ class Servicer(TokenCalls):
         self._items = items
 
     async def Translate(self, request: pb.TranslateRequest, call: Call) -> pb.TranslateResponse:
+        if is_rewritten(request):
+            return await self._rewritten(request, call)
         return pb.TranslateResponse(**await self._unary("translation", request, call))
 
     def StreamTranslate(
         self, request: pb.StreamTranslateRequest, call: Call
     ) -> AsyncGenerator[pb.StreamTranslateResponse, None]:
+        check_not_rewritten(request)
         return self._stream("translation", request, call, pb.StreamTranslateResponse)
 
     @takes_items
@@ -232,6 +236,27 @@ class Servicer(TokenCalls):
             **completion(call.finished),
             **await self._details(call.finished, request, model, message),
         }
+
+    async def _rewritten(self, message: pb.TranslateRequest, call: Call) -> pb.TranslateResponse:
+        """The response to a request whose text or answer is changed around the translation."""
+        model = self._find(message, call, "translation")
+        builder, limits = self.builder(model, call), self.catalog.limits
+
+        def build() -> tuple[Rewriting, Request]:
+            rewriting = Rewriting(message, model, limits)
+            return rewriting, builder.decoding(
+                rewriting.text, rewriting.options, _languages(message), is_streamed=False
+            )
+
+        rewriting, request = await self.built(build, message, call, is_slow=message.options.use_shortlist)
+        async with submitted(model, request, call) as events:
+            text, tokens, call.finished = await events.piece()
+        assert call.finished is not None, "the answer of a request that is not streamed is one piece"
+        convert = partial(rewriting.response, call.finished, request, text, tokens)
+        response = await self.preparation.convert(call.caller, convert)
+        if self.log_text:
+            call.texts["answer"] = response.text
+        return response
 
     async def _stream(self, task: Task, message: Any, call: Call, build: Callable[..., T]) -> AsyncGenerator[T, None]:
         """The messages of a stream, each built from its fields."""

@@ -48,6 +48,7 @@ from glossa.client.types import (
     Score,
     Stream,
     TokenCandidate,
+    Translation,
     attended_of,
     mask_candidates_of,
     read,
@@ -97,9 +98,11 @@ class _Calls(TokenCalls):
         self._timeout_s = timeout_s
 
     @unary
-    def translate(self, text: str, **options: Unpack[TranslateOptions]) -> Call[Answer]:
-        """Translate a text."""
-        return _text_call(pb.TranslateRequest, translation_fields(text, options), options)
+    def translate(self, text: str, **options: Unpack[TranslateOptions]) -> Call[Translation]:
+        """Translate a text. Raises ValueError for an unknown kind of mark."""
+        tokens = options.get("include_tokens", False)
+        request = pb.TranslateRequest(include_tokens=tokens, **translation_fields(text, options))
+        return Call(request, options, functools.partial(read, Translation))
 
     @streaming
     def stream_translate(self, text: str, **options: Unpack[TranslateOptions]) -> Call[Any]:

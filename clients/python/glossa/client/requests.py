@@ -15,9 +15,11 @@ from glossa.v1 import glossa_pb2 as pb
 
 AttentionKind = Literal["encoder", "decoder", "cross"]
 Pooling = Literal["mean", "cls", "pooler"]
+MarkKind = Literal["tags", "placeholders", "urls", "numbers"]
 _LANGUAGES = ("source_language", "target_language")
 _OWN = ("model", "include_tokens", "timeout_s", *_LANGUAGES)  # options of a call, not of decoding
 _CONFIDENCE = {"confidence": "include_confidence", "uncertain_below": "uncertain_below"}  # fields by their options
+_TRANSLATION = (*_CONFIDENCE, "markup")  # options of `translate` alone
 _FIELDS = pb.DecodingOptions.DESCRIPTOR.fields_by_name
 
 
@@ -44,6 +46,8 @@ class Options(CallOptions, DecodingOptions, total=False):
 class TranslateOptions(Options, total=False):
     """Keyword arguments of calls that translate. Each may be omitted."""
 
+    markup: Sequence[MarkKind]
+    """What in the text is not translated, but put back into the answer. Default: nothing."""
     confidence: bool
     """Return how sure the model is of its answer and of each word. Default: false."""
     uncertain_below: float
@@ -89,10 +93,17 @@ def model_fields(options: CallOptions) -> dict[str, Any]:
 
 
 def translation_fields(text: str, options: TranslateOptions) -> dict[str, Any]:
-    """The fields of a request to translate. Raises as `text_fields`."""
+    """The fields of a request to translate. Raises what `text_fields` does, and ValueError for an unknown mark."""
     own = {field: options[name] for name, field in _CONFIDENCE.items() if name in options}  # type: ignore[literal-required]
-    others = {name: value for name, value in options.items() if name not in _CONFIDENCE}
-    return {**text_fields(text, cast(Options, others), _CONFIDENCE), **own}
+    others = {name: value for name, value in options.items() if name not in _TRANSLATION}
+    fields = {**text_fields(text, cast(Options, others), _TRANSLATION), **own}
+    if kinds := options.get("markup", ()):
+        known = pb.Markup.DESCRIPTOR.fields_by_name
+        for kind in kinds:
+            if kind not in known:
+                raise ValueError(f"markup must be some of {', '.join(known)}, got {kind!r}")
+        fields["markup"] = pb.Markup(**dict.fromkeys(kinds, True))
+    return fields
 
 
 def text_fields(text: str, options: Options | ScoreOptions, others: Collection[str] = ()) -> dict[str, Any]:

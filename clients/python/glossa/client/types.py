@@ -85,6 +85,7 @@ class Hypothesis:
     tokens: tuple[int, ...] = ()  # only when requested, as all below
     token_logprobs: tuple[TokenLogprob, ...] = ()
     alignment: Alignment | None = None
+    plain_text: str = ""  # without marks; only with markup
     confidence: Confidence | None = None  # of translations
 
 
@@ -99,6 +100,22 @@ class Answer(Cost):
     hypotheses: tuple[Hypothesis, ...] = ()  # all answers, best first, with the requested log-probabilities
     seed: int | None = None  # of a sampled answer
     confidence: Confidence | None = None  # of a translation, only when requested
+
+
+@dataclass(frozen=True)
+class MarkupResult:
+    """What became of the marks of a text."""
+
+    placement: str  # alignment or proportional
+    plain_text: str  # the answer without its marks
+    source_text: str  # what was translated
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translation(Answer):
+    """A whole translation."""
+
+    markup: MarkupResult | None = None  # only with markup
 
 
 @dataclass(frozen=True)

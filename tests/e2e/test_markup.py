@@ -1,0 +1,105 @@
+"""Marks through the whole service: the answers of a real server with marks, and without them."""
+
+import random
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from glossa.client import Client, ClientError
+from tests.e2e.process import serving
+from tests.tiny import TEXTS
+
+TAG = re.compile(r"<[^>]+>|\{\w+\}")
+
+
+@pytest.fixture(scope="module")
+def server(tiny_attention_bundle, tiny_translation_bundle):
+    with serving(models={"aligned": str(tiny_attention_bundle), "plain": str(tiny_translation_bundle)}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with Client(server.address) as client:
+        yield client
+
+
+def marked(text, draw):
+    """A text of words with random tags and placeholders between them, each different, and these marks."""
+    words, marks = text.split(), []
+    for number in range(draw.randint(1, 3)):
+        start = draw.randrange(len(words))
+        end = draw.randrange(start, len(words))
+        if draw.random() < 0.5:
+            words[start], words[end] = f"<t{number}>{words[start]}", f"{words[end]}</t{number}>"
+            marks += [f"<t{number}>", f"</t{number}>"]
+        else:
+            words.insert(start, f"{{p{number}}}")
+            marks.append(f"{{p{number}}}")
+    return " ".join(words), marks
+
+
+def is_nested(text):
+    try:
+        ElementTree.fromstring(f"<all>{text}</all>")
+    except ElementTree.ParseError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("model", ["aligned", "plain"])
+def test_answers_are_those_without_marks_and_have_every_mark_once(client, model):
+    draw, tried = random.Random(5), 0
+    while tried < 20:
+        text = draw.choice(TEXTS)
+        raw, marks = marked(text, draw)
+        if not is_nested(raw):
+            continue
+        tried += 1
+        answer = client.translate(raw, model=model, markup=("tags", "placeholders"), max_tokens=12)
+        plain = client.translate(text, model=model, max_tokens=12)
+        assert sorted(TAG.findall(answer.text)) == sorted(marks), answer.text
+        assert is_nested(answer.text), answer.text
+        assert (answer.markup.source_text, answer.markup.plain_text) == (text, plain.text)
+        assert " ".join(TAG.sub(" ", answer.text).split()) == plain.text
+        assert answer.markup.placement == ("alignment" if model == "aligned" else "proportional")
+        assert answer.hypotheses == ()
+
+
+def test_every_hypothesis_has_the_marks(client):
+    raw = "the <b>small</b> red house stands behind {a} the old tree"
+    options = {"model": "aligned", "beam_size": 4, "num_hypotheses": 4, "max_tokens": 12}
+    answer = client.translate(raw, markup=("tags", "placeholders"), **options)
+    plain = client.translate(TEXTS[0], **options)
+    assert [one.plain_text for one in answer.hypotheses] == [one.text for one in plain.hypotheses]
+    for hypothesis in answer.hypotheses:
+        assert sorted(TAG.findall(hypothesis.text)) == ["</b>", "<b>", "{a}"]
+        assert hypothesis.alignment is None
+    assert answer.text == answer.hypotheses[0].text
+
+
+def test_a_requested_alignment_is_that_of_the_plain_texts(client):
+    options = {"model": "aligned", "alignment": "both", "alignment_layer": 1, "max_tokens": 12}
+    answer = client.translate("the <b>small red</b> house stands behind the old tree", markup=("tags",), **options)
+    plain = client.translate(TEXTS[0], **options)
+    assert answer.hypotheses[0].alignment == plain.hypotheses[0].alignment
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds", "field", "expected"),
+    [
+        ("the <b>small house", ("tags",), "text", "<b> at character 5 is not closed"),
+        ("the <b>small <i>red</b></i> house", ("tags",), "text", "</b> at character 20 closes <i> at character 14"),
+        ("{name}", ("placeholders",), "text", "words beside its marks"),
+        ("<b/>" * 1001 + "the", ("tags",), "text", "at most 1000 tags"),
+        ("<b>" * 33 + "the" + "</b>" * 33, ("tags",), "text", "at most 32 elements"),
+        ("the house {x}", ("tags",), "text", "does not know these words: {"),
+    ],
+)
+def test_markup_that_cannot_be_read_is_rejected(client, text, kinds, field, expected):
+    with pytest.raises(ClientError) as caught:
+        client.translate(text, model="aligned", markup=kinds)
+    assert caught.value.code == "INVALID_ARGUMENT"
+    assert field in str(caught.value)
+    assert expected in str(caught.value)
