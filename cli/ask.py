@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +13,7 @@ import typer
 from cli.connection import with_client
 from cli.flags import ModelName, with_decoding_flags, with_scoring_flags, with_translation_flags
 from cli.marked_text import marked
-from cli.terminal import AsJson, UsageError, one_line, print_json, show
+from cli.terminal import AsJson, UsageError, one_line, print_json, report_errors, show
 
 if TYPE_CHECKING:
     from glossa.client import Client
@@ -30,6 +31,8 @@ def translate(
         float | None, typer.Option(help="mark words whose confidence is below this, 0 .. 1 [default: 0.5]")
     ] = None,
     as_json: AsJson = False,
+    markup: Annotated[str, typer.Option(help="keep marks: some of tags,placeholders,urls,numbers")] = "",
+    glossary: Annotated[str, typer.Option(help="terms: a file of SOURCE<tab>FORM|FORM, or a name on the server")] = "",
     *,
     client: Client,
     options: dict[str, Any],
@@ -38,12 +41,15 @@ def translate(
 
     For each line of input one line is printed, or one for each of several hypotheses. Line breaks within an answer are
     printed as \\n and \\r; --json prints the exact text. With --confidence a line begins with the expected share of
-    right words, and uncertain words are coloured, or in brackets outside a terminal.
+    right words, and uncertain words are coloured, or in brackets outside a terminal. With marks or a glossary nothing
+    is streamed.
     """
     if uncertain_below is not None and not confidence:
         raise UsageError("--uncertain-below needs --confidence")
     options |= {"confidence": True} if confidence else {}
     options |= {} if uncertain_below is None else {"uncertain_below": uncertain_below}
+    with report_errors():
+        options |= rewriting_options(markup, glossary)
     ask("translate", client, text, as_json, options)
 
 
@@ -65,12 +71,40 @@ def generate(
     ask("generate", client, text, as_json, {"model": model, **options})
 
 
+def rewriting_options(markup: str, glossary: str) -> dict[str, Any]:
+    """The options of `--markup` and `--glossary`. Raises UsageError, OSError."""
+    from glossa.v1 import glossa_pb2 as pb
+
+    options: dict[str, Any] = {}
+    if kinds := [kind.strip() for kind in markup.split(",") if kind.strip()]:
+        known = pb.Markup.DESCRIPTOR.fields_by_name
+        if unknown := [kind for kind in kinds if kind not in known]:
+            raise UsageError(f"--markup: must be some of {','.join(known)}, got {unknown[0]!r}")
+        options["markup"] = kinds
+    if glossary:
+        options["glossary"] = terms_of(Path(glossary)) if "." in glossary or "/" in glossary else glossary
+    return options
+
+
+def terms_of(path: Path) -> list[Any]:
+    """The terms of a file. Raises UsageError with the number of a line that cannot be read, OSError."""
+    from glossa.v1 import glossa_pb2 as pb
+    from service.text.glossary import read_terms
+
+    try:
+        terms = read_terms(path.read_text(encoding="utf-8").splitlines())
+    except ValueError as error:
+        raise UsageError(f"--glossary {path}: {error}") from error
+    return [pb.GlossaryTerm(source=one.source, targets=one.targets, ignore_case=one.ignore_case) for one in terms]
+
+
 def ask(verb: str, client: Client, text: str | None, as_json: bool, options: dict[str, Any]) -> None:
     """One text streamed to the terminal, or the lines of standard input answered in order."""
     if text is None:
         return answer_lines(verb, client, as_json, options)
     several = options.get("num_hypotheses", 1) > 1 or options.get("num_sequences", 1) > 1
-    if several or options.get("return_alternatives") or options.get("confidence"):  # known only at the end
+    late = ("markup", "glossary", "return_alternatives", "confidence")  # options whose text is known only at the end
+    if several or any(options.get(name) for name in late):
         answer = (client.translate if verb == "translate" else client.generate)(text, **options)
         return show_answer(answer, text, as_json)
     shown = ""
@@ -87,7 +121,7 @@ def answer_lines(verb: str, client: Client, as_json: bool, options: dict[str, An
     lines = [line.rstrip("\n") for line in sys.stdin]
     texts = (line for line in lines if line.strip())
     if verb == "translate":
-        answers = iter(client.translate_batch(texts, **options))
+        answers: Iterator[Answer] = iter(client.translate_batch(texts, **options))
     else:
         answers = (client.generate(text, **options) for text in texts)
     for number, line in enumerate(lines, start=1):
@@ -127,6 +161,8 @@ def show_answer(answer: Answer, text: str, as_json: bool, *, already: str = "", 
             typer.echo(f"{rank:2}  {hypothesis.score:8.4f}  {written(shown)}")
         show_tokens(hypothesis.token_logprobs)
         show_alignment(hypothesis.alignment, text, hypothesis.text)
+    if (terms := getattr(answer, "glossary", None)) and terms.unmet:
+        typer.echo(f"terms without their translation: {', '.join(terms.unmet)}", err=True)
     if answer.seed is not None:
         typer.echo(f"seed {answer.seed}", err=True)
 

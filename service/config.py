@@ -28,6 +28,7 @@ from service.setting_types import (
     Adaptors,
     CudaDevices,
     Endpoint,
+    Files,
     Models,
     NotNegative,
     Positive,
@@ -53,6 +54,12 @@ class ServerSettings(ConnectionSettings):
     config: Path | None = Field(None, description="YAML file with more settings")
     models: Models = Field(
         description="models to serve: NAME=BUNDLE; comma-separated in the environment, a mapping in YAML"
+    )
+
+    glossaries: Files = Field(
+        {},
+        description="glossaries that requests may name: NAME=FILE, comma-separated or a mapping in YAML; read anew "
+        "when they change; see docs/markup.md",
     )
 
     adaptors: Adaptors = Field(

@@ -37,6 +37,7 @@ from service.edge.catalog import Catalog
 from service.edge.checked_services import CheckedServices
 from service.edge.connections import finish_sending, stop_listening
 from service.edge.exposition import content_type
+from service.edge.glossaries import Glossaries
 from service.edge.health import Health
 from service.edge.memory_plan import tell_memory
 from service.edge.metrics import Metrics
@@ -121,7 +122,7 @@ class Server:
             max_stop_strings=settings.max_stop_strings,
             max_stop_bytes=settings.max_stop_bytes,
         )
-        self._catalog = Catalog(limits=limits)
+        self._catalog, self._glossaries = Catalog(limits=limits), Glossaries(settings.glossaries)
         opener = open_model or ModelOpener(settings, self.metrics).open
         self._reloader = Reloader(self._catalog, opener, settings, self.metrics, self._show_health)
         self._admin: AdminServer | None = None
@@ -145,7 +146,9 @@ class Server:
         port = self._listen()
         self.port = port.number
         await _open_models(self._reloader, settings, self._opening)
-        handlers = generic_handlers(self.calls, self._catalog, self._preparation, log_text=settings.log_text)
+        handlers = generic_handlers(
+            self.calls, self._catalog, self._preparation, self._glossaries, log_text=settings.log_text
+        )
         backlog = self.calls.backlog
         self._grpc.add_generic_rpc_handlers((*handlers, backlog.handler()))
         self._adaptors.add_to(
@@ -160,7 +163,7 @@ class Server:
             for name in REFLECTIONS:  # the messages of both are those of v1alpha, which older clients ask for
                 services = CheckedServices(self._grpc, guard, name)
                 reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, services)  # type: ignore[no-untyped-call]
-        running = (give_back_what_calls_took(), *self._security.watching())
+        running = (give_back_what_calls_took(), *self._security.watching(), *self._glossaries.watching())
         self._running += [asyncio.create_task(each) for each in running]
         if settings.has_admin:
             self._admin = AdminServer(self._reloader, self._security, settings)

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
 TENANT_NAME = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+_NAME = "a name must be 1..63 letters, digits, '.', '_', '-', a letter or digit first"
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
@@ -57,11 +58,23 @@ def _parse_models(value: object) -> object:
 def _check_models(value: dict[str, Path]) -> dict[str, Path]:
     if not value:
         raise ValueError("must name at least one model: NAME=BUNDLE")
+    return _check_names(value)
+
+
+def _parse_files(value: object) -> object:
+    if isinstance(value, str):
+        pairs = [part.strip().partition("=") for part in value.split(",") if part.strip()]
+        names = [name for name, _, _ in pairs]
+        if len(set(names)) < len(names) or not all(name and path for name, _, path in pairs):
+            raise ValueError(f"must be NAME=FILE, each name once, got {value!r}")
+        value = {name: path for name, _, path in pairs}
+    return value
+
+
+def _check_names(value: dict[str, Path]) -> dict[str, Path]:
     for name in value:
         if not MODEL_NAME.fullmatch(name):
-            raise ValueError(
-                f"a name must be 1..63 letters, digits, '.', '_', '-', a letter or digit first, got {name!r}"
-            )
+            raise ValueError(f"{_NAME}, got {name!r}")
     return value
 
 
@@ -98,5 +111,6 @@ Seconds = Annotated[float, Field(ge=0, le=86400, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0.01, le=100, allow_inf_nan=False)]
 PositiveSeconds = Annotated[float, Field(gt=0, le=86400, allow_inf_nan=False)]
 Models = Annotated[dict[str, Path], NoDecode, BeforeValidator(_parse_models), AfterValidator(_check_models)]
+Files = Annotated[dict[str, Path], NoDecode, BeforeValidator(_parse_files), AfterValidator(_check_names)]
 Adaptors = Annotated[tuple[Literal["open-inference", "vllm"], ...], NoDecode, BeforeValidator(_parse_names)]
 Weights = Annotated[dict[str, Weight], NoDecode, BeforeValidator(_parse_weights)]

@@ -150,7 +150,7 @@ class World:
             draft_tokens=scenario.scheduler.draft_tokens,
         )
         server._catalog.add(model)
-        servicer = Servicer(server._catalog, server._preparation, server.calls.items)
+        servicer = Servicer(server._catalog, server._preparation, server.calls.items, server._glossaries)
         transport = Transport(loop, server.calls, lambda method: getattr(servicer, method), self.ledger)
         server._grpc, server.state = transport, "ready"
         server._running.append(loop.create_task(server._beat()))

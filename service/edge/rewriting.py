@@ -1,5 +1,5 @@
 """A translation whose text is not what the model reads, and whose answer is not what the model returns (`Rewriting`):
-marks are taken out of the text and put back into each hypothesis.
+marks are taken out of the text and put back into each hypothesis, and terms of a glossary get into it.
 
 Whether a call needs this is decided by its message alone (`is_rewritten`); other calls never come here. The texts
 themselves are the business of `service.text`.
@@ -11,12 +11,15 @@ import dataclasses
 
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.alignment import align
+from service.edge.glossaries import Glossaries
 from service.edge.proto_conversion import completion, decoding_options, details
 from service.edge.request_limits import TextLimits
 from service.edge.served_model import ServedModel
+from service.edge.terminology import Terminology
 from service.errors import InvalidRequest
 from service.options import DecodingOptions
 from service.request import Finished, HypothesisResult, Request
+from service.text.glossary import Glossary
 from service.text.inline_markup import MarkedText, MarkupError, extract
 from service.text.mark_placement import Links
 from service.text.mark_scanner import Kinds
@@ -24,63 +27,87 @@ from service.text.mark_scanner import Kinds
 
 def is_rewritten(message: pb.TranslateRequest | pb.StreamTranslateRequest) -> bool:
     """Whether the message asks for more than the translation of its text."""
-    return message.HasField("markup")
+    return message.HasField("markup") or message.HasField("glossary")
 
 
 def check_not_rewritten(message: pb.StreamTranslateRequest) -> None:
     """Rejects in a stream what may change text that was sent."""
-    if message.HasField("markup"):
-        raise InvalidRequest("markup", "must be left out of a stream, whose text is final once sent; call Translate")
+    for field in ("markup", "glossary"):
+        if message.HasField(field):
+            raise InvalidRequest(field, "must be left out of a stream, whose text is final once sent; call Translate")
 
 
 class Rewriting:
-    """One call. Raises InvalidRequest, and takes milliseconds for a long text."""
+    """One call. Takes milliseconds for a long text."""
 
-    def __init__(self, message: pb.TranslateRequest, model: ServedModel, limits: TextLimits) -> None:
+    def __init__(
+        self, message: pb.TranslateRequest, model: ServedModel, limits: TextLimits, glossaries: Glossaries
+    ) -> None:
+        """Raises InvalidRequest."""
         limits.check_text(message.text)
         self._message, self._model = message, model
-        self._marked = extract(message.text, Kinds())
-        if message.HasField("markup"):
-            kinds = Kinds(*(getattr(message.markup, kind) for kind in Kinds._fields))
-            if not any(kinds):
-                raise InvalidRequest("markup", f"must name at least one of {', '.join(Kinds._fields)}")
-            self._marked = _extracted(message.text, kinds)
+        kinds = Kinds(*(getattr(message.markup, kind) for kind in Kinds._fields))
+        if message.HasField("markup") and not any(kinds):
+            raise InvalidRequest("markup", f"must name at least one of {', '.join(Kinds._fields)}")
+        self._marked = _extracted(message.text, kinds)
         self.text = self._marked.plain
-        self._options = decoding_options(message.options)
+        glossary = glossaries.of(message.glossary) if message.HasField("glossary") else Glossary()
+        self._terminology = Terminology(glossary, self.text)
+        self._asked = decoding_options(message.options)
 
     @property
     def options(self) -> DecodingOptions:
-        """The options of the engine's request, which asks for the alignment where the bundle has one."""
-        if self._options.alignment != "none" or self._model.manifest.alignment is None:
-            return self._options
-        return dataclasses.replace(self._options, alignment="hard")
+        """The options of the engine's request, which asks for the alignment where it is needed and the bundle has
+        one."""
+        is_needed = self._marked.nodes or (self._terminology.terms and self._asked.beam_size < 2)
+        if not is_needed or self._asked.alignment != "none" or self._model.manifest.alignment is None:
+            return self._asked
+        return dataclasses.replace(self._asked, alignment="hard")
+
+    def again(self, translation: str) -> DecodingOptions | None:
+        """Options of a second request for an answer that lacks terms, or None."""
+        return self._terminology.constrained(self.options, translation)
 
     def response(
         self, finished: Finished, request: Request, text: str, tokens: tuple[int, ...]
     ) -> pb.TranslateResponse:
         """The response. text, tokens: the answer of the engine."""
-        message = self._message
-        asked = dataclasses.replace(request, options=self._options)
+        message, results = self._message, finished.hypotheses
+        asked = dataclasses.replace(request, options=self._asked)
         fields = details(finished, asked, self._model, text=self.text, has_tokens=message.include_tokens)
-        results = finished.hypotheses
+        plain, restored = self._rewritten(text, results[0] if results else None)
         for hypothesis, result in zip(fields.get("hypotheses", ()), results, strict=False):
-            hypothesis.plain_text, hypothesis.text = result.text, self._restored(result.text, result)
-        return pb.TranslateResponse(
-            text=self._restored(text, results[0] if results else None),
-            tokens=tokens if message.include_tokens else (),
-            markup=self._markup_result(text, is_aligned=bool(results) and results[0].attention is not None),
-            **completion(finished),
-            **fields,
-        )
+            hypothesis.plain_text, hypothesis.text = self._rewritten(result.text, result)
+        if message.HasField("markup"):
+            is_aligned = bool(results) and results[0].attention is not None
+            placement = pb.MARK_PLACEMENT_ALIGNMENT if is_aligned else pb.MARK_PLACEMENT_PROPORTIONAL
+            fields["markup"] = pb.MarkupResult(placement=placement, plain_text=plain, source_text=self.text)
+        if message.HasField("glossary"):
+            terms, unmet = self._terminology.terms, self._terminology.unmet(plain)
+            fields["glossary"] = pb.GlossaryResult(
+                terms=len(terms), met=len(terms) - len(unmet), unmet=[term.source for term in unmet]
+            )
+        shown = tokens if message.include_tokens else ()
+        return pb.TranslateResponse(text=restored, tokens=shown, **completion(finished), **fields)
 
-    def _restored(self, text: str, result: HypothesisResult | None) -> str:
-        return self._marked.restored(text, None if result is None else token_links(self._model, result, self.text))
+    def _rewritten(self, text: str, result: HypothesisResult | None) -> tuple[str, str]:
+        """An answer with its terms, without and with its marks."""
+        links = None if result is None else token_links(self._model, result, self.text)
+        text, links = self._terminology.replaced(text, links)
+        return text, self._marked.restored(text, links)
 
-    def _markup_result(self, text: str, *, is_aligned: bool) -> pb.MarkupResult | None:
-        if not self._message.HasField("markup"):
-            return None
-        placement = pb.MARK_PLACEMENT_ALIGNMENT if is_aligned else pb.MARK_PLACEMENT_PROPORTIONAL
-        return pb.MarkupResult(placement=placement, plain_text=text, source_text=self.text)
+
+def summed(first: Finished, second: Finished) -> Finished:
+    """The end of a call that needed two requests: the answer of the second one, the cost of both."""
+    before, after = first.timings, second.timings
+    timings = dataclasses.replace(
+        before,
+        queue_s=before.queue_s + after.queue_s,
+        prefill_s=before.prefill_s + after.prefill_s,
+        total_s=before.total_s + after.total_s,
+    )
+    generated = first.generated_tokens + second.generated_tokens
+    return dataclasses.replace(second, generated_tokens=generated, timings=timings)
 
 
 def token_links(model: ServedModel, result: HypothesisResult, source: str) -> Links | None:
@@ -97,6 +124,6 @@ def _extracted(text: str, kinds: Kinds) -> MarkedText:
         marked = extract(text, kinds)
     except MarkupError as error:
         raise InvalidRequest("text", str(error)) from error
-    if not marked.plain.strip():
+    if marked.nodes and not marked.plain.strip():
         raise InvalidRequest("text", "must have words beside its marks: there is nothing to translate")
     return marked

@@ -23,6 +23,7 @@ from service.edge.call import Call
 from service.edge.calls import Calls
 from service.edge.catalog import DECODER_TASKS, ENCODER_TASKS, Catalog
 from service.edge.conversation import takes_items
+from service.edge.glossaries import Glossaries
 from service.edge.items import Answer, ItemRunner
 from service.edge.model_calls import convert_off_loop, submitted
 from service.edge.model_description import describe
@@ -43,7 +44,7 @@ from service.edge.proto_conversion import (
     score_response,
     tag_response,
 )
-from service.edge.rewriting import Rewriting, check_not_rewritten, is_rewritten
+from service.edge.rewriting import Rewriting, check_not_rewritten, is_rewritten, summed
 from service.edge.rpc_handlers import handlers_of, rpcs_of, services_of
 from service.edge.served_model import ServedModel
 from service.edge.token_calls import TokenCalls
@@ -63,11 +64,17 @@ class Servicer(TokenCalls):
     """The RPCs of all services. Event-loop thread only."""
 
     def __init__(
-        self, catalog: Catalog, preparation: Preparation, items: ItemRunner, *, log_text: bool = False
+        self,
+        catalog: Catalog,
+        preparation: Preparation,
+        items: ItemRunner,
+        glossaries: Glossaries,
+        *,
+        log_text: bool = False,
     ) -> None:
-        """items: runs the items of calls with many. log_text: texts of requests and answers are logged."""
+        """items: runs the items of calls with many. log_text: see `ModelCalls`."""
         super().__init__(catalog, preparation, log_text=log_text)
-        self._items = items
+        self._items, self._glossaries = items, glossaries
 
     async def Translate(self, request: pb.TranslateRequest, call: Call) -> pb.TranslateResponse:
         if is_rewritten(request):
@@ -240,23 +247,36 @@ class Servicer(TokenCalls):
     async def _rewritten(self, message: pb.TranslateRequest, call: Call) -> pb.TranslateResponse:
         """The response to a request whose text or answer is changed around the translation."""
         model = self._find(message, call, "translation")
-        builder, limits = self.builder(model, call), self.catalog.limits
-
-        def build() -> tuple[Rewriting, Request]:
-            rewriting = Rewriting(message, model, limits)
-            return rewriting, builder.decoding(
-                rewriting.text, rewriting.options, _languages(message), is_streamed=False
-            )
-
-        rewriting, request = await self.built(build, message, call, is_slow=message.options.use_shortlist)
-        async with submitted(model, request, call) as events:
-            text, tokens, call.finished = await events.piece()
-        assert call.finished is not None, "the answer of a request that is not streamed is one piece"
-        convert = partial(rewriting.response, call.finished, request, text, tokens)
+        read = partial(Rewriting, message, model, self.catalog.limits, self._glossaries)
+        rewriting = await self.built(read, message, call)
+        request, text, tokens, finished = await self._answered(rewriting, rewriting.options, model, message, call)
+        if options := rewriting.again(text):
+            with contextlib.suppress(InvalidRequest):  # terms that this model cannot be made to say stay unmet
+                request, text, tokens, second = await self._answered(rewriting, options, model, message, call)
+                finished = summed(finished, second)
+        call.finished = finished
+        convert = partial(rewriting.response, finished, request, text, tokens)
         response = await self.preparation.convert(call.caller, convert)
         if self.log_text:
             call.texts["answer"] = response.text
         return response
+
+    async def _answered(
+        self,
+        rewriting: Rewriting,
+        options: DecodingOptions,
+        model: ServedModel,
+        message: pb.TranslateRequest,
+        call: Call,
+    ) -> tuple[Request, str, tuple[int, ...], Finished]:
+        """One request of a rewritten translation, and its answer."""
+        decoding = self.builder(model, call).decoding
+        build = partial(decoding, rewriting.text, options, _languages(message), is_streamed=False)
+        request = await self.built(build, message, call, is_slow=options.use_shortlist)
+        async with submitted(model, request, call) as events:
+            text, tokens, call.finished = await events.piece()
+        assert call.finished is not None, "the answer of a request that is not streamed is one piece"
+        return request, text, tokens, call.finished
 
     async def _stream(self, task: Task, message: Any, call: Call, build: Callable[..., T]) -> AsyncGenerator[T, None]:
         """The messages of a stream, each built from its fields."""
@@ -319,10 +339,10 @@ class Servicer(TokenCalls):
 
 
 def generic_handlers(
-    calls: Calls, catalog: Catalog, preparation: Preparation, *, log_text: bool = False
+    calls: Calls, catalog: Catalog, preparation: Preparation, glossaries: Glossaries, *, log_text: bool = False
 ) -> list[grpc.GenericRpcHandler]:
     """The handlers of every RPC in the .proto, each a method of that name."""
-    servicer = Servicer(catalog, preparation, calls.items, log_text=log_text)
+    servicer = Servicer(catalog, preparation, calls.items, glossaries, log_text=log_text)
     return handlers_of(pb.DESCRIPTOR, servicer, calls)
 
 

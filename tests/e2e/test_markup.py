@@ -103,3 +103,47 @@ def test_markup_that_cannot_be_read_is_rejected(client, text, kinds, field, expe
     assert caught.value.code == "INVALID_ARGUMENT"
     assert field in str(caught.value)
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_terms_of_a_glossary_get_into_the_answer(client, beam):
+    options = {"model": "aligned", "beam_size": beam, "max_tokens": 16}
+    plain = client.translate(TEXTS[0], **options)
+    missing = next(word for text in TEXTS for word in text.split() if word not in plain.text.split())
+    present = plain.text.split()[0]
+    answer = client.translate(TEXTS[0], glossary={"red house": [missing], "old tree": ["x", present]}, **options)
+    assert missing in answer.text.split()
+    assert (answer.glossary.terms, answer.glossary.met, answer.glossary.unmet) == (2, 2, ())
+    assert plain.glossary is None
+
+
+def test_marks_and_terms_go_together(client):
+    options = {"model": "aligned", "max_tokens": 16}
+    raw = "the small <b>red house</b> stands behind the old tree"
+    answer = client.translate(raw, markup=["tags"], glossary={"red house": "garden"}, **options)
+    assert answer.glossary.met == 1
+    assert answer.text.replace("<b>", "").replace("</b>", "") == answer.markup.plain_text
+    assert re.search("<b>[^<]*garden[^<]*</b>", answer.text), answer.text
+
+
+def test_a_term_that_the_model_cannot_say_is_unmet(client):
+    for beam in (1, 4):
+        options = {"model": "plain", "beam_size": beam, "max_tokens": 8}
+        answer = client.translate(TEXTS[0], glossary={"red house": "Schornsteinfeger"}, **options)
+        assert (answer.glossary.met, answer.glossary.unmet) == (0, ("red house",))
+        assert answer.text == client.translate(TEXTS[0], **options).text
+
+
+@pytest.mark.parametrize(
+    ("glossary", "field"),
+    [
+        ({"": "x"}, "glossary.terms[0].source"),
+        ({"house": []}, "glossary.terms[0].targets"),
+        ({str(place): "x" for place in range(1001)}, "glossary.terms"),
+        ("medicine", "glossary.name"),
+    ],
+)
+def test_a_glossary_that_cannot_be_used_is_rejected(client, glossary, field):
+    with pytest.raises(ClientError) as caught:
+        client.translate(TEXTS[0], model="aligned", glossary=glossary)
+    assert (caught.value.code, field in str(caught.value)) == ("INVALID_ARGUMENT", True), caught.value

@@ -232,10 +232,10 @@ class Client(_Calls):
 
     def translate_batch(
         self, texts: Iterable[str], *, concurrency: int = CONCURRENCY, **options: Unpack[TranslateOptions]
-    ) -> Generator[Answer, None, None]:
+    ) -> Generator[Translation, None, None]:
         """Answers in the order of the texts, at most `concurrency` concurrent calls. The first failure ends it."""
         with ThreadPoolExecutor(concurrency, thread_name_prefix="translate") as threads:
-            running: deque[Future[Answer]] = deque()
+            running: deque[Future[Translation]] = deque()
             try:
                 for text in texts:
                     running.append(threads.submit(self.translate, text, **options))
@@ -284,9 +284,9 @@ class AsyncClient(_Calls):
 
     async def translate_batch(
         self, texts: Iterable[str], *, concurrency: int = CONCURRENCY, **options: Unpack[TranslateOptions]
-    ) -> AsyncGenerator[Answer, None]:
+    ) -> AsyncGenerator[Translation, None]:
         """Answers in the order of the texts, at most `concurrency` concurrent calls. The first failure ends it."""
-        running: deque[asyncio.Task[Answer]] = deque()
+        running: deque[asyncio.Task[Translation]] = deque()
         try:
             for text in texts:
                 running.append(asyncio.create_task(self.translate(text, **options)))

@@ -6,7 +6,7 @@ The decoding options are documented in `options` and in docs/decoding.md; the se
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal, TypedDict, cast
 
 from glossa.client.options import DecodingOptions, ScoringOptions
@@ -19,7 +19,7 @@ MarkKind = Literal["tags", "placeholders", "urls", "numbers"]
 _LANGUAGES = ("source_language", "target_language")
 _OWN = ("model", "include_tokens", "timeout_s", *_LANGUAGES)  # options of a call, not of decoding
 _CONFIDENCE = {"confidence": "include_confidence", "uncertain_below": "uncertain_below"}  # fields by their options
-_TRANSLATION = (*_CONFIDENCE, "markup")  # options of `translate` alone
+_TRANSLATION = (*_CONFIDENCE, "markup", "glossary")  # options of `translate` alone
 _FIELDS = pb.DecodingOptions.DESCRIPTOR.fields_by_name
 
 
@@ -48,6 +48,8 @@ class TranslateOptions(Options, total=False):
 
     markup: Sequence[MarkKind]
     """What in the text is not translated, but put back into the answer. Default: nothing."""
+    glossary: str | Mapping[str, str | Sequence[str]] | Sequence[pb.GlossaryTerm]
+    """The name of a glossary of the server, or terms and their translations, preferred form first. Default: none."""
     confidence: bool
     """Return how sure the model is of its answer and of each word. Default: false."""
     uncertain_below: float
@@ -103,6 +105,8 @@ def translation_fields(text: str, options: TranslateOptions) -> dict[str, Any]:
             if kind not in known:
                 raise ValueError(f"markup must be some of {', '.join(known)}, got {kind!r}")
         fields["markup"] = pb.Markup(**dict.fromkeys(kinds, True))
+    if glossary := options.get("glossary"):
+        fields["glossary"] = _glossary(glossary)
     return fields
 
 
@@ -119,6 +123,15 @@ def text_fields(text: str, options: Options | ScoreOptions, others: Collection[s
         elif name not in _OWN:
             raise TypeError(f"unknown option {name!r}; {closest(name, (*_FIELDS, *_OWN, *others))}")
     return {"text": text, "options": pb.DecodingOptions(**given), **model_fields(options)}
+
+
+def _glossary(glossary: str | Mapping[str, str | Sequence[str]] | Sequence[pb.GlossaryTerm]) -> pb.Glossary:
+    if isinstance(glossary, str):
+        return pb.Glossary(name=glossary)
+    if not isinstance(glossary, Mapping):
+        return pb.Glossary(terms=glossary)
+    forms = {source: [target] if isinstance(target, str) else target for source, target in glossary.items()}
+    return pb.Glossary(terms=[pb.GlossaryTerm(source=source, targets=targets) for source, targets in forms.items()])
 
 
 def enum_number(name: str, choices: Any, value: str) -> Any:

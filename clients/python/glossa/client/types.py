@@ -111,11 +111,21 @@ class MarkupResult:
     source_text: str  # what was translated
 
 
+@dataclass(frozen=True)
+class GlossaryResult:
+    """What became of the terms of a text."""
+
+    terms: int  # of the glossary that the text has
+    met: int
+    unmet: tuple[str, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Translation(Answer):
     """A whole translation."""
 
     markup: MarkupResult | None = None  # only with markup
+    glossary: GlossaryResult | None = None  # only with a glossary
 
 
 @dataclass(frozen=True)

@@ -349,8 +349,36 @@ class MarkupResult(_message.Message):
     source_text: str
     def __init__(self, placement: _Optional[_Union[MarkPlacement, str]] = ..., plain_text: _Optional[str] = ..., source_text: _Optional[str] = ...) -> None: ...
 
+class GlossaryTerm(_message.Message):
+    __slots__ = ("source", "targets", "ignore_case")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_CASE_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    targets: _containers.RepeatedScalarFieldContainer[str]
+    ignore_case: bool
+    def __init__(self, source: _Optional[str] = ..., targets: _Optional[_Iterable[str]] = ..., ignore_case: bool = ...) -> None: ...
+
+class Glossary(_message.Message):
+    __slots__ = ("terms", "name")
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    terms: _containers.RepeatedCompositeFieldContainer[GlossaryTerm]
+    name: str
+    def __init__(self, terms: _Optional[_Iterable[_Union[GlossaryTerm, _Mapping]]] = ..., name: _Optional[str] = ...) -> None: ...
+
+class GlossaryResult(_message.Message):
+    __slots__ = ("terms", "met", "unmet")
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    MET_FIELD_NUMBER: _ClassVar[int]
+    UNMET_FIELD_NUMBER: _ClassVar[int]
+    terms: int
+    met: int
+    unmet: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, terms: _Optional[int] = ..., met: _Optional[int] = ..., unmet: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class TranslateRequest(_message.Message):
-    __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language", "markup", "include_confidence", "uncertain_below")
+    __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language", "markup", "glossary", "include_confidence", "uncertain_below")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -358,6 +386,7 @@ class TranslateRequest(_message.Message):
     SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     MARKUP_FIELD_NUMBER: _ClassVar[int]
+    GLOSSARY_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     UNCERTAIN_BELOW_FIELD_NUMBER: _ClassVar[int]
     model: str
@@ -367,12 +396,13 @@ class TranslateRequest(_message.Message):
     source_language: str
     target_language: str
     markup: Markup
+    glossary: Glossary
     include_confidence: bool
     uncertain_below: float
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., markup: _Optional[_Union[Markup, _Mapping]] = ..., include_confidence: bool = ..., uncertain_below: _Optional[float] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., markup: _Optional[_Union[Markup, _Mapping]] = ..., glossary: _Optional[_Union[Glossary, _Mapping]] = ..., include_confidence: bool = ..., uncertain_below: _Optional[float] = ...) -> None: ...
 
 class TranslateResponse(_message.Message):
-    __slots__ = ("text", "tokens", "finish_reason", "usage", "timings", "hypotheses", "seed", "markup", "confidence")
+    __slots__ = ("text", "tokens", "finish_reason", "usage", "timings", "hypotheses", "seed", "markup", "glossary", "confidence")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
@@ -381,6 +411,7 @@ class TranslateResponse(_message.Message):
     HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     MARKUP_FIELD_NUMBER: _ClassVar[int]
+    GLOSSARY_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     text: str
     tokens: _containers.RepeatedScalarFieldContainer[int]
@@ -390,8 +421,9 @@ class TranslateResponse(_message.Message):
     hypotheses: _containers.RepeatedCompositeFieldContainer[Hypothesis]
     seed: int
     markup: MarkupResult
+    glossary: GlossaryResult
     confidence: Confidence
-    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., seed: _Optional[int] = ..., markup: _Optional[_Union[MarkupResult, _Mapping]] = ..., confidence: _Optional[_Union[Confidence, _Mapping]] = ...) -> None: ...
+    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., seed: _Optional[int] = ..., markup: _Optional[_Union[MarkupResult, _Mapping]] = ..., glossary: _Optional[_Union[GlossaryResult, _Mapping]] = ..., confidence: _Optional[_Union[Confidence, _Mapping]] = ...) -> None: ...
 
 class TranslateBatchRequest(_message.Message):
     __slots__ = ("defaults", "in_order", "items")
@@ -428,7 +460,7 @@ class TranslateBatchResult(_message.Message):
     def __init__(self, id: _Optional[str] = ..., response: _Optional[_Union[TranslateResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class StreamTranslateRequest(_message.Message):
-    __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language", "markup", "include_confidence", "uncertain_below")
+    __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language", "markup", "glossary", "include_confidence", "uncertain_below")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -436,6 +468,7 @@ class StreamTranslateRequest(_message.Message):
     SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     MARKUP_FIELD_NUMBER: _ClassVar[int]
+    GLOSSARY_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     UNCERTAIN_BELOW_FIELD_NUMBER: _ClassVar[int]
     model: str
@@ -445,9 +478,10 @@ class StreamTranslateRequest(_message.Message):
     source_language: str
     target_language: str
     markup: Markup
+    glossary: Glossary
     include_confidence: bool
     uncertain_below: float
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., markup: _Optional[_Union[Markup, _Mapping]] = ..., include_confidence: bool = ..., uncertain_below: _Optional[float] = ...) -> None: ...
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., markup: _Optional[_Union[Markup, _Mapping]] = ..., glossary: _Optional[_Union[Glossary, _Mapping]] = ..., include_confidence: bool = ..., uncertain_below: _Optional[float] = ...) -> None: ...
 
 class StreamTranslateResponse(_message.Message):
     __slots__ = ("text", "tokens", "final")

@@ -1,0 +1,73 @@
+"""The terms of a glossary in one translation (`Terminology`): which are met, and how those that are not get there.
+
+With a beam, the text is translated once more, and the missing terms are phrases that the answer must have. Otherwise
+the words that the model aligned with a missing term are replaced by its preferred form, as it is: nothing is inflected.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from service.options import OPTIONS, DecodingOptions
+from service.text.edits import Edit, edited, moved
+from service.text.glossary import Glossary, Occurrence, Term, capitalized, form_in
+from service.text.mark_placement import Links, placed
+from service.text.mark_tree import Element, Node
+from service.text.words import words
+
+MAX_PHRASES = OPTIONS["phrases"].max_items
+
+
+class Terminology:
+    """The terms that the glossary has for one text."""
+
+    def __init__(self, glossary: Glossary, text: str) -> None:
+        self._text = text
+        by_source: dict[str, Occurrence] = {}
+        for occurrence in glossary.occurrences(text):
+            by_source.setdefault(occurrence.term.source, occurrence)
+        self._occurrences = list(by_source.values())
+
+    @property
+    def terms(self) -> list[Term]:
+        """Each term of the text once."""
+        return [occurrence.term for occurrence in self._occurrences]
+
+    def unmet(self, translation: str) -> list[Term]:
+        """The terms of which a translation has no form."""
+        return [term for term in self.terms if form_in(term, translation) is None]
+
+    def constrained(self, options: DecodingOptions, translation: str) -> DecodingOptions | None:
+        """Options with which a beam meets the terms that a translation lacks, or None if it lacks none. The terms that
+        it has keep their form; of more than fit, those that are missing go first."""
+        room = MAX_PHRASES - len(options.phrases)
+        if options.beam_size < 2 or room < 1 or not (unmet := self.unmet(translation)):
+            return None
+        found = [(term, form_in(term, translation)) for term in self.terms]
+        met = [translation[slice(*span)] for _, span in found if span is not None]
+        phrases = [term.targets[0] for term in unmet] + met
+        return dataclasses.replace(options, phrases=(*options.phrases, *phrases[:room]))
+
+    def replaced(self, translation: str, links: Links | None) -> tuple[str, Links | None]:
+        """A translation with the preferred form instead of the words aligned with each missing term, and its links."""
+        unmet = set(self.unmet(translation))
+        if not unmet or links is None:
+            return translation, links
+        taken = [span for term in self.terms if (span := form_in(term, translation)) is not None]
+        missing: dict[Node, Term] = {
+            Element(one.term.source, "x", one.start, one.end): one.term
+            for one in self._occurrences
+            if one.term in unmet
+        }
+        edits = []
+        spans = words(translation)
+        for cover in placed(list(missing), self._text, translation, links):
+            if cover.start == cover.end:
+                continue
+            start, end = spans[cover.start][0], spans[cover.end - 1][1]
+            if all(end <= before or after <= start for before, after in taken):
+                form = missing[cover.node].targets[0]
+                starts_sentence = cover.start == 0 and translation[start].isupper()
+                edits.append(Edit(start, end, capitalized(form) if starts_sentence else form))
+        links = links._replace(target_spans=moved(links.target_spans, edits))
+        return edited(translation, edits), links

@@ -1,0 +1,157 @@
+"""Glossaries: terms of a source language with the forms that translate them (`Glossary`).
+
+A term is found at the borders of words, longer ones first, and no two overlap. It is met by a translation that has one
+of its forms at the borders of words. Nothing here knows models; how a translation gets its terms is in
+`service.edge.terminology`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from service.text.words import Span, words
+
+MAX_TERMS = 1000  # of one request
+MAX_FORMS = 16  # of a term
+MAX_TERM_BYTES = 256  # of a term or a form, as of a phrase
+IGNORE_CASE = "ignore_case"
+
+
+class GlossaryError(ValueError):
+    """A glossary cannot be used: which term, what is wrong, and the fix. place: of the term, from 0."""
+
+    def __init__(self, place: int, field: str, problem: str) -> None:
+        super().__init__(problem)
+        self.place, self.field = place, field
+
+
+@dataclass(frozen=True)
+class Term:
+    """One term. targets: its forms, the preferred one first."""
+
+    source: str
+    targets: tuple[str, ...]
+    ignore_case: bool = False
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """A term in a text: text[start:end]."""
+
+    term: Term
+    start: int
+    end: int
+
+
+class Glossary:
+    """Terms, found in the time that it takes to read a text."""
+
+    def __init__(self, terms: Sequence[Term] = (), *, max_terms: int = MAX_TERMS) -> None:
+        """Raises GlossaryError."""
+        if len(terms) > max_terms:
+            raise GlossaryError(max_terms, "", f"must be at most {max_terms} terms, got {len(terms)}")
+        self.terms: dict[str, Term] = {}
+        self._by_word: dict[str, list[Term]] = {}  # by their first word, longest first
+        for place, term in enumerate(terms):
+            _check(term, place)
+            known = self.terms.setdefault(term.source, term)
+            if known != term:
+                shown = f"{'|'.join(known.targets)!r} and {'|'.join(term.targets)!r}"
+                problem = (
+                    f"contradicts an earlier term: {term.source!r} has {shown}; give each source once, with all forms"
+                )
+                raise GlossaryError(place, "source", problem)
+        for term in self.terms.values():
+            start, end = words(term.source)[0]
+            self._by_word.setdefault(term.source[start:end].lower(), []).append(term)
+        for found in self._by_word.values():
+            found.sort(key=lambda term: -len(term.source))
+
+    def over(self, terms: Glossary) -> Glossary:
+        """These terms, and of others those with another source."""
+        both = Glossary()
+        both.terms = {**terms.terms, **self.terms}
+        both._by_word = {word: list(found) for word, found in self._by_word.items()}
+        for word, found in terms._by_word.items():
+            others = [term for term in found if term.source not in self.terms]
+            both._by_word[word] = sorted([*both._by_word.get(word, ()), *others], key=lambda term: -len(term.source))
+        return both
+
+    def occurrences(self, text: str) -> list[Occurrence]:
+        """The terms of a text, in order."""
+        found: list[Occurrence] = []
+        if not self.terms:
+            return found
+        spans = words(text)
+        ends, free = {end for _, end in spans}, 0
+        for start, end in spans:
+            if start < free:
+                continue
+            for term in self._by_word.get(text[start:end].lower(), ()):
+                after = start + len(term.source)
+                if after in ends and _is_same(text[start:after], term.source, ignore_case=term.ignore_case):
+                    found.append(Occurrence(term, start, after))
+                    free = after
+                    break
+        return found
+
+
+def form_in(term: Term, translation: str) -> Span | None:
+    """Where a translation has a form of a term, or None."""
+    spans = words(translation)
+    starts, ends = {start for start, _ in spans}, {end for _, end in spans}
+    searched = translation.lower() if term.ignore_case else translation
+    for form in term.targets:
+        wanted, place = (form.lower() if term.ignore_case else form), -1
+        while (place := searched.find(wanted, place + 1)) >= 0:
+            if place in starts and place + len(form) in ends:
+                return place, place + len(form)
+        first = capitalized(form)  # at the beginning of a sentence
+        if spans and translation.startswith(first, spans[0][0]) and spans[0][0] + len(first) in ends:
+            return spans[0][0], spans[0][0] + len(first)
+    return None
+
+
+def capitalized(form: str) -> str:
+    """A form at the beginning of a sentence."""
+    return form[:1].upper() + form[1:]
+
+
+def read_terms(lines: Iterable[str]) -> list[Term]:
+    """The terms of a file: SOURCE<tab>FORM|FORM…, and optionally <tab>ignore_case. Blank lines and those that begin
+    with # are skipped. Raises ValueError with the number of the line."""
+    terms: list[Term] = []
+    numbers: list[int] = []
+    for number, line in enumerate(lines, start=1):
+        written = line.rstrip("\r\n")
+        if not written.strip() or written.startswith("#"):
+            continue
+        fields = written.split("\t")
+        if not 2 <= len(fields) <= 3 or fields[2:] not in ([], [IGNORE_CASE]):
+            raise ValueError(
+                f"line {number}: must be SOURCE<tab>FORM|FORM, optionally <tab>{IGNORE_CASE}, got {written!r}"
+            )
+        targets = tuple(form.strip() for form in fields[1].split("|"))
+        terms.append(Term(fields[0].strip(), targets, len(fields) == 3))
+        numbers.append(number)
+    try:
+        Glossary(terms, max_terms=len(terms))
+    except GlossaryError as error:
+        raise ValueError(f"line {numbers[error.place]}: {error.field} {error}") from None
+    return terms
+
+
+def _check(term: Term, place: int) -> None:
+    if not 1 <= len(term.targets) <= MAX_FORMS:
+        raise GlossaryError(place, "targets", f"must be 1..{MAX_FORMS} forms, got {len(term.targets)}")
+    named = [("source", term.source), *((f"targets[{index}]", form) for index, form in enumerate(term.targets))]
+    for field, text in named:
+        if not text.strip() or text != text.strip():
+            raise GlossaryError(place, field, f"must be a word or more, without blanks around it, got {text!r}")
+        if (size := len(text.encode())) > MAX_TERM_BYTES:
+            raise GlossaryError(place, field, f"must be at most {MAX_TERM_BYTES} bytes, got {size}")
+
+
+def _is_same(text: str, term: str, *, ignore_case: bool) -> bool:
+    return text == term or (ignore_case and text.lower() == term.lower())
