@@ -104,6 +104,7 @@ HOMES = {
     "pydantic": ("service/config.py", "service/connection_settings.py", "service/setting_types.py"),
     "pydantic_settings": ("service/config.py", "service/connection_settings.py", "service/setting_types.py"),
     "tokenizers": ("model/tokenizer.py",),
+    "sentencex": ("service/text/segmentation.py",),
     "typer": ("cli/*",),
     "torch": ("model/*", "export/*"),
     "onnx": _GRAPHS,

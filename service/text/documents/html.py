@@ -1,0 +1,162 @@
+"""HTML → segments. Block elements separate texts, inline tags stay in their sentence; everything but text is copied.
+
+Translated are the text of elements and the attributes TRANSLATED_ATTRIBUTES; not scripts, styles, comments, code
+(UNTRANSLATED), and what `translate="no"` or the class notranslate covers. A sentence with inline tags becomes several
+texts, one between two tags. Entities are characters to the model; of its answer &, < and > become entities.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from service.text.documents.html_tokens import RAW, Token, attributes, tokens
+from service.text.documents.runs import Run, escaped, sentences_of, spaced
+from service.text.segmentation import Splitter
+from service.text.segments import DocumentError, Segment, Text, copied, has_words
+
+MAX_TAGS = 200_000  # of a document
+MAX_DEPTH = 256  # of elements in each other
+_ATTRIBUTES = "title alt placeholder aria-label"
+_UNTRANSLATED = "script style pre code kbd samp var tt textarea xmp iframe noembed noframes template svg math object"
+_INLINE = """
+a abbr acronym b bdi bdo big cite code data del dfn em font i img ins kbd label mark math q ruby rb rp rt s samp small
+span strike strong sub sup svg time tt u var wbr
+"""
+_VOID = "area base br col embed hr img input link meta param source track wbr"
+_IMPLIED_END = "p li dt dd tr td th option thead tbody tfoot optgroup colgroup"  # elements that may lack an end tag
+TRANSLATED_ATTRIBUTES, UNTRANSLATED = frozenset(_ATTRIBUTES.split()), frozenset(_UNTRANSLATED.split())
+INLINE, VOID, IMPLIED_END = (frozenset(names.split()) for names in (_INLINE, _VOID, _IMPLIED_END))
+
+
+def check(source: str) -> str:
+    """The language that <html> names, or an empty one. Raises DocumentError for a document with too many tags, or too
+    many elements in each other."""
+    elements, count, language = _Elements(), 0, ""
+    for token in tokens(source):
+        if token.kind in ("open", "close"):
+            count += 1
+            if token.name == "html" and token.kind == "open" and not language:
+                language = next((one.value for one in attributes(source, token) if one.name == "lang"), "")
+            elements.read(source, token)
+            if elements.depth > MAX_DEPTH:
+                raise DocumentError(f"must have at most {MAX_DEPTH} elements in each other, <{token.name}> is one more")
+    if count > MAX_TAGS:
+        raise DocumentError(f"must have at most {MAX_TAGS} tags, got {count}; split it")
+    return language
+
+
+def segments(source: str, splitter: Splitter) -> Iterator[Segment]:
+    """The segments of a document that `check` accepts. Their spans tile it."""
+    done = 0
+    for segment in _translated(source, splitter):
+        yield from copied(source, done, segment.span.start)
+        yield segment
+        done = segment.span.end
+    yield from copied(source, done, len(source))
+
+
+class _Elements:
+    """The open elements while tags are read, and whether their text is translated."""
+
+    def __init__(self) -> None:
+        self._open: list[tuple[str, bool]] = []
+        self._counts = Counter[str]()
+
+    @property
+    def depth(self) -> int:
+        return len(self._open)
+
+    @property
+    def is_translated(self) -> bool:
+        return self._open[-1][1] if self._open else True
+
+    def read(self, source: str, tag: Token) -> None:
+        """Opens or closes an element; also those whose end tags may be left out."""
+        if tag.kind == "close":
+            if self._counts[tag.name]:
+                while self._pop() != tag.name:
+                    pass
+            return
+        if tag.name in IMPLIED_END and self._counts[tag.name]:
+            self._end_implied(tag.name)
+        if tag.name not in VOID and not (source[tag.end - 2] == "/" and tag.name not in RAW):
+            self._open.append((tag.name, self.translates(source, tag)))
+            self._counts[tag.name] += 1
+
+    def translates(self, source: str, tag: Token) -> bool:
+        """Whether the text of an element within the open ones is translated."""
+        inherited = self.is_translated and tag.name not in UNTRANSLATED
+        for attribute in attributes(source, tag) if tag.end - tag.start > len(tag.name) + 2 else ():
+            if attribute.name == "translate":
+                inherited = attribute.value.lower() != "no"
+            elif attribute.name == "class" and "notranslate" in attribute.value.split():
+                return False
+        return inherited
+
+    def _end_implied(self, name: str) -> None:
+        for place in range(len(self._open) - 1, -1, -1):
+            found = self._open[place][0]
+            if found == name:
+                while len(self._open) > place:
+                    self._pop()
+                return
+            if found not in IMPLIED_END and found not in INLINE:
+                return
+
+    def _pop(self) -> str:
+        name, _ = self._open.pop()
+        self._counts[name] -= 1
+        return name
+
+
+def _translated(source: str, splitter: Splitter) -> Iterator[Segment]:
+    elements, block = _Elements(), list[Run]()
+    for token in tokens(source):
+        if token.kind == "text" and elements.is_translated:
+            block += _text_runs(source, token)
+            continue
+        is_tag = token.kind in ("open", "close")
+        if is_tag and token.name not in INLINE:
+            yield from sentences_of(source, block, splitter)
+            block = []
+        if token.kind == "open" and elements.translates(source, token):
+            block += _tag_runs(source, token)
+        else:
+            block.append(Run(token.start, token.end))
+        if is_tag:
+            elements.read(source, token)
+    yield from sentences_of(source, block, splitter)
+
+
+def _text_runs(source: str, token: Token) -> Iterator[Run]:
+    """Runs of a text: an entity is one of its own, as its length differs from that of its characters."""
+    place = token.start
+    for found in _ENTITY.finditer(source, token.start, token.end):
+        if found.start() > place:
+            yield Run(place, found.start(), source[place : found.start()])
+        yield Run(*found.span(), html.unescape(found[0]))
+        place = found.end()
+    if place < token.end:
+        yield Run(place, token.end, source[place : token.end])
+
+
+def _tag_runs(source: str, tag: Token) -> Iterator[Run]:
+    """Runs of an opening tag, whose translated attributes are some of their own."""
+    place = tag.start
+    for attribute in attributes(source, tag):
+        value = html.unescape(attribute.value)
+        if attribute.quote and attribute.name in TRANSLATED_ATTRIBUTES and has_words(value):
+            yield Run(place, attribute.start)
+            yield Run(attribute.start, attribute.end, attribute=Text(spaced(value), _WRITTEN[attribute.quote]))
+            place = attribute.end
+    yield Run(place, tag.end)
+
+
+_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z]\w{1,31});")
+_WRITTEN = {
+    '"': lambda text: escaped(text).replace('"', "&quot;"),
+    "'": lambda text: escaped(text).replace("'", "&#39;"),
+}

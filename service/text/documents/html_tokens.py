@@ -1,0 +1,91 @@
+"""HTML → tokens (`tokens`): tags, text, and what is neither, with their places. Together they are the source.
+
+Follows the tokenizer of the HTML standard where texts lie: comments, raw text such as scripts, quotes in tags. Not the
+standard library's, whose time grows with the square of hostile input. Elements and their nesting are in `html`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+# Elements whose content is no markup: up to their end tag it is text (title, textarea) or not for readers.
+_RAW = "script style textarea title xmp iframe noembed noframes"
+RAW = frozenset(_RAW.split())
+_TAG = re.compile(r"<(/?)([A-Za-z][^\s/>]*+)((?:[^\"'>]++|\"[^\"]*+\"|'[^']*+')*+)>")
+_ATTRIBUTE = re.compile(
+    r"(?P<name>[^\s\"'<>/=]++)(?:\s*+=\s*+(?:\"(?P<double>[^\"]*+)\"|'(?P<single>[^']*+)'|(?P<bare>[^\s\"'<>]++)))?+"
+)
+
+
+class Token(NamedTuple):
+    """A part of the source. name: of a tag, in lower case."""
+
+    kind: Literal["open", "close", "text", "other"]
+    start: int
+    end: int
+    name: str = ""
+
+
+class Attribute(NamedTuple):
+    """An attribute of a tag. start, end: of its value in the source, without quotes. quote: around it, or empty."""
+
+    name: str
+    value: str
+    start: int
+    end: int
+    quote: str
+
+
+def tokens(source: str) -> Iterator[Token]:
+    """The tokens of a document, which tile it. A tag, a comment or a script without an end goes on to the end."""
+    place, end = 0, len(source)
+    while place < end:
+        start = source.find("<", place)
+        while start >= 0 and not _is_markup(source, start):
+            start = source.find("<", start + 1)
+        start = end if start < 0 else start
+        if start > place:
+            yield Token("text", place, start)
+        if start == end:
+            return
+        if tag := _TAG.match(source, start):
+            name = tag[2].lower()
+            yield Token("close" if tag[1] else "open", start, tag.end(), name)
+            place = tag.end()
+            if name in RAW and not tag[1] and (stop := _raw_end(source, name, place)) > place:
+                yield Token("text", place, stop)
+                place = stop
+        elif source[start + 1] in "!?" or (source[start + 1] == "/" and not source[start + 2 : start + 3].isalpha()):
+            stop = _comment_end(source, start)
+            yield Token("other", start, stop)
+            place = stop
+        else:
+            yield Token("other", start, end)
+            return
+
+
+def attributes(source: str, tag: Token) -> Iterator[Attribute]:
+    """The attributes of an opening tag."""
+    for found in _ATTRIBUTE.finditer(source, tag.start + 1 + len(tag.name), tag.end - 1):
+        group = next((name for name in ("double", "single", "bare") if found[name] is not None), None)
+        value, span = (found[group], found.span(group)) if group else ("", (found.end(), found.end()))
+        quote = {"double": '"', "single": "'"}.get(group or "", "")
+        yield Attribute(found["name"].lower(), value, *span, quote)
+
+
+def _is_markup(source: str, start: int) -> bool:
+    following = source[start + 1 : start + 2]
+    return following in ("!", "?", "/") or (following.isascii() and following.isalpha())
+
+
+def _comment_end(source: str, start: int) -> int:
+    mark = "-->" if source.startswith("<!--", start) else "]]>" if source.startswith("<![CDATA[", start) else ">"
+    found = source.find(mark, start + 2)
+    return len(source) if found < 0 else found + len(mark)
+
+
+def _raw_end(source: str, name: str, place: int) -> int:
+    found = re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE).search(source, place)
+    return found.start() if found else len(source)

@@ -1,0 +1,73 @@
+"""Plain text → segments: a sentence each. White space between them, blank lines and lines without letters are copied.
+
+A line break ends a paragraph, unless it only wraps a line: in text that was wrapped at a width, that is one where the
+next line's first word had no room (`wrap_width`). A sentence over several lines is translated as one line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from service.text.segmentation import Splitter, sentences
+from service.text.segments import Segment, Text, copied, core_of, has_words
+from service.text.spans import Span
+
+MIN_WIDTH, MAX_WIDTH = 40, 120  # of wrapped text: shorter lines are verses or lists, longer ones paragraphs
+_LINE = re.compile(r"([^\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]*)(\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]|\Z)")
+_BREAK = re.compile(r"[ \t]*(?:\r\n|\n|\r)[ \t]*")
+
+
+def check(source: str) -> str:
+    """An empty language: a plain text names none, and cannot be wrong."""
+    return ""
+
+
+def segments(source: str, splitter: Splitter) -> Iterator[Segment]:
+    """The segments of a plain text. Their spans tile it."""
+    done = 0
+    for paragraph in paragraphs(source):
+        text = source[paragraph.start : paragraph.end]
+        flat = text.replace("\r", " ").replace("\n", " ")
+        for sentence in sentences(flat, splitter):
+            start, end = core_of(flat, sentence)
+            if not has_words(flat[start:end]):
+                continue
+            span = Span(paragraph.start + start, paragraph.start + end)
+            yield from copied(source, done, span.start)
+            yield Segment(span, (Text(_BREAK.sub(" ", source[span.start : span.end])),))
+            done = span.end
+    yield from copied(source, done, len(source))
+
+
+def paragraphs(source: str) -> Iterator[Span]:
+    """The paragraphs of a text: runs of lines that were wrapped, without their last line breaks. Blank lines are in
+    none."""
+    width = wrap_width(source)
+    start: int | None = None
+    end, length = 0, 0  # of the paragraph so far, and the length of its last line
+    for line in _LINE.finditer(source):
+        text = line[1].rstrip()
+        if start is not None and not (text and _is_wrapped(length, text, width)):
+            yield Span(start, end)
+            start = None
+        if text:
+            start = line.start() if start is None else start
+            end, length = line.end(1), len(text)
+        if start is not None and line[2] not in ("\n", "\r\n", "\r"):
+            yield Span(start, end)
+            start = None
+
+
+def wrap_width(source: str) -> int:
+    """The width at which the lines of a text were wrapped; 0: they were not."""
+    longest = max((len(line[1].rstrip()) for line in _LINE.finditer(source)), default=0)
+    return longest if MIN_WIDTH <= longest <= MAX_WIDTH else 0
+
+
+def _is_wrapped(length: int, following: str, width: int) -> bool:
+    """Whether a line of `length` was ended because the first word of the following one had no room. Indented lines
+    begin a paragraph."""
+    if not width or following[0].isspace():
+        return False
+    return length + 1 + len(following.split(maxsplit=1)[0]) > width

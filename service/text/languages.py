@@ -1,0 +1,29 @@
+"""Languages whose texts can be split into sentences, and the codes that name them."""
+
+from __future__ import annotations
+
+import re
+
+# Languages that the library has rules of their own for, and those with full stops that its general rules are made for.
+# Texts in any other language are split into paragraphs alone: Thai has no full stops, for example.
+_OWN_RULES = "am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk"
+_GENERAL_RULES = """
+af az be bs cs cy eo et eu fa ga gl he hr hu id is ka ko la lb lt lv mk ms mt nb nn no oc ro sl sq sr sv sw tr ur uz vi
+zh
+"""
+LANGUAGES = frozenset(f"{_OWN_RULES} {_GENERAL_RULES}".split())
+_ISO_639_3 = """
+afr=af amh=am ara=ar arb=ar azj=az aze=az bel=be bul=bg ben=bn bos=bs cat=ca ces=cs cym=cy dan=da deu=de ger=de ell=el
+eng=en epo=eo spa=es est=et eus=eu fas=fa pes=fa fin=fi fra=fr fre=fr gle=ga glg=gl guj=gu heb=he hin=hi hrv=hr hun=hu
+hye=hy ind=id isl=is ita=it jpn=ja kat=ka kaz=kk kan=kn kor=ko lat=la ltz=lb lit=lt lvs=lv lav=lv mkd=mk mal=ml mar=mr
+zsm=ms msa=ms mlt=mt mya=my nob=nb nld=nl dut=nl nno=nn nor=no oci=oc pan=pa pol=pl por=pt ron=ro rum=ro rus=ru slk=sk
+slv=sl sqi=sq als=sq srp=sr swe=sv swh=sw swa=sw tam=ta tel=te tur=tr ukr=uk urd=ur uzn=uz vie=vi zho=zh
+"""
+_CODES = dict(pair.split("=") for pair in _ISO_639_3.split())
+
+
+def language_of(code: str) -> str:
+    """The language that a code names, such as de, de-AT, de_DE or deu_Latn: one of LANGUAGES, or empty."""
+    primary = re.split("[-_]", code.strip().lower(), maxsplit=1)[0]
+    language = _CODES.get(primary, primary)
+    return language if language in LANGUAGES else ""

@@ -1,0 +1,58 @@
+"""A document as a sequence of segments (`Segment`): texts to translate, and what is copied around them.
+
+Documents of each format yield segments, in order, whose spans tile the source. What a segment becomes is its parts:
+texts as they are, and translations. Nothing here knows a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from service.text.spans import Span
+
+COPIED_CHARACTERS = 1 << 14  # of a copied segment, at most: a message has room for several
+
+
+class DocumentError(ValueError):
+    """A document cannot be read: what is wrong with it, and the fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text to translate, as the model reads it. written: a translation as the document has it."""
+
+    text: str
+    written: Callable[[str], str] = str
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of a document. span: of the source. parts: of its translation; a copied segment has the source alone."""
+
+    span: Span
+    parts: tuple[str | Text, ...]
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether it has nothing to translate."""
+        return not any(isinstance(part, Text) for part in self.parts)
+
+
+def copied(source: str, start: int, end: int) -> Iterator[Segment]:
+    """What lies between start and end, unchanged, in segments of at most COPIED_CHARACTERS."""
+    for place in range(start, end, COPIED_CHARACTERS):
+        span = Span(place, min(end, place + COPIED_CHARACTERS))
+        yield Segment(span, (source[span.start : span.end],))
+
+
+def has_words(text: str) -> bool:
+    """Whether a text has a letter: numbers and rulers are copied."""
+    return any(map(str.isalpha, text))
+
+
+def core_of(text: str, span: Span) -> Span:
+    """A span without the white space at its ends; an empty one where it has nothing else."""
+    inner = text[span.start : span.end]
+    start = span.start + len(inner) - len(inner.lstrip())
+    return Span(start, max(start, span.end - (len(inner) - len(inner.rstrip()))))

@@ -1,0 +1,157 @@
+import html.parser
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.text.documents.html import MAX_DEPTH, MAX_TAGS, check, segments
+from service.text.documents.html_tokens import tokens
+from service.text.segmentation import Splitter
+from service.text.segments import DocumentError
+
+PAGE = """<!DOCTYPE html><html lang="en-GB"><head><title>My &amp; page</title><style>p > a {x: "y"}</style></head>
+<body class="x"><!-- No. Comment. --><h1>The title</h1><p>The <b>quick</b> fox. It is &lt;here&gt; <i>with the
+dog</i>.</p><p>Red <img alt="a house" src=x> house.<p>Type <code>ls -l</code> now. <b>All bold.</b> Next.
+<ul><li>One<li>Two <span translate="no">Big Ben</span> more</ul><a title='It is "it"' href="u">Link</a>
+<script>if (a<b) "x. Y."</script>5 < 6 and more <input placeholder="Your name"> 😀 end</body></html>"""
+
+
+def answer(source, translate=str.upper):
+    """The document whose texts `translate` has changed."""
+    return "".join(
+        part if isinstance(part, str) else part.written(translate(part.text))
+        for one in segments(source, Splitter("en"))
+        for part in one.parts
+    )
+
+
+def texts(source):
+    found = []
+    answer(source, lambda text: found.append(text) or text)
+    return found
+
+
+def test_texts_are_translated_and_all_else_is_copied():
+    assert answer(PAGE) == (
+        """<!DOCTYPE html><html lang="en-GB"><head><title>MY &amp; PAGE</title><style>p > a {x: "y"}</style></head>
+<body class="x"><!-- No. Comment. --><h1>THE TITLE</h1><p>THE <b>QUICK</b> FOX. IT IS &lt;HERE&gt; <i>WITH THE DOG"""
+        """</i>.</p><p>RED <img alt="A HOUSE" src=x> HOUSE.<p>TYPE <code>ls -l</code> NOW. <b>ALL BOLD.</b> NEXT.
+<ul><li>ONE<li>TWO <span translate="no">Big Ben</span> MORE</ul><a title='IT IS "IT"' href="u">LINK</a>
+<script>if (a<b) "x. Y."</script>5 &lt; 6 AND MORE <input placeholder="YOUR NAME"> 😀 END</body></html>"""
+    )
+    assert check(PAGE) == "en-GB"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("one<br>two<p>three<div>four</div>five", ["one", "two", "three", "four", "five"]),
+        ("<p>The <b>red</b> house.", ["The", "red", "house."]),
+        ("<b>One.</b> <i>Two.</i>", ["One.", "Two."]),
+        ("<p translate=no>no <b translate=yes>yes</b> no</p>yes", ["yes", "yes"]),
+        ("<div class='a notranslate'>no <p>no</p></div>yes", ["yes"]),
+        ("<p translate=no>no<p>yes", ["yes"]),
+        ("a &eacute;&#x1F600; b", ["a é😀 b"]),
+        ("AT&T <3 it &unknown; here", ["AT&T <3 it &unknown; here"]),
+        ("<textarea>no</textarea><pre>no</pre><svg><text>no</text></svg><title>yes</title>", ["yes"]),
+        ("<a title='the house'>", ["the house"]),
+        ("one <!-- > two --> three <![CDATA[ four ]]> five", ["one", "three", "five"]),
+        ("one</b></i></p> two", ["one", "two"]),
+        ("text <a href='unfinished", ["text"]),
+    ],
+)
+def test_what_is_translated(source, expected):
+    assert texts(source) == expected
+
+
+def test_characters_of_an_answer_are_written_as_entities():
+    assert answer("<p>x", lambda _: '<b> & "c"') == '<p>&lt;b&gt; &amp; "c"'
+    assert answer('<img alt="x">', lambda _: '<b> & "c"') == '<img alt="&lt;b&gt; &amp; &quot;c&quot;">'
+    assert answer("<img alt='x'>", lambda _: "it's") == "<img alt='it&#39;s'>"
+
+
+MARKUP = (
+    "<b>",
+    "</b>",
+    "<p>",
+    "<br/>",
+    "x. Y",
+    "&amp;",
+    "&",
+    "<",
+    ">",
+    '"',
+    "'",
+    "<!--",
+    "-->",
+    "<script>",
+    "</script>",
+)
+MORE = (
+    "<a title='t u'>",
+    '<img alt="a">',
+    " ",
+    "\n",
+    "\xa0",
+    "😀",
+    "<p translate=no>",
+    "</p>",
+    "<code>",
+    "</",
+    "<![CDATA[",
+)
+
+
+@settings(max_examples=150)
+@given(st.lists(st.sampled_from(MARKUP + MORE), max_size=30).map("".join))
+def test_segments_tile_the_document_and_change_texts_alone(source):
+    found = list(segments(source, Splitter("en")))
+    assert "".join(source[one.span.start : one.span.end] for one in found) == source
+    tags = [
+        source[one.start : one.end]
+        for one in tokens(source)
+        if one.kind != "text" and not one.name.startswith(("a", "img"))
+    ]
+    changed = answer(source, lambda _: "translated")
+    place = 0
+    for tag in tags:
+        place = changed.index(tag, place) + len(tag)
+
+
+class Oracle(html.parser.HTMLParser):
+    """The tags and texts of a page by the standard library."""
+
+    def __init__(self):
+        super().__init__(convert_charrefs=False)
+        self.found = []
+
+    def handle_starttag(self, tag, _):
+        self.found.append(("open", tag))
+
+    def handle_endtag(self, tag):
+        self.found.append(("close", tag))
+
+
+def test_tags_are_those_of_the_standard_library():
+    oracle = Oracle()
+    oracle.feed(PAGE)
+    assert [(one.kind, one.name) for one in tokens(PAGE) if one.kind in ("open", "close")] == oracle.found
+
+
+def test_tags_and_depth_are_limited():
+    with pytest.raises(DocumentError, match=f"at most {MAX_TAGS} tags, got {MAX_TAGS + 1}"):
+        check("<br>" * (MAX_TAGS + 1))
+    with pytest.raises(DocumentError, match=f"at most {MAX_DEPTH} elements in each other, <i> is one more"):
+        check("<b>" * MAX_DEPTH + "<i>")
+    check("<p>x<li>y" * 1000)  # these end where the next one begins
+
+
+@pytest.mark.parametrize("part", ["<", '<a "', "<!--", "&amp;", "&", "<br>x. ", "</b>", "<script>", "x ", "<a b='c' "])
+def test_hostile_documents_take_linear_time(part):
+    source = part * (200_000 // len(part))
+    began_s = time.process_time()
+    check(source)
+    for _ in segments(source, Splitter("en")):
+        pass
+    assert time.process_time() - began_s < 10

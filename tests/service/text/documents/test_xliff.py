@@ -1,0 +1,119 @@
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.text.documents.xliff import MAX_DEPTH, MAX_TAGS, check, segments
+from service.text.segmentation import Splitter
+from service.text.segments import DocumentError
+
+VERSION_2 = """<?xml version="1.0" encoding="utf-16"?>
+<xliff xmlns="urn:oasis:names:tc:xliff:document:2.0" version="2.0" srcLang="en" trgLang="de">
+ <file id="f"><unit id="1">
+  <segment id="s">
+    <source>The <pc id="1">red</pc> house 😀. It &amp; he &lt;went&gt;<ph id="2"/>!</source>
+  </segment>
+  <segment state="initial"><source>é One.</source><target>Alt</target></segment>
+  <segment state="final"><source>Two.</source><target>Zwei</target></segment>
+  <segment><source>Say <mrk id="m" translate="no">Big Ben</mrk> now.</source></segment>
+ </unit><unit id="2" translate="no"><segment><source>Not.</source></segment></unit>
+ <unit id="3"><segment><source>12 <![CDATA[a < b]]> done</source><target/></segment></unit>
+ </file></xliff>"""
+VERSION_1 = """<xliff version="1.2"><file source-language="en-US" target-language="de"><body>
+<trans-unit id="1"><source>Click <g id="1">here</g> <bpt id="2">&lt;b&gt;</bpt>now<ept id="2"/>.</source></trans-unit>
+<trans-unit id="2" approved="yes"><source>Yes.</source><target>Ja.</target></trans-unit>
+<trans-unit id="3"><source>No.</source><target state="new" xml:lang="de">Alt</target></trans-unit>
+<trans-unit id="4"><source>Kept.</source><target state="final">Alt</target></trans-unit>
+</body></file></xliff>"""
+
+
+def answer(source, translate=str.upper):
+    """The document whose texts `translate` has changed."""
+    return "".join(
+        part if isinstance(part, str) else part.written(translate(part.text))
+        for one in segments(source, Splitter("en"))
+        for part in one.parts
+    )
+
+
+def test_targets_of_version_2_are_inserted_and_replaced():
+    changed = answer(VERSION_2)
+    for expected in (
+        '<segment id="s" state="translated">\n    <source>The <pc',
+        '!</source>\n    <target>THE <pc id="1">RED</pc> HOUSE 😀. IT &amp; HE &lt;WENT&gt;<ph id="2"/>!</target>\n',
+        '<segment state="translated"><source>é One.</source><target>É ONE.</target></segment>',
+        '<segment state="final"><source>Two.</source><target>Zwei</target></segment>',
+        '<target>SAY <mrk id="m" translate="no">Big Ben</mrk> NOW.</target>',
+        "<segment><source>Not.</source></segment>",
+        "<source>12 <![CDATA[a < b]]> done</source><target>12 A &lt; B DONE</target>",
+    ):
+        assert expected in changed
+    assert check(VERSION_2) == "en"
+
+
+def test_targets_of_version_1_are_inserted_and_replaced():
+    changed = answer(VERSION_1)
+    for expected in (
+        '-translation">CLICK <g id="1">HERE</g> <bpt id="2">&lt;b&gt;</bpt>NOW<ept id="2"/>.</target>',
+        "<source>Yes.</source><target>Ja.</target>",
+        '<source>No.</source><target state="needs-review-translation" xml:lang="de">NO.</target>',
+        '<source>Kept.</source><target state="final">Alt</target>',
+    ):
+        assert expected in changed
+    assert check(VERSION_1) == "en-US"
+
+
+def test_names_may_have_a_prefix():
+    source = '<x:xliff xmlns:x="u" version="1.2"><x:trans-unit><x:source>a</x:source></x:trans-unit></x:xliff>'
+    assert '</x:source><x:target state="needs-review-translation">A</x:target></x:trans-unit>' in answer(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("", "no <xliff> element"),
+        ("text", "well-formed XML: syntax error at line 1, column 1"),
+        ("<html/>", "its root is <html>"),
+        ('<xliff version="3.0"/>', "version 1.2 or 2.x, got '3.0'"),
+        ('<xliff version="2.0"/>', "add the attribute trgLang"),
+        ('<!DOCTYPE x [<!ENTITY a "b">]><xliff version="1.2"/>', "no DOCTYPE"),
+        ('<xliff version="1.2"><file>', "no element found at line 1"),
+        ('<xliff version="1.2"><source>&file;</source></xliff>', "undefined entity"),
+        ('<xliff version="1.2">' + "<a>" * MAX_DEPTH, f"at most {MAX_DEPTH} elements in each other, <a> is one more"),
+        ('<xliff version="1.2">' + "<a/>" * MAX_TAGS, f"at most {MAX_TAGS} tags"),
+    ],
+)
+def test_documents_that_cannot_be_read_are_refused(source, problem):
+    with pytest.raises(DocumentError, match=problem.replace("[", r"\[")):
+        check(source)
+
+
+PARTS = (
+    "a",
+    "B. ",
+    "é",
+    "😀",
+    "&amp;",
+    "<g id='1'>x</g>",
+    "<x id='2'/>",
+    "<![CDATA[<c>]]>",
+    "<!-- d -->",
+    "\r\n",
+    "<?e?>",
+)
+
+
+@settings(max_examples=100)
+@given(st.lists(st.lists(st.sampled_from(PARTS)).map("".join), max_size=4))
+def test_segments_tile_the_document_and_targets_keep_their_tags(sources):
+    units = "".join(f"<trans-unit><source>{source}</source></trans-unit>" for source in sources)
+    document = f'<xliff version="1.2"><body>{units}</body></xliff>'
+    check(document)
+    found = list(segments(document, Splitter("en")))
+    assert "".join(document[one.span.start : one.span.end] for one in found) == document
+    for unit in ElementTree.fromstring(answer(document, str)).iter("trans-unit"):
+        target = unit.find("target")
+        if target is not None:
+            given_, made = (["".join(one.itertext()), [tag.tag for tag in one.iter()][1:]] for one in (unit[0], target))
+            assert (made[0].split(), made[1]) == (given_[0].split(), given_[1])
