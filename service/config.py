@@ -187,6 +187,12 @@ class ServerSettings(ConnectionSettings):
     max_text_bytes: int = Field(
         16384, ge=1, le=1 << 20, description="limit of a text in bytes, checked before tokenization"
     )
+    max_document_bytes: int = Field(
+        1 << 22,
+        ge=1,
+        le=1 << 26,
+        description="limit of a document in bytes; one above max_message_bytes comes in several messages",
+    )
     max_stop_strings: int = Field(8, ge=0, le=64, description="limit of stop strings per request")
     max_stop_bytes: int = Field(64, ge=1, le=4096, description="limit of a stop string in bytes")
 

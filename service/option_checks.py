@@ -37,6 +37,19 @@ def check(options: DecodingOptions) -> None:
     _check_constraints(options)
 
 
+def check_single(options: DecodingOptions) -> None:
+    """Rejects options for more than the text of the best answer. Raises InvalidRequest."""
+    problem = "must be left out here: only the text of the best answer is returned"
+    for name in ("num_hypotheses", "num_sequences"):
+        if getattr(options, name) > 1:
+            raise _refused(name, problem)
+    for name in ("return_alternatives", "token_logprobs", "top_logprobs"):
+        if getattr(options, name):
+            raise _refused(name, problem)
+    if options.alignment != "none":
+        raise _refused("alignment", problem)
+
+
 def check_scoring(options: DecodingOptions) -> None:
     """The same for a request that scores a given target. Raises InvalidRequest for options of a search, too."""
     changed = _changed(options)

@@ -23,10 +23,10 @@ from service.edge.request_builder import RequestBuilder
 from service.edge.request_limits import answer_size
 from service.edge.request_memory import answer_bytes
 from service.edge.served_model import ServedModel
-from service.errors import MemoryLimit, Overloaded, TenantLimit
+from service.errors import DeadlineTooSoon, MemoryLimit, Overloaded, TenantLimit
 from service.request import Cancel, Finished, Request
 
-FULL = (Overloaded, TenantLimit, MemoryLimit)  # what an item of a call waits out
+FULL = (Overloaded, TenantLimit, MemoryLimit, DeadlineTooSoon)  # what an item of a call waits out
 INLINE_SIZE = 48_000  # bytes converted to messages on the event loop, in about a millisecond
 
 T = TypeVar("T")

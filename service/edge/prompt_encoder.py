@@ -149,6 +149,17 @@ class PromptEncoder:
             raise InvalidRequest(field, _unknown_words(unknown, tokenizer))
         return tokens
 
+    def fits(self, text: str) -> bool:
+        """Whether a text for the field `text` has few enough tokens. ASCII has at most one for each byte, and for a
+        space before it."""
+        template = self._model.manifest.template
+        specials = (*template.source_prefix, *template.source_suffix) if self._model.has_source else ()
+        room = self._model.max_prompt_tokens - len(specials)
+        if len(text) < room and text.isascii():
+            return True
+        tokenizer = self._model.tokenizer
+        return tokenizer.least_tokens(text) <= room and len(tokenizer.encode_batch([text])[0]) <= room
+
     def check_length(self, text: str) -> None:
         """Refuses a text for the field `text` that certainly has too many tokens, without tokenizing it: in 0.1 ms for
         16 KB."""

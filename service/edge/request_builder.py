@@ -22,7 +22,7 @@ from service.edge.request_limits import (
 )
 from service.encoder_request import EncoderRequest
 from service.errors import InvalidRequest, Unsupported
-from service.option_checks import check, check_scoring
+from service.option_checks import check, check_scoring, check_single
 from service.options import DecodingOptions
 from service.request import Request
 
@@ -35,6 +35,17 @@ class RequestBuilder(EncoderRequestBuilder):
         """Refuses a text that is certainly too long. Quick, so that it need not be prepared in a thread."""
         self._limits.check_text(text)
         self._prompts.check_length(text)
+
+    def check_document(self, options: DecodingOptions, languages: LanguagePair) -> None:
+        """Refuses what would refuse every text of a document, and options for more than the text of an answer."""
+        self._check_options(options)
+        check_single(options)
+        check_capabilities(self._model, options)
+        self._prompts.language_ids(languages)
+
+    def fits(self, text: str) -> bool:
+        """Whether a text is short enough to be translated. Quick for one that is far too long."""
+        return len(text.encode()) <= self._limits.max_text_bytes and self._prompts.fits(text)
 
     def decoding(
         self, text: str, options: DecodingOptions, languages: LanguagePair = NO_LANGUAGES, *, is_streamed: bool = True

@@ -29,6 +29,7 @@ class TextLimits:
     max_text_bytes: int = 16384
     max_stop_strings: int = 8
     max_stop_bytes: int = 64
+    max_document_bytes: int = 1 << 22
 
     def check_bytes(self, text: str, field: str) -> None:
         """Rejects a text of too many bytes."""

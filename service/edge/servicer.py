@@ -23,6 +23,7 @@ from service.edge.call import Call
 from service.edge.calls import Calls
 from service.edge.catalog import DECODER_TASKS, ENCODER_TASKS, Catalog
 from service.edge.conversation import takes_items
+from service.edge.documents import Document, text_of
 from service.edge.glossaries import Glossaries
 from service.edge.items import Answer, ItemRunner
 from service.edge.model_calls import convert_off_loop, submitted
@@ -90,6 +91,23 @@ class Servicer(TokenCalls):
     @takes_items
     def TranslateBatch(self, messages: Messages, call: Call) -> AsyncGenerator[pb.TranslateBatchResponse, None]:
         return self._batch(messages, call, self.Translate, pb.TranslateBatchResponse, "translation")
+
+    @takes_items
+    async def TranslateDocument(
+        self, messages: Messages, call: Call
+    ) -> AsyncGenerator[pb.TranslateDocumentResponse, None]:
+        first, limits = await anext(messages), self.catalog.limits
+        model = self.find(first.model, call, "translation")
+        builder = self.builder(model, call)
+        builder.check_document(decoding_options(first.options), _languages(first))
+        size, idle_s = limits.max_document_bytes, self._items.limits.idle_s
+        text = await text_of(first, messages, call, limit=size, idle_s=idle_s)
+        document = Document(text, first, call, builder.fits, self.preparation)
+        await document.read()
+        outcomes = self._items.run(call, document.items(), self.Translate, window=model.pool.window, in_order=True)
+        async with contextlib.aclosing(outcomes):
+            async for message in document.responses(outcomes, self._items.clock):
+                yield message
 
     async def Generate(self, request: pb.GenerateRequest, call: Call) -> pb.GenerateResponse:
         return pb.GenerateResponse(**await self._unary("generation", request, call))

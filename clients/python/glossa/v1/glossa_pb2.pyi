@@ -46,6 +46,19 @@ class MarkPlacement(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MARK_PLACEMENT_ALIGNMENT: _ClassVar[MarkPlacement]
     MARK_PLACEMENT_PROPORTIONAL: _ClassVar[MarkPlacement]
 
+class DocumentFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DOCUMENT_FORMAT_UNSPECIFIED: _ClassVar[DocumentFormat]
+    DOCUMENT_FORMAT_TEXT: _ClassVar[DocumentFormat]
+    DOCUMENT_FORMAT_HTML: _ClassVar[DocumentFormat]
+    DOCUMENT_FORMAT_XLIFF: _ClassVar[DocumentFormat]
+
+class DocumentSplitting(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DOCUMENT_SPLITTING_UNSPECIFIED: _ClassVar[DocumentSplitting]
+    DOCUMENT_SPLITTING_SENTENCES: _ClassVar[DocumentSplitting]
+    DOCUMENT_SPLITTING_PARAGRAPHS: _ClassVar[DocumentSplitting]
+
 class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     POOLING_UNSPECIFIED: _ClassVar[Pooling]
@@ -85,6 +98,13 @@ FINISH_REASON_STOP_STRING: FinishReason
 MARK_PLACEMENT_UNSPECIFIED: MarkPlacement
 MARK_PLACEMENT_ALIGNMENT: MarkPlacement
 MARK_PLACEMENT_PROPORTIONAL: MarkPlacement
+DOCUMENT_FORMAT_UNSPECIFIED: DocumentFormat
+DOCUMENT_FORMAT_TEXT: DocumentFormat
+DOCUMENT_FORMAT_HTML: DocumentFormat
+DOCUMENT_FORMAT_XLIFF: DocumentFormat
+DOCUMENT_SPLITTING_UNSPECIFIED: DocumentSplitting
+DOCUMENT_SPLITTING_SENTENCES: DocumentSplitting
+DOCUMENT_SPLITTING_PARAGRAPHS: DocumentSplitting
 POOLING_UNSPECIFIED: Pooling
 POOLING_MEAN: Pooling
 POOLING_CLS: Pooling
@@ -458,6 +478,78 @@ class TranslateBatchResult(_message.Message):
     response: TranslateResponse
     error: _status_pb2.Status
     def __init__(self, id: _Optional[str] = ..., response: _Optional[_Union[TranslateResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
+
+class TranslateDocumentRequest(_message.Message):
+    __slots__ = ("model", "text", "format", "options", "source_language", "target_language", "splitter_language")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    SPLITTER_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    text: str
+    format: DocumentFormat
+    options: DecodingOptions
+    source_language: str
+    target_language: str
+    splitter_language: str
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., format: _Optional[_Union[DocumentFormat, str]] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., splitter_language: _Optional[str] = ...) -> None: ...
+
+class TranslateDocumentResponse(_message.Message):
+    __slots__ = ("segments", "final")
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
+    segments: _containers.RepeatedCompositeFieldContainer[DocumentSegment]
+    final: DocumentSummary
+    def __init__(self, segments: _Optional[_Iterable[_Union[DocumentSegment, _Mapping]]] = ..., final: _Optional[_Union[DocumentSummary, _Mapping]] = ...) -> None: ...
+
+class TextRange(_message.Message):
+    __slots__ = ("start", "end", "start_byte", "end_byte")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    START_BYTE_FIELD_NUMBER: _ClassVar[int]
+    END_BYTE_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    start_byte: int
+    end_byte: int
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., start_byte: _Optional[int] = ..., end_byte: _Optional[int] = ...) -> None: ...
+
+class DocumentSegment(_message.Message):
+    __slots__ = ("index", "source", "target", "text", "is_copied", "error")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    IS_COPIED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    source: TextRange
+    target: TextRange
+    text: str
+    is_copied: bool
+    error: _status_pb2.Status
+    def __init__(self, index: _Optional[int] = ..., source: _Optional[_Union[TextRange, _Mapping]] = ..., target: _Optional[_Union[TextRange, _Mapping]] = ..., text: _Optional[str] = ..., is_copied: bool = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
+
+class DocumentSummary(_message.Message):
+    __slots__ = ("segments", "failed", "splitting", "splitter_language", "is_language_assumed", "usage", "timings")
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    SPLITTING_FIELD_NUMBER: _ClassVar[int]
+    SPLITTER_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    IS_LANGUAGE_ASSUMED_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    segments: int
+    failed: int
+    splitting: DocumentSplitting
+    splitter_language: str
+    is_language_assumed: bool
+    usage: Usage
+    timings: Timings
+    def __init__(self, segments: _Optional[int] = ..., failed: _Optional[int] = ..., splitting: _Optional[_Union[DocumentSplitting, str]] = ..., splitter_language: _Optional[str] = ..., is_language_assumed: bool = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
 
 class StreamTranslateRequest(_message.Message):
     __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language", "markup", "glossary", "include_confidence", "uncertain_below")

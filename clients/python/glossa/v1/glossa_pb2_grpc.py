@@ -50,6 +50,11 @@ class TranslationServiceStub(object):
                 request_serializer=glossa_dot_v1_dot_glossa__pb2.TranslateBatchRequest.SerializeToString,
                 response_deserializer=glossa_dot_v1_dot_glossa__pb2.TranslateBatchResponse.FromString,
                 _registered_method=True)
+        self.TranslateDocument = channel.stream_stream(
+                '/glossa.v1.TranslationService/TranslateDocument',
+                request_serializer=glossa_dot_v1_dot_glossa__pb2.TranslateDocumentRequest.SerializeToString,
+                response_deserializer=glossa_dot_v1_dot_glossa__pb2.TranslateDocumentResponse.FromString,
+                _registered_method=True)
 
 
 class TranslationServiceServicer(object):
@@ -77,6 +82,14 @@ class TranslationServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TranslateDocument(self, request_iterator, context):
+        """Translates a document of any length: sentence by sentence, with everything else copied. A document larger than a
+        message comes in several. Segments are sent in order, each as soon as it and all before it are translated.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TranslationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +107,11 @@ def add_TranslationServiceServicer_to_server(servicer, server):
                     servicer.TranslateBatch,
                     request_deserializer=glossa_dot_v1_dot_glossa__pb2.TranslateBatchRequest.FromString,
                     response_serializer=glossa_dot_v1_dot_glossa__pb2.TranslateBatchResponse.SerializeToString,
+            ),
+            'TranslateDocument': grpc.stream_stream_rpc_method_handler(
+                    servicer.TranslateDocument,
+                    request_deserializer=glossa_dot_v1_dot_glossa__pb2.TranslateDocumentRequest.FromString,
+                    response_serializer=glossa_dot_v1_dot_glossa__pb2.TranslateDocumentResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +196,33 @@ class TranslationService(object):
             '/glossa.v1.TranslationService/TranslateBatch',
             glossa_dot_v1_dot_glossa__pb2.TranslateBatchRequest.SerializeToString,
             glossa_dot_v1_dot_glossa__pb2.TranslateBatchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TranslateDocument(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/glossa.v1.TranslationService/TranslateDocument',
+            glossa_dot_v1_dot_glossa__pb2.TranslateDocumentRequest.SerializeToString,
+            glossa_dot_v1_dot_glossa__pb2.TranslateDocumentResponse.FromString,
             options,
             channel_credentials,
             insecure,

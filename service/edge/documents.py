@@ -1,0 +1,248 @@
+"""TranslateDocument: the messages of a document → segments, and their translations → messages.
+
+A text is cut until the model takes it, and each part is an item of the call (`items`), answered as Translate answers.
+The document is read and split in threads, a few segments at a time and only while the window of items has room: a
+document costs the memory of its text, and that of a window. What formats are is in `service.text`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Any, NamedTuple
+
+from glossa.v1 import glossa_pb2 as pb
+from service.edge.call import Call
+from service.edge.items import Item, Outcome
+from service.edge.preparation import Preparation
+from service.edge.request_memory import CALL_BYTES
+from service.edge.status import rich_status
+from service.errors import DeadlineExceeded, InvalidRequest, RequestError
+from service.text.cuts import parts_that_fit
+from service.text.documents import html, plain, xliff
+from service.text.segmentation import Splitter, splitter_for
+from service.text.segments import DocumentError, Segment, Text
+from service.text.spans import Cursor
+
+DOCUMENT_FACTOR = 12  # bytes of memory for each byte of a document: an ASCII text with one emoji has 4 in each copy
+SPLIT_TOGETHER, SPLIT_FIRST = 64, 4  # segments: a few milliseconds in a thread; the first sentence need not wait
+MAX_SEGMENTS, MAX_TEXT = 128, 1 << 18  # of a response: segments, characters of their texts
+
+
+class Format(NamedTuple):
+    """How documents are read. check: the language that one names, empty if none; raises DocumentError."""
+
+    check: Callable[[str], str]
+    segments: Callable[[str, Splitter], Iterator[Segment]]
+
+
+TEXT = Format(plain.check, plain.segments)
+FORMATS: dict[int, Format] = {
+    pb.DOCUMENT_FORMAT_UNSPECIFIED: TEXT,
+    pb.DOCUMENT_FORMAT_TEXT: TEXT,
+    pb.DOCUMENT_FORMAT_HTML: Format(html.check, html.segments),
+    pb.DOCUMENT_FORMAT_XLIFF: Format(xliff.check, xliff.segments),
+}
+
+
+async def text_of(first: Any, messages: AsyncGenerator[Any, None], call: Call, *, limit: int, idle_s: float) -> str:
+    """The text of a document. It reserves memory for it, instead of what its messages reserved.
+
+    first: the message that has been read of `messages`. limit: bytes of all texts. idle_s: until the next message must
+    have come. Raises InvalidRequest and DeadlineExceeded.
+    """
+    texts, size = [first.text], 0
+    while True:
+        size += len(texts[-1].encode())
+        if size > limit:
+            raise InvalidRequest("text", f"must be at most {limit} bytes in all messages, got {size}; split it")
+        call.memory.shrink(CALL_BYTES + DOCUMENT_FACTOR * size)
+        call.memory.grow(CALL_BYTES + DOCUMENT_FACTOR * size - call.memory.size)
+        try:
+            message = await asyncio.wait_for(anext(messages, None), idle_s)
+        except TimeoutError:
+            raise DeadlineExceeded(f"no message came within {idle_s:g} s; end the stream of requests") from None
+        if message is None:
+            break
+        if set_fields := [name.name for name, _ in message.ListFields() if name.name != "text"]:
+            raise InvalidRequest(set_fields[0], "must be set in the first message of a call only")
+        texts.append(message.text)
+    text = "".join(texts)
+    if not text.strip():
+        raise InvalidRequest("text", "must not be empty or blank")
+    return text
+
+
+def _format(number: int) -> Format:
+    if number not in FORMATS:
+        known = ", ".join(pb.DocumentFormat.keys()[1:])
+        raise InvalidRequest("format", f"must be one of {known}, got {number}")
+    return FORMATS[number]
+
+
+@dataclass
+class _Pending:
+    """A segment whose texts are being translated. answers: so far, one for each part that is a Text."""
+
+    segment: Segment
+    parts: tuple[str | Text, ...]
+    missing: int
+    answers: list[str] = field(default_factory=list)
+    error: RequestError | None = None
+
+    @property
+    def text(self) -> str:
+        """Its part of the translated document."""
+        answers = iter(self.answers)
+        return "".join(part if isinstance(part, str) else part.written(next(answers)) for part in self.parts)
+
+
+class Document:
+    """One document while it is translated. Event-loop thread only, but for `split`."""
+
+    def __init__(
+        self,
+        text: str,
+        first: Any,
+        call: Call,
+        fits: Callable[[str], bool],
+        preparation: Preparation,
+    ) -> None:
+        """first: its first message. fits: whether the model takes a text."""
+        self._text, self._first, self._call, self._fits = text, first, call, fits
+        self._preparation = preparation
+        self._pending: deque[_Pending] = deque()  # segments that were not sent
+        self._waiting: deque[_Pending] = deque()  # those of them whose texts are being translated
+        self._source, self._target = Cursor(), Cursor()
+        self._index = self._translated = self._failed = 0
+        self._first_s = 0.0  # from the call's start until a segment was translated
+        self._format = _format(first.format)
+        self.splitter = splitter_for("")
+
+    async def read(self) -> None:
+        """Checks the document, and selects the rules by which it is split. Raises InvalidRequest."""
+        try:
+            named = await self._preparation.prepare(self._call.caller, partial(self._format.check, self._text))
+        except DocumentError as error:
+            raise InvalidRequest("text", str(error)) from None
+        first = self._first
+        self.splitter = splitter_for(first.splitter_language or first.source_language or named)
+
+    async def items(self) -> AsyncGenerator[list[Item], None]:
+        """The texts to translate, in order."""
+        segments, number, count = self._format.segments(self._text, self.splitter), 0, SPLIT_FIRST
+        while True:
+            split = await self._preparation.convert(self._call.caller, partial(self.split, segments, count))
+            if not split:
+                return
+            self._pending += split
+            self._waiting += [pending for pending in split if pending.missing]
+            items = list[Item]()
+            for pending in split:
+                for part in pending.parts if pending.missing else ():
+                    if isinstance(part, Text):
+                        items.append(Item(str(number), self._request(part.text)))
+                        number += 1
+            count = SPLIT_TOGETHER
+            yield items
+
+    def split(self, segments: Iterator[Segment], count: int) -> list[_Pending]:
+        """The next segments of a document, each cut into parts that the model takes. In any thread."""
+        return [self._cut(segment) for segment in itertools.islice(segments, count)]
+
+    def _cut(self, segment: Segment) -> _Pending:
+        parts = list[str | Text]()
+        for part in segment.parts:
+            if isinstance(part, str) or self._fits(part.text):
+                parts.append(part)
+                continue
+            spans = parts_that_fit(part.text, self._fits)
+            if spans is None:
+                problem = "has a word of more tokens than the model reads; break it up"
+                return _Pending(segment, (), 0, error=InvalidRequest("text", problem))
+            place = 0
+            for span in spans:
+                parts += [
+                    part.written(part.text[place : span.start]),
+                    Text(part.text[span.start : span.end], part.written),
+                ]
+                place = span.end
+        return _Pending(segment, tuple(parts), sum(isinstance(part, Text) for part in parts))
+
+    def _request(self, text: str) -> Any:
+        first = self._first
+        languages = {"source_language": first.source_language, "target_language": first.target_language}
+        return pb.TranslateRequest(text=text, options=first.options, **languages)
+
+    async def responses(
+        self, outcomes: AsyncGenerator[list[Outcome], None], clock: Callable[[], float]
+    ) -> AsyncGenerator[Any, None]:
+        """The messages of a call, from the outcomes of its items."""
+        async for some in outcomes:
+            for outcome in some:
+                self._take(outcome)
+            self._first_s = self._first_s or clock() - self._call.started_s
+            while segments := self._ready():
+                yield pb.TranslateDocumentResponse(segments=segments)
+        while segments := self._ready():
+            yield pb.TranslateDocumentResponse(segments=segments)
+        assert not self._pending, "every item has an outcome"
+        yield pb.TranslateDocumentResponse(final=self._summary(clock() - self._call.started_s))
+
+    def _take(self, outcome: Outcome) -> None:
+        """Notes the translation of a text, of the first segment that waits for one."""
+        pending = self._waiting[0]
+        if outcome.error is not None:
+            pending.error = outcome.error
+        else:
+            pending.answers.append(outcome.response.text)  # type: ignore[union-attr]
+        pending.missing -= 1
+        if not pending.missing:
+            self._waiting.popleft()
+
+    def _ready(self) -> list[Any]:
+        """The next segments for one message that are translated, or copied."""
+        found, size = list[Any](), 0
+        while self._pending and not self._pending[0].missing and len(found) < MAX_SEGMENTS and size < MAX_TEXT:
+            found.append(self._segment(self._pending.popleft()))
+            size += len(found[-1].text)
+        return found
+
+    def _segment(self, pending: _Pending) -> Any:
+        span, is_copied = pending.segment.span, pending.segment.is_copied
+        source = self._text[span.start : span.end]
+        text = source if pending.error else pending.text
+        segment = pb.DocumentSegment(
+            index=self._index,
+            source=pb.TextRange(**self._source.move(source)._asdict()),
+            target=pb.TextRange(**self._target.move(text)._asdict()),
+            text=text,
+            is_copied=is_copied,
+        )
+        if pending.error is not None:
+            segment.error.CopyFrom(rich_status(pending.error))
+            self._failed += 1
+        self._index += 1
+        self._translated += not is_copied
+        return segment
+
+    def _summary(self, total_s: float) -> Any:
+        splitter, counts = self.splitter, self._call.items
+        summary = pb.DocumentSummary(
+            segments=self._translated,
+            failed=self._failed,
+            splitting=pb.DOCUMENT_SPLITTING_SENTENCES if splitter.language else pb.DOCUMENT_SPLITTING_PARAGRAPHS,
+            splitter_language=splitter.language,
+            is_language_assumed=splitter.is_assumed,
+        )
+        if counts is not None:
+            usage = {name: counts.fields[name] for name in ("prompt_tokens", "generated_tokens")}
+            summary.usage.CopyFrom(pb.Usage(**usage))
+        first, total = timedelta(seconds=self._first_s), timedelta(seconds=total_s)
+        summary.timings.CopyFrom(pb.Timings(first_token=first, total=total))
+        return summary
