@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,10 +14,13 @@ from cli.connection import with_client
 from cli.flags import ModelName, with_decoding_flags, with_scoring_flags, with_translation_flags
 from cli.marked_text import marked
 from cli.terminal import AsJson, UsageError, one_line, print_json, report_errors, show
+from cli.translate_document import translate_document
 
 if TYPE_CHECKING:
     from glossa.client import Client
     from glossa.client.types import Alignment, Answer, Confidence, TokenLogprob
+
+DOCUMENT = "Document"  # a group of flags
 
 
 @with_translation_flags
@@ -33,17 +36,33 @@ def translate(
     as_json: AsJson = False,
     markup: Annotated[str, typer.Option(help="keep marks: some of tags,placeholders,urls,numbers")] = "",
     glossary: Annotated[str, typer.Option(help="terms: a file of SOURCE<tab>FORM|FORM, or a name on the server")] = "",
+    document: Annotated[str, typer.Option(help="a file to translate as a whole, or -", rich_help_panel=DOCUMENT)] = "",
+    format: Annotated[
+        Literal["text", "html", "xliff"] | None,
+        typer.Option(help="of the document; default: by its suffix, or text", rich_help_panel=DOCUMENT),
+    ] = None,
+    splitter_language: Annotated[
+        str, typer.Option(help="whose rules split it into sentences, by its code", rich_help_panel=DOCUMENT)
+    ] = "",
+    out: Annotated[Path | None, typer.Option(help="file for the translated document", rich_help_panel=DOCUMENT)] = None,
     *,
     client: Client,
     options: dict[str, Any],
 ) -> None:
-    """Translate a text, streamed, or each line of standard input, many at a time and in order.
+    """Translate a text, streamed, or each line of standard input, many at a time and in order, or a document.
 
     For each line of input one line is printed, or one for each of several hypotheses. Line breaks within an answer are
     printed as \\n and \\r; --json prints the exact text. With --confidence a line begins with the expected share of
     right words, and uncertain words are coloured, or in brackets outside a terminal. With marks or a glossary nothing
-    is streamed.
+    is streamed. With --document, everything but text is copied.
     """
+    if document:
+        if text is not None:
+            raise UsageError("give TEXT or --document, not both")
+        settings = {"format": format or "", "splitter_language": splitter_language}
+        return translate_document(client, document, out, as_json, options, **settings)
+    if format or splitter_language or out:
+        raise UsageError("--format, --splitter-language and --out: need --document")
     if uncertain_below is not None and not confidence:
         raise UsageError("--uncertain-below needs --confidence")
     options |= {"confidence": True} if confidence else {}

@@ -7,12 +7,13 @@ caller leaves it: grpc never collects an abandoned one, and the server would con
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 from collections import deque
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, cast
 
 import grpc
 
@@ -25,6 +26,8 @@ from glossa.client.channel import (
     authenticate,
     channel_options,
 )
+from glossa.client.document_calls import DocumentCalls
+from glossa.client.documents import Document
 from glossa.client.errors import ClientError
 from glossa.client.methods import Call, Reply, streaming, unary
 from glossa.client.requests import (
@@ -44,9 +47,7 @@ from glossa.client.types import (
     Answer,
     Attended,
     Classification,
-    Piece,
     Score,
-    Stream,
     TokenCandidate,
     Translation,
     attended_of,
@@ -60,7 +61,7 @@ CANDIDATES = 5  # for a mask
 CONCURRENCY = 32
 
 
-class _Calls(TokenCalls):
+class _Calls(TokenCalls, DocumentCalls):
     """Every call of the service. All raise ClientError."""
 
     _library: Any = grpc
@@ -195,11 +196,11 @@ class _Calls(TokenCalls):
         return Call(pb.GetModelRequest(model=model), {}, lambda response: response.model)
 
     def _start(self, call: Call[Any]) -> Any:
-        method = next(self._turns)[call.request.DESCRIPTOR.name]
+        method = next(self._turns)[call.many or call.request.DESCRIPTOR.name]
         timeout_s = call.options.get("timeout_s")
-        return method(
-            call.request, timeout=self._timeout_s if timeout_s is None else timeout_s, metadata=self._metadata
-        )
+        if timeout_s is None and not call.many:
+            timeout_s = self._timeout_s
+        return method(call.request, timeout=timeout_s, metadata=self._metadata)
 
 
 def _methods(channel: Any) -> dict[str, Any]:
@@ -253,8 +254,8 @@ class Client(_Calls):
         except grpc.RpcError as error:
             raise ClientError(error) from None
 
-    def _pieces(self, call: Call[Any]) -> Generator[Piece, None, None]:
-        running, stream = self._start(call), Stream()
+    def _pieces(self, call: Call[Any]) -> Generator[Any, None, None]:
+        running, stream = self._start(call), call.stream()
         try:
             for message in running:
                 yield stream.piece(message)
@@ -262,6 +263,10 @@ class Client(_Calls):
             raise ClientError(error) from None
         finally:
             running.cancel()
+
+    def _document(self, call: Call[Document]) -> Document:
+        *_, last = self._pieces(call)
+        return cast(Document, last.document)
 
 
 class AsyncClient(_Calls):
@@ -308,8 +313,8 @@ class AsyncClient(_Calls):
         finally:
             running.cancel()
 
-    async def _pieces(self, call: Call[Any]) -> AsyncGenerator[Piece, None]:
-        running, stream = self._start(call), Stream()
+    async def _pieces(self, call: Call[Any]) -> AsyncGenerator[Any, None]:
+        running, stream = self._start(call), call.stream()
         try:
             async for message in running:
                 yield stream.piece(message)
@@ -317,3 +322,7 @@ class AsyncClient(_Calls):
             raise ClientError(error) from None
         finally:
             running.cancel()
+
+    async def _document(self, call: Call[Document]) -> Document:
+        async with contextlib.aclosing(self._pieces(call)) as pieces:
+            return cast(Document, [piece.document async for piece in pieces][-1])

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast, overload
 
 from glossa.client.requests import CallOptions
-from glossa.client.types import Piece
+from glossa.client.types import Piece, Stream
 
 if TYPE_CHECKING:
     from glossa.client.client import AsyncClient, Client
@@ -24,14 +24,18 @@ Asynchronous = TypeVar("Asynchronous", covariant=True)
 
 
 class Call(NamedTuple, Generic[Reply]):
-    """A request, its keyword arguments, and the function from the response to the result."""
+    """A request, its keyword arguments, and the function from the response to the result. stream: makes what turns the
+    messages of a stream into pieces. many: the name of the requests that `request` iterates over; without timeout_s
+    such a call has no deadline."""
 
     request: Any
     options: CallOptions
     reply: Callable[[Any], Reply]
+    stream: Callable[[], Any] = Stream
+    many: str = ""
 
 
-class _Method(Protocol[P, Blocking, Asynchronous]):
+class Method(Protocol[P, Blocking, Asynchronous]):
     """The type of a method of both clients."""
 
     @overload
@@ -42,7 +46,9 @@ class _Method(Protocol[P, Blocking, Asynchronous]):
     def __get__(self, client: AsyncClient, kind: type | None = None) -> Callable[P, Asynchronous]: ...
 
 
-def _method(build: Callable[..., Call[Any]], run: str) -> Any:
+def method_of(build: Callable[..., Call[Any]], run: str) -> Any:
+    """A method that passes its call to the client's method `run`."""
+
     @functools.wraps(build)
     def method(self: Any, *arguments: Any, **options: Any) -> Any:
         return getattr(self, run)(build(self, *arguments, **options))
@@ -50,13 +56,13 @@ def _method(build: Callable[..., Call[Any]], run: str) -> Any:
     return method
 
 
-def unary(build: Callable[Concatenate[Any, P], Call[Reply]]) -> _Method[P, Reply, Coroutine[Any, Any, Reply]]:
+def unary(build: Callable[Concatenate[Any, P], Call[Reply]]) -> Method[P, Reply, Coroutine[Any, Any, Reply]]:
     """A method that returns the result of a call, in an AsyncClient as a coroutine."""
-    return cast(_Method[P, Reply, Coroutine[Any, Any, Reply]], _method(build, "_run"))
+    return cast(Method[P, Reply, Coroutine[Any, Any, Reply]], method_of(build, "_run"))
 
 
 def streaming(
     build: Callable[Concatenate[Any, P], Call[Any]],
-) -> _Method[P, Generator[Piece, None, None], AsyncGenerator[Piece, None]]:
+) -> Method[P, Generator[Piece, None, None], AsyncGenerator[Piece, None]]:
     """A method that yields the pieces of an answer, in an AsyncClient asynchronously."""
-    return cast(_Method[P, Generator[Piece, None, None], AsyncGenerator[Piece, None]], _method(build, "_pieces"))
+    return cast(Method[P, Generator[Piece, None, None], AsyncGenerator[Piece, None]], method_of(build, "_pieces"))

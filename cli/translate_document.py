@@ -1,0 +1,65 @@
+"""`glossa translate --document`: send a file to a running server, and write its translation."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from cli.terminal import UsageError, print_json
+
+if TYPE_CHECKING:
+    from glossa.client import Client
+
+SUFFIXES = {".txt": "text", ".text": "text", ".html": "html", ".htm": "html", ".xliff": "xliff", ".xlf": "xliff"}
+
+
+def format_of(document: str, format: str) -> str:
+    """The format of a file: the given one, else that of its suffix. Raises UsageError."""
+    if format:
+        return format
+    suffix = Path(document).suffix.lower()
+    if document != "-" and suffix not in SUFFIXES:
+        raise UsageError(f"--document: the suffix {suffix!r} names no format; give --format text, html or xliff")
+    return SUFFIXES.get(suffix, "text")
+
+
+def translate_document(
+    client: Client, document: str, out: Path | None, as_json: bool, options: dict[str, Any], **settings: str
+) -> None:
+    """Write the translation of a file, or of standard input, to `out` or to standard output as it comes.
+
+    settings: format and splitter_language. A segment that fails is copied, and its error is printed on standard error;
+    the exit code is then 1. `out` is written at the end only. Raises UsageError and OSError.
+    """
+    settings["format"] = format_of(document, settings["format"])
+    source = sys.stdin.buffer.read() if document == "-" else Path(document).read_bytes()
+    try:
+        text = source.decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{document}: must be UTF-8, is not at byte {error.start}; convert it, e.g. with iconv"
+        ) from None
+    translated: Any = None
+    line, place = 1, 0  # of the last error
+    for piece in client.stream_translate_document(text, **settings, **options):  # type: ignore[arg-type]
+        for segment in piece.segments:
+            if segment.error:
+                line, place = line + text.count("\n", place, segment.source.start), segment.source.start
+                typer.echo(f"{document}:{line}: {segment.error.code}: {segment.error.message}", err=True)
+            if not as_json and out is None:
+                sys.stdout.buffer.write(segment.text.encode())
+        sys.stdout.flush()
+        translated = piece.document or translated
+    if out is not None:
+        out.write_bytes(translated.text.encode())
+    if as_json:
+        print_json(translated)
+    if translated.is_language_assumed and translated.segments > 1:
+        language = translated.splitter_language
+        typer.echo(f"sentences were split by the rules of {language}; name others with --splitter-language", err=True)
+    if translated.errors:
+        typer.echo(f"{len(translated.errors)} of {translated.segments} segments were not translated", err=True)
+        raise typer.Exit(1)

@@ -1,0 +1,49 @@
+"""The calls of the client for documents. How messages become segments is in `documents`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from typing import Any, Concatenate, Unpack, cast
+
+from glossa.client.documents import Document, DocumentPiece, DocumentStream, Format, document_requests
+from glossa.client.methods import Call, Method, P, method_of
+from glossa.client.requests import Options
+
+_Pieces = Method[P, Generator[DocumentPiece, None, None], AsyncGenerator[DocumentPiece, None]]
+_Whole = Method[P, Document, Coroutine[Any, Any, Document]]
+
+
+def _streaming(build: Callable[Concatenate[Any, P], Call[Any]]) -> _Pieces[P]:
+    return cast(_Pieces[P], method_of(build, "_pieces"))
+
+
+def _whole(build: Callable[Concatenate[Any, P], Call[Any]]) -> _Whole[P]:
+    return cast(_Whole[P], method_of(build, "_document"))
+
+
+class DocumentCalls:
+    """Calls for documents. All raise ClientError. Without timeout_s they have no deadline."""
+
+    @_streaming
+    def stream_translate_document(
+        self, text: str, *, format: Format = "text", splitter_language: str = "", **options: Unpack[Options]
+    ) -> Call[Document]:
+        """Translate a document of any length, in pieces as its segments are ready; the last one has the whole document.
+
+        splitter_language: of the rules that split texts into sentences; default: source_language, else the language
+        that the document names, else English. A segment that fails is copied and has an error. Raises ValueError for
+        an unknown format.
+        """
+        return _call(text, format, splitter_language, options)
+
+    @_whole
+    def translate_document(
+        self, text: str, *, format: Format = "text", splitter_language: str = "", **options: Unpack[Options]
+    ) -> Call[Document]:
+        """Translate a document of any length; see `stream_translate_document`."""
+        return _call(text, format, splitter_language, options)
+
+
+def _call(text: str, format: Format, splitter_language: str, options: Options) -> Call[Document]:
+    requests = document_requests(text, format, splitter_language, options)
+    return Call(requests, options, cast(Any, None), DocumentStream, many="TranslateDocumentRequest")
