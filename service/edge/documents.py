@@ -20,9 +20,14 @@ from glossa.v1 import glossa_pb2 as pb
 from service.edge.call import Call
 from service.edge.items import Item, Outcome
 from service.edge.preparation import Preparation
+from service.edge.prompt_encoder import LanguagePair, PromptEncoder
+from service.edge.request_limits import TextLimits, check_capabilities
 from service.edge.request_memory import CALL_BYTES
+from service.edge.served_model import ServedModel
 from service.edge.status import rich_status
 from service.errors import DeadlineExceeded, InvalidRequest, RequestError
+from service.option_checks import check_single
+from service.options import DecodingOptions
 from service.text.cuts import parts_that_fit
 from service.text.documents import html, plain, xliff
 from service.text.segmentation import Splitter, splitter_for
@@ -76,6 +81,21 @@ async def text_of(first: Any, messages: AsyncGenerator[Any, None], call: Call, *
     if not text.strip():
         raise InvalidRequest("text", "must not be empty or blank")
     return text
+
+
+def check_document(model: ServedModel, options: DecodingOptions, languages: LanguagePair) -> PromptEncoder:
+    """Refuses options and languages that would be refused of every text, and options for more than an answer's text.
+    Returns what encodes the texts. Raises InvalidRequest and Unsupported."""
+    check_single(options)
+    check_capabilities(model, options)
+    prompts = PromptEncoder(model)
+    prompts.language_ids(languages)
+    return prompts
+
+
+def fits(prompts: PromptEncoder, limits: TextLimits, text: str) -> bool:
+    """Whether a text is short enough to be translated. Quick for one that is far too long."""
+    return len(text.encode()) <= limits.max_text_bytes and prompts.fits(text)
 
 
 def _format(number: int) -> Format:

@@ -22,7 +22,7 @@ from service.edge.request_limits import (
 )
 from service.encoder_request import EncoderRequest
 from service.errors import InvalidRequest, Unsupported
-from service.option_checks import check, check_scoring, check_single
+from service.option_checks import check, check_scoring
 from service.options import DecodingOptions
 from service.request import Request
 
@@ -36,22 +36,11 @@ class RequestBuilder(EncoderRequestBuilder):
         self._limits.check_text(text)
         self._prompts.check_length(text)
 
-    def check_document(self, options: DecodingOptions, languages: LanguagePair) -> None:
-        """Refuses what would refuse every text of a document, and options for more than the text of an answer."""
-        self._check_options(options)
-        check_single(options)
-        check_capabilities(self._model, options)
-        self._prompts.language_ids(languages)
-
-    def fits(self, text: str) -> bool:
-        """Whether a text is short enough to be translated. Quick for one that is far too long."""
-        return len(text.encode()) <= self._limits.max_text_bytes and self._prompts.fits(text)
-
     def decoding(
         self, text: str, options: DecodingOptions, languages: LanguagePair = NO_LANGUAGES, *, is_streamed: bool = True
     ) -> Request:
         """A request to translate or continue a text."""
-        self._check_options(options)
+        self.check_options(options)
         self._limits.check_text(text)
         check_capabilities(self._model, options)
         source, prompt = self._prompts.source_and_prompt(text, languages)
@@ -63,13 +52,14 @@ class RequestBuilder(EncoderRequestBuilder):
         """A request to continue a prompt of token ids, exactly as given. Models without a source only. field: the name
         of the prompt in errors."""
         assert not self._model.has_source, self._model.name
-        self._check_options(options)
+        self.check_options(options)
         check_capabilities(self._model, options)
         self._prompts.check_prompt(prompt, field)
         text = self._model.tokenizer.decode(prompt)
         return self._decoding((), tuple(prompt), text, options, is_streamed=is_streamed)
 
-    def _check_options(self, options: DecodingOptions) -> None:
+    def check_options(self, options: DecodingOptions) -> None:
+        """Checks what needs no model."""
         self._limits.check_bytes(options.prefix, "options.prefix")  # before `check`, which looks for bad words in it
         self._limits.check_stop(options.stop)
         check(options)

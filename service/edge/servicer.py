@@ -23,7 +23,7 @@ from service.edge.call import Call
 from service.edge.calls import Calls
 from service.edge.catalog import DECODER_TASKS, ENCODER_TASKS, Catalog
 from service.edge.conversation import takes_items
-from service.edge.documents import Document, text_of
+from service.edge.documents import Document, check_document, fits, text_of
 from service.edge.glossaries import Glossaries
 from service.edge.items import Answer, ItemRunner
 from service.edge.model_calls import convert_off_loop, submitted
@@ -98,11 +98,11 @@ class Servicer(TokenCalls):
     ) -> AsyncGenerator[pb.TranslateDocumentResponse, None]:
         first, limits = await anext(messages), self.catalog.limits
         model = self.find(first.model, call, "translation")
-        builder = self.builder(model, call)
-        builder.check_document(decoding_options(first.options), _languages(first))
+        self.builder(model, call).check_options(options := decoding_options(first.options))
+        prompts = check_document(model, options, _languages(first))
         size, idle_s = limits.max_document_bytes, self._items.limits.idle_s
         text = await text_of(first, messages, call, limit=size, idle_s=idle_s)
-        document = Document(text, first, call, builder.fits, self.preparation)
+        document = Document(text, first, call, partial(fits, prompts, limits), self.preparation)
         await document.read()
         outcomes = self._items.run(call, document.items(), self.Translate, window=model.pool.window, in_order=True)
         async with contextlib.aclosing(outcomes):

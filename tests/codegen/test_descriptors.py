@@ -45,7 +45,7 @@ def test_every_file_of_the_set_follows_those_that_it_imports():
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_every_method_has_a_path_that_names_it(method):
     found = rule(method)
-    if method.client_streaming:
+    if method.client_streaming and method.name != "TranslateDocument":  # which reads all messages before it answers
         assert not found.ByteSize(), "a call with items both ways has no form in HTTP/1.1"
     elif method.name == "ListModels":
         assert (found.get, found.body) == ("/v1/models", "")
@@ -58,9 +58,7 @@ def test_every_method_has_a_path_that_names_it(method):
 
 def test_no_two_methods_share_a_path():
     paths = [
-        re.sub(r"\{\w+\}", "*", rule(method).get or rule(method).post)
-        for method in METHODS
-        if not method.client_streaming
+        re.sub(r"\{\w+\}", "*", rule(method).get or rule(method).post) for method in METHODS if rule(method).ByteSize()
     ]
     assert len(set(paths)) == len(paths)
 

@@ -6,6 +6,7 @@ next line's first word had no room (`wrap_width`). A sentence over several lines
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -60,9 +61,15 @@ def paragraphs(source: str) -> Iterator[Span]:
 
 
 def wrap_width(source: str) -> int:
-    """The width at which the lines of a text were wrapped; 0: they were not."""
-    longest = max((len(line[1].rstrip()) for line in _LINE.finditer(source)), default=0)
-    return longest if MIN_WIDTH <= longest <= MAX_WIDTH else 0
+    """The width at which the lines of a text were wrapped; 0: they were not. At least two line breaks, and half of
+    those after longer lines, must be where the next word had no room: else its longest lines are so by chance."""
+    lines = [line[1].rstrip() for line in _LINE.finditer(source)]
+    longest = max(map(len, lines), default=0)
+    if not MIN_WIDTH <= longest <= MAX_WIDTH:
+        return 0
+    followed = [(len(line), after) for line, after in itertools.pairwise(lines) if after and 2 * len(line) > longest]
+    wrapped = sum(_is_wrapped(length, after, longest) for length, after in followed)
+    return longest if wrapped >= 2 and 2 * wrapped >= len(followed) else 0
 
 
 def _is_wrapped(length: int, following: str, width: int) -> bool:

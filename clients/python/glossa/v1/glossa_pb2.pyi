@@ -970,20 +970,22 @@ class ClassifyBatchResult(_message.Message):
     def __init__(self, id: _Optional[str] = ..., response: _Optional[_Union[ClassifyResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class Limits(_message.Message):
-    __slots__ = ("max_prompt_tokens", "max_tokens", "max_text_bytes", "max_stop_strings", "max_stop_bytes", "max_hypotheses")
+    __slots__ = ("max_prompt_tokens", "max_tokens", "max_text_bytes", "max_stop_strings", "max_stop_bytes", "max_hypotheses", "max_document_bytes")
     MAX_PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     MAX_TEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_STOP_STRINGS_FIELD_NUMBER: _ClassVar[int]
     MAX_STOP_BYTES_FIELD_NUMBER: _ClassVar[int]
     MAX_HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
+    MAX_DOCUMENT_BYTES_FIELD_NUMBER: _ClassVar[int]
     max_prompt_tokens: int
     max_tokens: int
     max_text_bytes: int
     max_stop_strings: int
     max_stop_bytes: int
     max_hypotheses: int
-    def __init__(self, max_prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_bytes: _Optional[int] = ..., max_stop_strings: _Optional[int] = ..., max_stop_bytes: _Optional[int] = ..., max_hypotheses: _Optional[int] = ...) -> None: ...
+    max_document_bytes: int
+    def __init__(self, max_prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_bytes: _Optional[int] = ..., max_stop_strings: _Optional[int] = ..., max_stop_bytes: _Optional[int] = ..., max_hypotheses: _Optional[int] = ..., max_document_bytes: _Optional[int] = ...) -> None: ...
 
 class ExecutionProvider(_message.Message):
     __slots__ = ("provider", "requested", "fallback", "reason")

@@ -1,0 +1,60 @@
+"""`glossa translate --document`: formats, output, and segments that fail."""
+
+import json
+
+import pytest
+
+from cli.translate_document import format_of
+from tests.cli.command import ask
+
+GERMAN = "zwei rote Häuser"  # every answer
+
+
+async def test_a_file_is_translated_by_its_suffix(edge, tmp_path):
+    page = tmp_path / "page.HTML"
+    page.write_text("<p>a cat</p>\r\n", newline="")
+    assert await ask(edge, "translate", "--document", page) == f"<p>{GERMAN}</p>\n"
+    out = tmp_path / "out.html"
+    await ask(edge, "translate", "--document", page, "--out", out)
+    assert out.read_bytes().decode() == f"<p>{GERMAN}</p>\r\n"
+    await ask(edge, "translate", "--document", page, "--format", "text", "--out", out, fails=True)
+    assert out.read_bytes() == b"<p>a cat</p>\r\n"
+
+
+async def test_standard_input_is_text_unless_a_format_is_given(edge):
+    assert await ask(edge, "translate", "--document", "-", lines="a cat\n\n***\n") == f"{GERMAN}\n\n***\n"
+    page = await ask(edge, "translate", "--document", "-", "--format", "html", lines="<b>a cat</b>")
+    assert page == f"<b>{GERMAN}</b>"
+
+
+async def test_segments_that_fail_are_listed_and_copied(edge, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("a cat\n\na zebra\na 😀\n")
+    output = await ask(edge, "translate", "--document", text, "--json", fails=True)
+    lines = output.splitlines()
+    assert lines[0].startswith(f"{text}:3: INVALID_ARGUMENT: text: the model's closed vocabulary does not know")
+    assert lines[1].startswith(f"{text}:4: INVALID_ARGUMENT")
+    whole = json.loads(lines[2])
+    assert (whole["text"], len(whole["errors"])) == (f"{GERMAN}\n\na zebra\na 😀\n", 2)
+    assert lines[3] == "sentences were split by the rules of en; name others with --splitter-language"
+    assert lines[4] == "2 of 3 segments were not translated"
+
+
+async def test_flags_that_contradict_each_other_are_refused(edge, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_bytes(b"caf\xe9")
+    for flags, problem in (
+        (["--document", text, "a cat"], "give TEXT or --document, not both"),
+        (["--out", "x", "a cat"], "need --document"),
+        (["--document", "x.pdf"], "the suffix '.pdf' names no format; give --format"),
+        (["--document", tmp_path / "none.txt"], "none.txt: No such file"),
+        (["--document", text], "must be UTF-8, is not at byte 3"),
+    ):
+        assert problem in await ask(edge, "translate", *flags, fails=True)
+    assert not edge.pool.requests
+
+
+@pytest.mark.parametrize(("name", "format"), [("a.txt", "text"), ("b.xlf", "xliff"), ("-", "text"), ("c.htm", "html")])
+def test_formats_follow_suffixes(name, format):
+    assert format_of(name, "") == format
+    assert format_of(name, "html") == "html"
