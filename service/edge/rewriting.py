@@ -11,6 +11,7 @@ import dataclasses
 
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.alignment import align
+from service.edge.answer_confidence import answer_confidence
 from service.edge.glossaries import Glossaries
 from service.edge.proto_conversion import completion, decoding_options, details
 from service.edge.request_limits import TextLimits
@@ -43,9 +44,10 @@ class Rewriting:
     def __init__(
         self, message: pb.TranslateRequest, model: ServedModel, limits: TextLimits, glossaries: Glossaries
     ) -> None:
-        """Raises InvalidRequest."""
+        """Raises InvalidRequest; Unsupported where the confidence is requested of a model without a calibration."""
         limits.check_text(message.text)
         self._message, self._model = message, model
+        self._confidence = answer_confidence(message, model)
         kinds = Kinds(*(getattr(message.markup, kind) for kind in Kinds._fields))
         if message.HasField("markup") and not any(kinds):
             raise InvalidRequest("markup", f"must name at least one of {', '.join(Kinds._fields)}")
@@ -54,15 +56,19 @@ class Rewriting:
         glossary = glossaries.of(message.glossary) if message.HasField("glossary") else Glossary()
         self._terminology = Terminology(glossary, self.text)
         self._asked = decoding_options(message.options)
+        if self._confidence and message.HasField("glossary") and self._asked.beam_size < 2:
+            problem = "must be false with a glossary unless options.beam_size is above 1"
+            raise InvalidRequest("include_confidence", f"{problem}: terms may replace words that the model chose")
 
     @property
     def options(self) -> DecodingOptions:
         """The options of the engine's request, which asks for the alignment where it is needed and the bundle has
         one."""
-        is_needed = self._marked.nodes or (self._terminology.terms and self._asked.beam_size < 2)
-        if not is_needed or self._asked.alignment != "none" or self._model.manifest.alignment is None:
-            return self._asked
-        return dataclasses.replace(self._asked, alignment="hard")
+        asked = self._asked if self._confidence is None else dataclasses.replace(self._asked, token_logprobs=True)
+        is_needed = self._marked.nodes or (self._terminology.terms and asked.beam_size < 2)
+        if not is_needed or asked.alignment != "none" or self._model.manifest.alignment is None:
+            return asked
+        return dataclasses.replace(asked, alignment="hard")
 
     def again(self, translation: str) -> DecodingOptions | None:
         """Options of a second request for an answer that lacks terms, or None."""
@@ -73,8 +79,16 @@ class Rewriting:
     ) -> pb.TranslateResponse:
         """The response. text, tokens: the answer of the engine."""
         message, results = self._message, finished.hypotheses
-        asked = dataclasses.replace(request, options=self._asked)
-        fields = details(finished, asked, self._model, text=self.text, has_tokens=message.include_tokens)
+        phrases = request.options.phrases  # forced ones too: an answer that has them is not like the calibrated ones
+        asked = dataclasses.replace(request, options=dataclasses.replace(self._asked, phrases=phrases))
+        fields = details(
+            finished,
+            asked,
+            self._model,
+            text=self.text,
+            has_tokens=message.include_tokens,
+            confidence=self._confidence,
+        )
         plain, restored = self._rewritten(text, results[0] if results else None)
         for hypothesis, result in zip(fields.get("hypotheses", ()), results, strict=False):
             hypothesis.plain_text, hypothesis.text = self._rewritten(result.text, result)

@@ -2,6 +2,7 @@
 
 import random
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -10,12 +11,14 @@ from glossa.client import Client, ClientError
 from tests.e2e.process import serving
 from tests.tiny import TEXTS
 
+SURE = Path(__file__).parents[1] / "bundles/format-11/bundle"  # with calibrated confidence
 TAG = re.compile(r"<[^>]+>|\{\w+\}")
 
 
 @pytest.fixture(scope="module")
 def server(tiny_attention_bundle, tiny_translation_bundle):
-    with serving(models={"aligned": str(tiny_attention_bundle), "plain": str(tiny_translation_bundle)}) as server:
+    models = {"aligned": str(tiny_attention_bundle), "plain": str(tiny_translation_bundle), "sure": str(SURE)}
+    with serving(models=models) as server:
         yield server
 
 
@@ -147,3 +150,21 @@ def test_a_glossary_that_cannot_be_used_is_rejected(client, glossary, field):
     with pytest.raises(ClientError) as caught:
         client.translate(TEXTS[0], model="aligned", glossary=glossary)
     assert (caught.value.code, field in str(caught.value)) == ("INVALID_ARGUMENT", True), caught.value
+
+
+def test_marks_and_confidence_go_together(client):
+    options = {"model": "sure", "confidence": True, "max_tokens": 12}
+    answer = client.translate("the <b>small</b> red house", markup=["tags"], **options)
+    plain = client.translate("the small red house", **options)
+    assert answer.markup.plain_text == plain.text
+    assert answer.confidence == plain.confidence
+    assert answer.confidence.words
+    assert answer.hypotheses == ()
+
+
+def test_confidence_needs_an_answer_whose_words_the_model_chose(client):
+    options = {"model": "sure", "confidence": True, "glossary": {"house": "dog"}, "max_tokens": 12}
+    with pytest.raises(ClientError, match=r"include_confidence: must be false with a glossary"):
+        client.translate("the small red house", **options)
+    answer = client.translate("the small red house", beam_size=2, **options)
+    assert (answer.glossary.met, answer.confidence.calibrated) == (1, False)
