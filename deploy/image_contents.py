@@ -24,7 +24,8 @@ LABEL = "org.opencontainers.image."
 LABELS = {"title", "description", "vendor", "licenses", "version", "revision", "created", "base.name", "base.digest"}
 ADDRESSES = {"source", "url", "documentation"}  # only with SOURCE_URL or a remote, see image.sh
 
-# What the image's environment and its base interpreter can import, and what their requirements lack.
+# What the image's environment and its base interpreter can import, and what their requirements lack. The build of ONNX
+# Runtime for GPUs has the modules of the other one, and another name.
 INSTALLED = """
 import importlib.metadata as metadata, json, os, subprocess, sys, sysconfig
 LIST = "import importlib.metadata as m; print([[d.metadata['Name'], d.version] for d in m.distributions()])"
@@ -33,16 +34,21 @@ names = {}
 for python in (sys.executable, os.path.realpath(sys.executable)):
     names[python] = eval(subprocess.run([python, "-I", "-c", LIST], check=True, capture_output=True, text=True).stdout)
 unmet = set()
+others = {"onnxruntime": "onnxruntime-gpu"}
+def version(name):
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return version(others[name]) if name in others else None
 for distribution in metadata.distributions():
     for line in distribution.requires or ():
         need = Requirement(line)
         if need.marker and not need.marker.evaluate({"extra": ""}):
             continue
-        try:
-            if metadata.version(need.name) not in need.specifier:
-                unmet.add(line)
-        except metadata.PackageNotFoundError:
+        if (found := version(need.name)) is None:
             unmet.add(need.name)
+        elif found not in need.specifier:
+            unmet.add(line)
 folder = sysconfig.get_path("purelib")
 size = sum(os.lstat(os.path.join(at, name)).st_size for at, _, files in os.walk(folder) for name in files)
 print(json.dumps({
