@@ -59,4 +59,4 @@ def test_each_program_has_its_source_and_its_command():
         assert languages[-1] == "sh", program
         assert len(languages) == 3, program
     shown = {"unary", "stream", "generate", "error", "deadline", "cancel"}
-    assert (set(commands("buf curl")), set(commands("REST"))) == (shown | {"tls"}, shown)
+    assert (set(commands("buf curl")), set(commands("REST"))) == (shown | {"tls", "certificate"}, shown)
