@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,7 +18,7 @@ from cli.terminal import AsJson, UsageError, one_line, print_json, report_errors
 from cli.translate_document import translate_document
 
 if TYPE_CHECKING:
-    from glossa.client import Client
+    from glossa.client import Client, ClientError
     from glossa.client.types import Alignment, Answer, Confidence, TokenLogprob
 
 DOCUMENT = "Document"  # a group of flags
@@ -45,6 +46,9 @@ def translate(
         str, typer.Option(help="whose rules split it into sentences, by its code", rich_help_panel=DOCUMENT)
     ] = "",
     out: Annotated[Path | None, typer.Option(help="file for the translated document", rich_help_panel=DOCUMENT)] = None,
+    batch: Annotated[
+        Path | None, typer.Option(help="translate the lines of this file, -: of standard input, past those that fail")
+    ] = None,
     *,
     client: Client,
     options: dict[str, Any],
@@ -69,6 +73,10 @@ def translate(
     options |= {} if uncertain_below is None else {"uncertain_below": uncertain_below}
     with report_errors():
         options |= rewriting_options(markup, glossary)
+    if batch is not None:
+        if text is not None:
+            raise UsageError("give TEXT or --batch FILE, not both")
+        return translate_lines(client, batch, as_json, options)
     ask("translate", client, text, as_json, options)
 
 
@@ -140,7 +148,7 @@ def answer_lines(verb: str, client: Client, as_json: bool, options: dict[str, An
     lines = [line.rstrip("\n") for line in sys.stdin]
     texts = (line for line in lines if line.strip())
     if verb == "translate":
-        answers: Iterator[Answer] = iter(client.translate_batch(texts, **options))
+        answers: Iterator[Answer] = client.translate_batch(texts, **options)
     else:
         answers = (client.generate(text, **options) for text in texts)
     for number, line in enumerate(lines, start=1):
@@ -149,6 +157,52 @@ def answer_lines(verb: str, client: Client, as_json: bool, options: dict[str, An
             continue
         with at_line(number):
             show_answer(next(answers), line, as_json, in_lines=True)
+
+
+def translate_lines(client: Client, file: Path, as_json: bool, options: dict[str, Any]) -> None:
+    """Print a line for each line of a file; `-`: of standard input. A blank one is answered by a blank one.
+
+    A line without an answer is printed as a blank one, with its error on standard error; with --json, as an object with
+    the error. Then the exit code is 1. Raises ClientError if the call fails, OSError.
+    """
+    from glossa.client import ClientError
+
+    waiting: deque[str] = deque()  # lines that are not answered, from the thread that reads them
+    number, failed = 0, 0
+    with contextlib.nullcontext(sys.stdin) if str(file) == "-" else file.open(encoding="utf-8") as lines:
+
+        def texts() -> Iterator[str]:
+            for line in lines:
+                text = line.rstrip("\n")
+                waiting.append(text)
+                if text.strip():
+                    yield text
+
+        batch = client.translate_batch(texts(), **options)
+        with contextlib.closing(batch):
+            for outcome in batch.outcomes():
+                while not (text := waiting.popleft()).strip():
+                    number += 1
+                    typer.echo()
+                number += 1
+                if isinstance(outcome, ClientError):
+                    failed += 1
+                    _show_failure(outcome, number, as_json)
+                else:
+                    show_answer(outcome, text, as_json, in_lines=True)
+        for _ in waiting:
+            typer.echo()
+    if failed:
+        typer.echo(f"error: {failed} of {number + len(waiting)} lines have no answer", err=True)
+        raise typer.Exit(1)
+
+
+def _show_failure(error: ClientError, number: int, as_json: bool) -> None:
+    if as_json:
+        fields = {"code": error.code, "reason": error.reason, "message": error.message}
+        return print_json({"error": fields, "line": number})
+    typer.echo(f"line {number}: {error}", err=True)
+    typer.echo()
 
 
 @contextlib.contextmanager

@@ -152,6 +152,7 @@ class _Run:
         number = 0
         async with contextlib.aclosing(source):
             async for items in source:
+                self._changed.set()  # the call is not idle
                 waiting = deque(items)
                 try:
                     while waiting:

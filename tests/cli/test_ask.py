@@ -148,3 +148,32 @@ async def test_what_confidence_needs_is_named(edge):
     refused = await ask(edge, "translate", "a cat", "--uncertain-below", 0.3, fails=True)
     assert refused == "error: --uncertain-below needs --confidence\n"
     assert "export it with --calibrate" in await ask(edge, "translate", "a cat", "--confidence", fails=True)
+
+
+async def test_a_batch_answers_each_line_and_goes_on_after_one_that_fails(edge, tmp_path):
+    file = tmp_path / "lines.txt"
+    file.write_text("a cat\n\nzebra\na cat\n\n")
+    found = await ask(edge, "translate", "--batch", file, fails=True)
+    lines = [line for line in found.splitlines() if not line.startswith(("line 3: ", "error: 1 of 5 lines"))]
+    assert lines == ["zwei rote Häuser", "", "", "zwei rote Häuser", ""]
+    assert "line 3: INVALID_ARGUMENT: text: the model's closed vocabulary does not know these words: zebra" in found
+    assert len({request.request_id.partition("/")[0] for request in edge.pool.requests}) == 1, "one call"
+
+
+async def test_a_batch_of_standard_input_as_json(edge):
+    found = await ask(
+        edge, "translate", "--batch", "-", "--json", "--max-tokens", 9, lines="a cat\nzebra\n", fails=True
+    )
+    answer, error = [json.loads(line) for line in found.splitlines()[:2]]
+    assert answer["text"] == "zwei rote Häuser"
+    assert (error["line"], error["error"]["code"], error["error"]["reason"]) == (2, "INVALID_ARGUMENT", "INVALID_FIELD")
+    assert await ask(edge, "translate", "--batch", "-", lines="a cat\n") == "zwei rote Häuser\n"
+    assert await ask(edge, "translate", "--batch", "-", lines="") == ""
+
+
+async def test_a_batch_needs_a_file_and_no_text(edge, tmp_path):
+    assert "give TEXT or --batch FILE, not both" in await ask(edge, "translate", "a", "--batch", "-", fails=True)
+    assert "nowhere.txt" in await ask(edge, "translate", "--batch", tmp_path / "nowhere.txt", fails=True)
+    assert "is not served here" in await ask(
+        edge, "translate", "--batch", "-", "--model", "xx", lines="a cat\n", fails=True
+    )

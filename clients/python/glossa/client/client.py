@@ -6,17 +6,15 @@ caller leaves it: grpc never collects an abandoned one, and the server would con
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import itertools
-from collections import deque
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from typing import Any, Self, Unpack, cast
 
 import grpc
 
+from glossa.client.batches import Asynchronous, Blocking
 from glossa.client.channel import (
     BLOCKING_STREAMS,
     NO_RETRIES,
@@ -58,7 +56,6 @@ from glossa.v1 import glossa_pb2 as pb
 from glossa.v1 import glossa_pb2_grpc as stubs
 
 CANDIDATES = 5  # for a mask
-CONCURRENCY = 32
 
 
 class _Calls(TokenCalls, DocumentCalls):
@@ -197,10 +194,16 @@ class _Calls(TokenCalls, DocumentCalls):
 
     def _start(self, call: Call[Any]) -> Any:
         method = next(self._turns)[call.many or call.request.DESCRIPTOR.name]
-        timeout_s = call.options.get("timeout_s")
-        if timeout_s is None and not call.many:
-            timeout_s = self._timeout_s
+        timeout_s = call.options.get("timeout_s") if call.many else self._timeout(call.options)
         return method(call.request, timeout=timeout_s, metadata=self._metadata)
+
+    def _timeout(self, options: CallOptions) -> float:
+        timeout_s = options.get("timeout_s")
+        return self._timeout_s if timeout_s is None else timeout_s
+
+    def _start_batch(self, name: str, messages: Any, options: CallOptions) -> Any:
+        method = next(self._turns)[f"{name}Request"]
+        return method(messages, timeout=options.get("timeout_s"), metadata=self._metadata)
 
 
 def _methods(channel: Any) -> dict[str, Any]:
@@ -217,8 +220,11 @@ def _text_call(kind: Any, fields: dict[str, Any], options: Options) -> Call[Answ
     return Call(kind(include_tokens=tokens, **fields), options, functools.partial(read, Answer))
 
 
-class Client(_Calls):
+class Client(_Calls, Blocking):
     """Blocking calls; may be shared by threads. Close it, or use it in a `with`. All calls raise ClientError."""
+
+    def _start_unary(self, name: str, request: Any, options: CallOptions) -> Any:
+        return next(self._turns)[name].future(request, timeout=self._timeout(options), metadata=self._metadata)
 
     def close(self) -> None:
         """Close the connections; running calls are cancelled."""
@@ -230,23 +236,6 @@ class Client(_Calls):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-    def translate_batch(
-        self, texts: Iterable[str], *, concurrency: int = CONCURRENCY, **options: Unpack[TranslateOptions]
-    ) -> Generator[Translation, None, None]:
-        """Answers in the order of the texts, at most `concurrency` concurrent calls. The first failure ends it."""
-        with ThreadPoolExecutor(concurrency, thread_name_prefix="translate") as threads:
-            running: deque[Future[Translation]] = deque()
-            try:
-                for text in texts:
-                    running.append(threads.submit(self.translate, text, **options))
-                    if len(running) >= concurrency:
-                        yield running.popleft().result()
-                while running:
-                    yield running.popleft().result()
-            finally:
-                for future in running:
-                    future.cancel()
 
     def _run(self, call: Call[Reply]) -> Reply:
         try:
@@ -269,12 +258,15 @@ class Client(_Calls):
         return cast(Document, last.document)
 
 
-class AsyncClient(_Calls):
+class AsyncClient(_Calls, Asynchronous):
     """The calls of `Client` for asyncio. Leave a stream early with `contextlib.aclosing`, so that the server stops it.
     All calls raise ClientError."""
 
     _library = grpc.aio
     _options = ()
+
+    def _start_unary(self, name: str, request: Any, options: CallOptions) -> Any:
+        return next(self._turns)[name](request, timeout=self._timeout(options), metadata=self._metadata)
 
     async def close(self) -> None:
         """Close the connections; running calls are cancelled."""
@@ -286,23 +278,6 @@ class AsyncClient(_Calls):
 
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
-
-    async def translate_batch(
-        self, texts: Iterable[str], *, concurrency: int = CONCURRENCY, **options: Unpack[TranslateOptions]
-    ) -> AsyncGenerator[Translation, None]:
-        """Answers in the order of the texts, at most `concurrency` concurrent calls. The first failure ends it."""
-        running: deque[asyncio.Task[Translation]] = deque()
-        try:
-            for text in texts:
-                running.append(asyncio.create_task(self.translate(text, **options)))
-                if len(running) >= concurrency:
-                    yield await running.popleft()
-            while running:
-                yield await running.popleft()
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
 
     async def _run(self, call: Call[Reply]) -> Reply:
         running = self._start(call)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Iterable
+from typing import Any, Self, cast
 
 import grpc
-from google.rpc import error_details_pb2
+from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
+
+CODES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 class ClientError(Exception):
@@ -14,14 +17,22 @@ class ClientError(Exception):
 
     def __init__(self, error: grpc.RpcError) -> None:
         call = cast(Any, error)
-        self.code: str = call.code().name
-        self.message: str = call.details() or ""
-        self.reason = ""
+        status = rpc_status.from_call(call)
+        self._set(call.code().name, call.details() or "", status.details if status else ())
+
+    @classmethod
+    def of_status(cls, status: status_pb2.Status) -> Self:
+        """The error of one item of a call with many."""
+        error = cls.__new__(cls)
+        error._set(CODES.get(status.code, "UNKNOWN"), status.message, status.details)
+        return error
+
+    def _set(self, code: str, message: str, details: Iterable[Any]) -> None:
+        self.code, self.message, self.reason = code, message, ""
         self.field_violations: dict[str, str] = {}  # field → what is wrong with it
         self.retry_after_s: float | None = None
-        super().__init__(f"{self.code}: {self.message}")
-        status = rpc_status.from_call(call)
-        for detail in status.details if status else ():
+        super().__init__(f"{code}: {message}")
+        for detail in details:
             self._take(detail)
 
     def _take(self, detail: Any) -> None:

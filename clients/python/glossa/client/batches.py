@@ -1,0 +1,326 @@
+"""Many requests in one call: `BatchCalls`, the methods of both clients, and how items become messages and results.
+
+How items become messages is in `feed`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections import deque
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+
+import grpc
+
+from glossa.client.errors import ClientError
+from glossa.client.feed import AsyncFeed, Feed, each
+from glossa.client.requests import (
+    CallOptions,
+    Pooling,
+    ScoreOptions,
+    TranslateOptions,
+    enum_number,
+    model_fields,
+    text_fields,
+    translation_fields,
+)
+from glossa.client.types import Classification, Score, Translation, read
+from glossa.v1 import glossa_pb2 as pb
+
+P = ParamSpec("P")
+Reply = TypeVar("Reply")
+Result = TypeVar("Result", covariant=True)
+
+
+class BatchCall(NamedTuple, Generic[Result]):
+    """A call with many items. name: of its method. texts: the caller's items, each of which `request` makes a request
+    of, merged into `defaults`. options: of the whole call. reply: makes a result of a response. concurrency: of calls
+    with one item each; 0: one call with all items."""
+
+    name: str
+    texts: Iterable[Any] | AsyncIterable[Any]
+    request: Callable[[Any], Any]
+    defaults: Any
+    options: CallOptions
+    reply: Callable[[Any], Result]
+    concurrency: int = 0
+
+    def message(self, items: Sequence[Any], *, is_first: bool) -> Any:
+        """A message of the call."""
+        first = {"defaults": self.defaults, "in_order": True} if is_first else {}
+        return getattr(pb, f"{self.name}Request")(items=items, **first)
+
+    def item(self, text: Any) -> Any:
+        """An item of a message. Raises TypeError for what is none."""
+        return getattr(pb, f"{self.name}Item")(request=self.request(text))
+
+    def unary(self, text: Any) -> tuple[str, Any]:
+        """The method and the message that make a call of one item."""
+        request = type(self.defaults)()
+        request.CopyFrom(self.defaults)
+        request.MergeFrom(self.request(text))
+        return f"{self.name.removesuffix('Batch')}Request", request
+
+    def outcome(self, result: Any) -> Result | ClientError:
+        """The result of an item, or its error."""
+        return ClientError.of_status(result.error) if result.HasField("error") else self.reply(result.response)
+
+
+class Batch(Generic[Reply]):
+    """The results of a call with many items, in their order: an iterator that ends with the first error, which it
+    raises. `outcomes` goes on after the errors of items. Leave it early with `close`, so that the server stops."""
+
+    def __init__(self, outcomes: Generator[Reply | ClientError, None, None]) -> None:
+        self._outcomes = outcomes
+
+    def outcomes(self) -> Iterator[Reply | ClientError]:
+        """The result of each item, or its error. Raises ClientError for an error of the whole call."""
+        return self._outcomes
+
+    def close(self) -> None:
+        """Ends the call."""
+        self._outcomes.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Reply:
+        outcome = next(self._outcomes)
+        if isinstance(outcome, ClientError):
+            self.close()
+            raise outcome
+        return outcome
+
+
+class AsyncBatch(Generic[Reply]):
+    """`Batch` for asyncio; leave it early with `contextlib.aclosing`."""
+
+    def __init__(self, outcomes: AsyncGenerator[Reply | ClientError, None]) -> None:
+        self._outcomes = outcomes
+
+    def outcomes(self) -> AsyncIterator[Reply | ClientError]:
+        """The result of each item, or its error. Raises ClientError for an error of the whole call."""
+        return self._outcomes
+
+    async def aclose(self) -> None:
+        """Ends the call."""
+        await self._outcomes.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Reply:
+        outcome = await anext(self._outcomes)
+        if isinstance(outcome, ClientError):
+            await self.aclose()
+            raise outcome
+        return outcome
+
+
+class _Method(Protocol[P, Reply]):
+    """The type of a method of both clients."""
+
+    @overload
+    def __get__(self, client: None, kind: type) -> Callable[Concatenate[Any, P], Any]: ...
+    @overload
+    def __get__(self, client: Blocking, kind: type | None = None) -> Callable[P, Batch[Reply]]: ...
+    @overload
+    def __get__(self, client: Asynchronous, kind: type | None = None) -> Callable[P, AsyncBatch[Reply]]: ...
+
+
+def batch(build: Callable[Concatenate[Any, P], BatchCall[Reply]]) -> _Method[P, Reply]:
+    """A method that returns the results of a call with many items."""
+
+    @functools.wraps(build)
+    def method(self: Any, *arguments: Any, **options: Any) -> Any:
+        return self._batch(build(self, *arguments, **options))
+
+    return cast(_Method[P, Reply], method)
+
+
+class BatchCalls:
+    """Every call with many items. Without `timeout_s` such a call has no deadline.
+
+    The items may be an iterable, or with an AsyncClient an asynchronous one; it is read from another thread, or another
+    task, than that of the caller, ahead of the results. An item is a text, or a request of glossa.v1, whose fields go
+    before the options. With `concurrency`, each item has a call of its own, at most so many together: such calls spread
+    over the connections of the client, and over replicas.
+    """
+
+    @batch
+    def translate_batch(
+        self,
+        texts: Iterable[str | pb.TranslateRequest] | AsyncIterable[str | pb.TranslateRequest],
+        *,
+        concurrency: int = 0,
+        **options: Unpack[TranslateOptions],
+    ) -> BatchCall[Translation]:
+        """Translate many texts in one call."""
+        tokens = options.get("include_tokens", False)
+        defaults = pb.TranslateRequest(include_tokens=tokens, **translation_fields("", options))
+        make, reply = functools.partial(_request, pb.TranslateRequest), functools.partial(read, Translation)
+        return BatchCall("TranslateBatch", texts, make, defaults, options, reply, concurrency)
+
+    @batch
+    def score_batch(
+        self,
+        pairs: Iterable[tuple[str, str] | pb.ScoreRequest] | AsyncIterable[tuple[str, str] | pb.ScoreRequest],
+        *,
+        concurrency: int = 0,
+        **options: Unpack[ScoreOptions],
+    ) -> BatchCall[Score]:
+        """Score many targets in one call, each a pair of text and target."""
+        defaults = pb.ScoreRequest(**text_fields("", options))
+        return BatchCall(
+            "ScoreBatch", pairs, _score_request, defaults, options, functools.partial(read, Score), concurrency
+        )
+
+    @batch
+    def embed_batch(
+        self,
+        texts: Iterable[str | pb.EmbedRequest] | AsyncIterable[str | pb.EmbedRequest],
+        *,
+        normalize: bool = False,
+        pooling: Pooling = "mean",
+        concurrency: int = 0,
+        **options: Unpack[CallOptions],
+    ) -> BatchCall[list[float]]:
+        """Embed many texts in one call. Raises ValueError for an unknown pooling."""
+        number = enum_number("pooling", pb.Pooling.DESCRIPTOR, pooling)
+        defaults = pb.EmbedRequest(normalize=normalize, pooling=number, **model_fields(options))
+        make = functools.partial(_request, pb.EmbedRequest)
+        return BatchCall(
+            "EmbedBatch", texts, make, defaults, options, lambda response: list(response.values), concurrency
+        )
+
+    @batch
+    def classify_batch(
+        self,
+        texts: Iterable[str | pb.ClassifyRequest] | AsyncIterable[str | pb.ClassifyRequest],
+        *,
+        token_weights: bool = False,
+        concurrency: int = 0,
+        **options: Unpack[CallOptions],
+    ) -> BatchCall[Classification]:
+        """Label probabilities of many texts in one call."""
+        defaults = pb.ClassifyRequest(include_token_weights=token_weights, **model_fields(options))
+        make = functools.partial(_request, pb.ClassifyRequest)
+        reply = functools.partial(read, Classification)
+        return BatchCall("ClassifyBatch", texts, make, defaults, options, reply, concurrency)
+
+
+class Blocking(BatchCalls):
+    """The calls with many items of a blocking client."""
+
+    _start_batch: Callable[[str, Any, CallOptions], Any]
+    _start_unary: Callable[[str, Any, CallOptions], Any]
+
+    def _batch(self, call: BatchCall[Reply]) -> Batch[Reply]:
+        return Batch(self._separately(call) if call.concurrency else self._batch_outcomes(call))
+
+    def _separately(self, call: BatchCall[Reply]) -> Generator[Reply | ClientError, None, None]:
+        running = deque[Any]()
+
+        def first() -> Reply | ClientError:
+            try:
+                return call.reply(running.popleft().result())
+            except grpc.RpcError as error:
+                return ClientError(error)
+
+        try:
+            for text in cast(Iterable[Any], call.texts):
+                running.append(self._start_unary(*call.unary(text), call.options))
+                if len(running) >= call.concurrency:
+                    yield first()
+            while running:
+                yield first()
+        finally:
+            for one in running:
+                one.cancel()
+
+    def _batch_outcomes(self, call: BatchCall[Reply]) -> Generator[Reply | ClientError, None, None]:
+        feed = Feed(cast(Iterable[Any], call.texts), call.item, call.message)
+        running = self._start_batch(call.name, feed.messages(), call.options)
+        try:
+            for message in running:
+                for result in message.results:
+                    feed.answered()
+                    yield call.outcome(result)
+        except grpc.RpcError as error:
+            raise ClientError(error) from None
+        finally:
+            running.cancel()
+            feed.close()
+        if feed.failure is not None:
+            raise feed.failure
+
+
+class Asynchronous(BatchCalls):
+    """The calls with many items of a client for asyncio."""
+
+    _start_batch: Callable[[str, Any, CallOptions], Any]
+    _start_unary: Callable[[str, Any, CallOptions], Any]
+
+    def _batch(self, call: BatchCall[Reply]) -> AsyncBatch[Reply]:
+        return AsyncBatch(self._separately(call) if call.concurrency else self._batch_outcomes(call))
+
+    async def _separately(self, call: BatchCall[Reply]) -> AsyncGenerator[Reply | ClientError, None]:
+        running = deque[Any]()
+
+        async def first() -> Reply | ClientError:
+            try:
+                return call.reply(await running[0])
+            except grpc.RpcError as error:
+                return ClientError(error)
+            finally:
+                running.popleft().cancel()
+
+        try:
+            async with contextlib.aclosing(each(call.texts)) as texts:
+                async for text in texts:
+                    running.append(self._start_unary(*call.unary(text), call.options))
+                    if len(running) >= call.concurrency:
+                        yield await first()
+            while running:
+                yield await first()
+        finally:
+            for one in running:
+                one.cancel()
+
+    async def _batch_outcomes(self, call: BatchCall[Reply]) -> AsyncGenerator[Reply | ClientError, None]:
+        feed = AsyncFeed(call.texts, call.item, call.message)
+        running = self._start_batch(call.name, feed.messages(), call.options)
+        try:
+            async for message in running:
+                for result in message.results:
+                    feed.answered()
+                    yield call.outcome(result)
+        except grpc.RpcError as error:
+            raise ClientError(error) from None
+        finally:
+            running.cancel()
+            await feed.aclose()
+        if feed.failure is not None:
+            raise feed.failure
+
+
+def _request(kind: Any, item: Any) -> Any:
+    """The request of a text, or the item itself if it is one."""
+    return item if isinstance(item, kind) else kind(text=item)
+
+
+def _score_request(item: Any) -> pb.ScoreRequest:
+    if isinstance(item, pb.ScoreRequest):
+        return item
+    text, target = item
+    return pb.ScoreRequest(text=text, target=target)

@@ -1,0 +1,142 @@
+"""How items of the caller's iterable become the messages of a call: `Feed`, and `AsyncFeed` for asyncio.
+
+Items are taken as the server answers: at most WINDOW of them have no result yet. They travel in messages of many, as
+many as there are at the moment, so a slow iterable does not hold back what it has given. Nothing here knows what an
+item is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+WINDOW = 1000  # items without a result
+TOGETHER = 128  # items of a message
+GATHER_S = 0.002  # for further items of a message
+ALIVE_S = 4.0  # between messages: the server ends a call that sends none for longer, by default 10 s
+
+
+class Message(Protocol):
+    """Makes a message of items."""
+
+    def __call__(self, items: Sequence[Any], *, is_first: bool) -> Any: ...
+
+
+class Feed:
+    """The messages of a call, made of items that a thread of its own takes from the caller's iterable. failure: of that
+    iterable, or of an item that is none; it ends the call after the results of those before."""
+
+    def __init__(self, texts: Iterable[Any], item: Callable[[Any], Any], message: Message) -> None:
+        self._texts, self._item, self._message = texts, item, message
+        self._room = threading.Semaphore(WINDOW)
+        self._items: queue.SimpleQueue[tuple[Any] | None] = queue.SimpleQueue()  # None: the end
+        self._is_closed = False
+        self.failure: BaseException | None = None
+        threading.Thread(target=self._pull, name="glossa-batch", daemon=True).start()
+
+    def answered(self) -> None:
+        """An item has a result."""
+        self._room.release()
+
+    def close(self) -> None:
+        """Nothing more is taken."""
+        self._is_closed = True
+        self._room.release()
+        self._items.put(None)
+
+    def _pull(self) -> None:
+        try:
+            for text in self._texts:
+                self._room.acquire()
+                if self._is_closed:
+                    return
+                self._items.put((self._item(text),))
+        except BaseException as failure:
+            self.failure = failure
+        finally:
+            self._items.put(None)
+
+    def messages(self) -> Iterator[Any]:
+        """For grpc, on its thread."""
+        is_first, is_over = True, False
+        while not is_over:
+            items, is_over = self._next_items()
+            yield self._message(items, is_first=is_first)
+            is_first = False
+
+    def _next_items(self) -> tuple[list[Any], bool]:
+        """Those that are there, and whether they are the last."""
+        items = list[Any]()
+        with contextlib.suppress(queue.Empty):
+            while len(items) < TOGETHER:
+                item = self._items.get(timeout=GATHER_S if items else ALIVE_S)
+                if item is None:
+                    return items, True
+                items += item
+        return items, False
+
+
+class AsyncFeed:
+    """`Feed` with a task instead of a thread."""
+
+    def __init__(self, texts: Iterable[Any] | AsyncIterable[Any], item: Callable[[Any], Any], message: Message) -> None:
+        self._texts, self._item, self._message = texts, item, message
+        self._room = asyncio.Semaphore(WINDOW)
+        self._items: asyncio.Queue[tuple[Any] | None] = asyncio.Queue()
+        self.failure: BaseException | None = None
+        self._pulling = asyncio.create_task(self._pull())
+
+    def answered(self) -> None:
+        """An item has a result."""
+        self._room.release()
+
+    async def aclose(self) -> None:
+        """Nothing more is taken."""
+        self._pulling.cancel()
+        await asyncio.gather(self._pulling, return_exceptions=True)
+
+    async def _pull(self) -> None:
+        try:
+            async with contextlib.aclosing(each(self._texts)) as texts:
+                async for text in texts:
+                    await self._room.acquire()
+                    self._items.put_nowait((self._item(text),))
+        except Exception as failure:
+            self.failure = failure
+        finally:
+            self._items.put_nowait(None)
+
+    async def messages(self) -> AsyncIterator[Any]:
+        """For grpc."""
+        is_first, is_over = True, False
+        while not is_over:
+            items, is_over = await self._next_items()
+            yield self._message(items, is_first=is_first)
+            is_first = False
+
+    async def _next_items(self) -> tuple[list[Any], bool]:
+        items = list[Any]()
+        with contextlib.suppress(TimeoutError):
+            while len(items) < TOGETHER:
+                if self._items.empty():
+                    item = await asyncio.wait_for(self._items.get(), GATHER_S if items else ALIVE_S)
+                else:
+                    item = self._items.get_nowait()
+                if item is None:
+                    return items, True
+                items += item
+        return items, False
+
+
+async def each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[Any, None]:
+    """The items of an iterable of either kind."""
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield item
+    else:
+        for item in items:
+            yield item

@@ -1,0 +1,197 @@
+"""Many requests in one call, as both clients make it: order, errors as values, a bounded window, early ends."""
+
+import asyncio
+import contextlib
+import threading
+
+import pytest
+
+from glossa.client import AsyncClient, Client, ClientError
+from glossa.client.feed import TOGETHER, WINDOW
+from glossa.client.types import Answer
+from glossa.v1 import glossa_pb2 as pb
+from service.errors import EngineUnavailable
+from tests.clients.python.client.conftest import TEXT
+from tests.edge import ANSWER
+
+ANSWERED = "zwei rote Häuser"
+
+
+def endless(taken, text=TEXT):
+    while True:
+        taken.append(1)
+        yield text
+
+
+async def test_answers_come_in_the_order_of_the_texts(edge, client):
+    texts = [" ".join(["cat"] * (1 + number % 5)) for number in range(3 * TOGETHER)]
+    answers = [answer async for answer in client.translate_batch(texts, max_tokens=7, include_tokens=True)]
+    assert [answer.text for answer in answers] == [ANSWERED] * len(texts)
+    assert answers[0].tokens == (5, 6, 7, 8, 2)
+    assert sorted(len(request.source) for request in edge.pool.requests) == sorted(2 + n % 5 for n in range(len(texts)))
+    assert {request.max_tokens for request in edge.pool.requests} == {7}
+
+
+async def test_errors_of_items_are_values(client):
+    outcomes = [outcome async for outcome in client.translate_batch([TEXT, "", TEXT]).outcomes()]
+    assert [isinstance(outcome, ClientError) for outcome in outcomes] == [False, True, False]
+    assert (outcomes[1].code, outcomes[1].reason) == ("INVALID_ARGUMENT", "INVALID_FIELD")
+    assert outcomes[1].field_violations == {"text": "must not be empty or blank"}
+
+
+async def test_an_items_error_has_its_retry_delay(edge, client):
+    edge.pool.answer = (EngineUnavailable("gone", retry_after_s=0.5),)
+    (outcome,) = [outcome async for outcome in client.translate_batch([TEXT]).outcomes()]
+    assert (outcome.code, outcome.reason, outcome.retry_after_s) == ("UNAVAILABLE", "ENGINE_UNAVAILABLE", 0.5)
+
+
+async def test_without_outcomes_the_first_error_is_raised(edge, client):
+    found: list[Answer] = []
+    with pytest.raises(ClientError, match="must not be empty"):
+        await collect(client.translate_batch([TEXT, "", TEXT]), found)
+    assert [answer.text for answer in found] == [ANSWERED]
+    await edge.server.calls.idle()
+
+
+async def collect(batch, found):
+    async for one in batch:
+        found.append(one)
+
+
+async def test_items_may_be_requests_and_come_from_an_asynchronous_iterable(edge, client):
+    async def texts():
+        yield pb.TranslateRequest(text=TEXT, options=pb.DecodingOptions(max_tokens=3))
+        yield TEXT
+
+    answers = [answer async for answer in client.translate_batch(texts(), max_tokens=9)]
+    assert len(answers) == 2
+    assert [request.max_tokens for request in edge.pool.requests] == [3, 9]
+
+
+async def test_pairs_are_scored(client):
+    unary = await client.score(TEXT, "zwei rote Häuser", model="en-de")
+    scores = [score async for score in client.score_batch([(TEXT, "zwei rote Häuser")] * 2, model="en-de")]
+    assert scores == [unary] * 2
+
+
+async def test_an_error_of_the_call_is_raised(client):
+    with pytest.raises(ClientError, match="model 'xx' is not served here"):
+        await collect(client.translate_batch([TEXT], model="xx"), [])
+    for batch in (client.embed_batch([TEXT], model="en"), client.classify_batch([TEXT], model="en-de")):
+        with pytest.raises(ClientError) as caught:
+            await collect(batch, [])
+        assert caught.value.code == "FAILED_PRECONDITION"
+
+
+async def test_an_error_of_the_iterable_is_raised_after_the_answers(client):
+    def texts():
+        yield TEXT
+        raise ZeroDivisionError
+
+    found: list[Answer] = []
+    with pytest.raises(ZeroDivisionError):
+        await collect(client.translate_batch(texts()), found)
+    assert len(found) == 1
+
+
+async def test_what_is_no_item_is_refused(client):
+    found: list[Answer] = []
+    with pytest.raises(TypeError):
+        await collect(client.translate_batch([TEXT, 3.5]), found)
+    assert len(found) == 1
+
+
+async def test_an_item_is_sent_though_the_next_one_has_not_come(client):
+    results: asyncio.Queue[None] = asyncio.Queue()
+
+    async def texts():
+        yield TEXT
+        await results.get()
+        yield TEXT
+
+    async for _ in client.translate_batch(texts()):
+        results.put_nowait(None)
+
+
+async def test_no_more_items_are_taken_than_the_window_has_room_for(edge, client):
+    edge.pool.hold, taken = True, list[int]()
+    async with contextlib.aclosing(client.translate_batch(endless(taken))) as batch:
+        reading = asyncio.create_task(anext(batch))
+        await edge.pool.until(lambda: len(edge.pool.sinks) == edge.pool.window)
+        async with asyncio.timeout(10):
+            while len(taken) <= WINDOW:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        assert len(taken) == WINDOW + 1
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    await edge.pool.until(lambda: len(edge.pool.cancelled) == edge.pool.window)
+
+
+async def test_concurrency_makes_a_call_of_each_item(edge, client):
+    outcomes = [outcome async for outcome in client.translate_batch([TEXT, "", TEXT], concurrency=2).outcomes()]
+    assert [isinstance(outcome, ClientError) for outcome in outcomes] == [False, True, False]
+    assert not any("/" in request.request_id for request in edge.pool.requests)
+
+
+async def test_the_blocking_client_does_the_same(edge):
+    def use():
+        with Client(edge.address, timeout_s=5) as client:
+            answers = list(client.translate_batch([TEXT] * 500))
+            outcomes = list(client.translate_batch([TEXT, ""]).outcomes())
+            separate = list(client.translate_batch([TEXT] * 5, concurrency=2))
+            scores = list(client.score_batch([(TEXT, "zwei rote Häuser")], model="en-de"))
+            with pytest.raises(ClientError, match="must not be empty"):
+                list(client.translate_batch(["", TEXT]))
+            with pytest.raises(ZeroDivisionError):
+                list(client.translate_batch(str(1 // zero) for zero in [0]))
+            with pytest.raises(ClientError, match="is not served here"):
+                list(client.translate_batch([TEXT], model="xx"))
+            return answers, outcomes, separate, scores
+
+    answers, outcomes, separate, scores = await asyncio.to_thread(use)
+    assert [answer.text for answer in answers] == [ANSWERED] * 500
+    assert [isinstance(outcome, ClientError) for outcome in outcomes] == [False, True]
+    assert [answer.text for answer in separate] == [ANSWERED] * 5
+    assert len(scores) == 1
+
+
+async def test_a_blocking_batch_left_early_is_cancelled(edge):
+    def use():
+        taken: list[int] = []
+        with Client(edge.address) as client:
+            batch = client.translate_batch(endless(taken))
+            next(batch)
+            edge.pool.hold = True
+            batch.close()
+        return len(taken)
+
+    assert await asyncio.to_thread(use) <= WINDOW + 3 * TOGETHER
+    await edge.server.calls.idle()
+    async with asyncio.timeout(10):
+        while any(thread.name == "glossa-batch" for thread in threading.enumerate()):
+            await asyncio.sleep(0.01)
+
+
+async def test_a_call_that_is_refused_is_retried(edge):
+    from service.errors import Overloaded
+
+    admitted, refused = edge.server.calls._admitted, list[int]()
+
+    def refuse_once(*arguments):
+        if refused:
+            return admitted(*arguments)
+        refused.append(1)
+        return Overloaded("full", retry_after_s=0.01, limit=1)
+
+    edge.server.calls._admitted = refuse_once
+
+    def use():
+        with Client(edge.address) as client:
+            return list(client.translate_batch([TEXT] * 3, timeout_s=10.0))
+
+    assert len(await asyncio.to_thread(use)) == 3
+    async with AsyncClient(edge.address) as client:
+        refused.clear()
+        assert len([answer async for answer in client.translate_batch([TEXT] * 3, timeout_s=10.0)]) == 3
+    assert edge.pool.answer == ANSWER
