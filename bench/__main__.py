@@ -38,6 +38,7 @@ TOPICS = {
     ),
     "two checkouts": ("compare-checkouts", "compare-answers", "processes", "serving-memory"),
     "where the time goes": (
+        "batches",
         "bandwidth",
         "profile-step",
         "profile-training",

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from typing import Any, Protocol
 
 WINDOW = 1000  # items without a result
-TOGETHER = 128  # items of a message
+TOGETHER, TOGETHER_BYTES = 128, 1 << 16  # items of a message, of which servers accept 256 KiB by default
 GATHER_S = 0.002  # for further items of a message
 ALIVE_S = 4.0  # between messages: the server ends a call that sends none for longer, by default 10 s
 
@@ -70,13 +70,14 @@ class Feed:
 
     def _next_items(self) -> tuple[list[Any], bool]:
         """Those that are there, and whether they are the last."""
-        items = list[Any]()
+        items, size = list[Any](), 0
         with contextlib.suppress(queue.Empty):
-            while len(items) < TOGETHER:
+            while len(items) < TOGETHER and size < TOGETHER_BYTES:
                 item = self._items.get(timeout=GATHER_S if items else ALIVE_S)
                 if item is None:
                     return items, True
                 items += item
+                size += item[0].ByteSize()
         return items, False
 
 
@@ -119,9 +120,9 @@ class AsyncFeed:
             is_first = False
 
     async def _next_items(self) -> tuple[list[Any], bool]:
-        items = list[Any]()
+        items, size = list[Any](), 0
         with contextlib.suppress(TimeoutError):
-            while len(items) < TOGETHER:
+            while len(items) < TOGETHER and size < TOGETHER_BYTES:
                 if self._items.empty():
                     item = await asyncio.wait_for(self._items.get(), GATHER_S if items else ALIVE_S)
                 else:
@@ -129,6 +130,7 @@ class AsyncFeed:
                 if item is None:
                     return items, True
                 items += item
+                size += item[0].ByteSize()
         return items, False
 
 

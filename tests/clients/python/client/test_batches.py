@@ -128,6 +128,13 @@ async def test_no_more_items_are_taken_than_the_window_has_room_for(edge, client
     await edge.pool.until(lambda: len(edge.pool.cancelled) == edge.pool.window)
 
 
+async def test_long_texts_are_spread_over_messages_that_the_server_accepts(edge, client):
+    text = "cat " * 1000  # too long for the model, but not for a message
+    outcomes = [outcome async for outcome in client.translate_batch([text] * TOGETHER).outcomes()]
+    assert {outcome.reason for outcome in outcomes if isinstance(outcome, ClientError)} == {"INVALID_FIELD"}
+    assert len(outcomes) == TOGETHER
+
+
 async def test_concurrency_makes_a_call_of_each_item(edge, client):
     outcomes = [outcome async for outcome in client.translate_batch([TEXT, "", TEXT], concurrency=2).outcomes()]
     assert [isinstance(outcome, ClientError) for outcome in outcomes] == [False, True, False]
