@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import grpc
 
 from service.edge import logs
-from service.edge.call_trace import CallTrace
+from service.edge.call_trace import CallTrace, Value
 from service.edge.metrics import Metrics, Rpc
 from service.edge.request_memory import Reservation
 from service.edge.served_model import ServedModel
@@ -32,6 +32,10 @@ class Items(Protocol):
     @property
     def fields(self) -> Mapping[str, Any]:
         """For the log line of the call."""
+
+    @property
+    def attributes(self) -> Mapping[str, Value]:
+        """For the span of the call."""
 
 
 class Call:
@@ -123,6 +127,8 @@ def report(call: Call, error: RequestError | None, metrics: Metrics, now_s: floa
     metrics.rpc_handled(call.rpc, code=code.value[0], seconds=seconds, messages=call.messages)
     report_request(call, error, metrics, call.started_s, now_s)
     if call.trace is not None:
+        if call.items is not None:
+            call.trace.items = call.items.attributes
         call.trace.end(now_s, code.value[0], error, call.model)
 
 

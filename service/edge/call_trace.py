@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -94,6 +94,7 @@ class CallTrace:
         self._ended = ended
         self._works: list[Work] = []
         self._expected = 0  # requests whose engines have not reported their ends
+        self.items: Mapping[str, Value] = {}  # attributes of a call with many items, which have no spans
         self._end: End | None = None
 
     def expect(self, model: str, request: Request, left_s: float) -> Callable[[Finished | RequestError], None]:
@@ -136,6 +137,7 @@ class CallTrace:
             "glossa.request_id": self.request_id,
             **({"error.type": end.reason} if end.reason else {}),
             **_usage(self._works, end.model),
+            **self.items,
         }
         server = Span(
             f"{self.rpc.service}/{self.rpc.method}",

@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 
 from service.edge import logs
 from service.edge.call import Call, count_request, report_request
+from service.edge.call_trace import Value
 from service.edge.metrics import Metrics
 from service.edge.request_memory import Reservation
 from service.edge.status import status_code
@@ -85,6 +86,16 @@ class ItemCounts:
         failures = {"failures": dict(sorted(self.failed.items()))} if self.failed else {}
         tokens = {"prompt_tokens": self.prompt_tokens, "generated_tokens": self.generated_tokens}
         return {"items": self.begun, "answered": self.answered, **failures, **tokens}
+
+    @property
+    def attributes(self) -> Mapping[str, Value]:
+        """For the span of the call."""
+        return {
+            "glossa.items": self.begun,
+            "glossa.items_failed": self.failed.total(),
+            "gen_ai.usage.input_tokens": self.prompt_tokens,
+            "gen_ai.usage.output_tokens": self.generated_tokens,
+        }
 
 
 class ItemRunner:

@@ -1,4 +1,4 @@
-"""Calls with many items against real engines: answers of all kinds, a lost engine, a drain, the programs of the page."""
+"""Calls with many items against real engines: answers of all kinds, a lost engine, a drain, the page's programs."""
 
 import os
 import re

@@ -9,7 +9,7 @@ from google.rpc import error_details_pb2
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.batches import MAX_ID, MAX_ITEMS
 from service.errors import EngineUnavailable, Overloaded
-from tests.edge import ANSWER, failure, method, running
+from tests.edge import ANSWER, FakePool, failure, method, running, served
 
 TEXTS = ("the small red house", "a black cat", "the house")
 
@@ -160,6 +160,52 @@ async def test_the_trailers_name_the_bundle(channel):
     await results(call)
     trailers = dict(await call.trailing_metadata())
     assert (trailers["x-request-id"], trailers["x-glossa-bundle-sha256"]) == ("mine", "cd" * 32)
+
+
+async def test_all_items_are_answered_by_one_version(channel, edge):
+    newer = FakePool()
+    read = asyncio.Event()
+
+    async def messages():
+        yield batch(TEXTS[0], defaults=pb.TranslateRequest(model="en-de"))
+        await read.wait()
+        edge.server._catalog.add(served("en-de", newer, version="2"))
+        yield batch(TEXTS[1])
+        yield pb.TranslateBatchRequest(items=items(TEXTS[1], model="en-de@2"))
+
+    found = []
+    call = method(channel, "TranslateBatch")(messages())
+    async for message in call:
+        found += message.results
+        read.set()
+    assert [result.WhichOneof("result") for result in found] == ["response", "response", "error"]
+    assert (len(edge.pool.requests), newer.requests) == (2, [])
+    await method(channel, "Translate")(text=TEXTS[0], model="en-de")
+    assert len(newer.requests) == 1
+
+
+async def test_a_call_is_one_line_of_the_log(channel, edge, caplog):
+    caplog.set_level("INFO", logger="glossa")
+    await run(channel, batch(TEXTS[0], ""))
+    await edge.server.calls.idle()
+    (line,) = [vars(record)["fields"] for record in caplog.records if record.getMessage() == "request"]
+    assert {name: line[name] for name in ("code", "items", "answered", "failures", "generated_tokens")} == {
+        "code": "OK",
+        "items": 2,
+        "answered": 1,
+        "failures": {"INVALID_FIELD": 1},
+        "generated_tokens": 5,
+    }
+
+
+async def test_texts_are_logged_for_each_item_if_the_operator_asks(caplog):
+    caplog.set_level("INFO", logger="glossa")
+    async with running(log_text=True) as edge, grpc.aio.insecure_channel(edge.address) as channel:
+        await run(channel, batch(TEXTS[0]))
+        await edge.server.calls.idle()
+    first, second = [vars(record)["fields"] for record in caplog.records if record.getMessage() == "request"]
+    assert (first["text"], first["answer"]) == (TEXTS[0], "zwei rote Häuser")
+    assert (second["items"], "text" in second) == (1, False)
 
 
 async def test_a_client_that_leaves_cancels_its_items(channel, edge):

@@ -183,3 +183,13 @@ def test_a_call_ends_once():
 def test_the_state_of_a_trace_is_passed_on_if_it_is_short():
     assert state_of((("tracestate", "a=1"), ("other", "x"), ("tracestate", "b=2"))) == "a=1,b=2"
     assert state_of((("tracestate", "a=" + "1" * MAX_STATE),)) == ""
+
+
+def test_a_call_with_many_items_has_their_numbers_and_no_spans_of_them():
+    ended: list[CallTrace] = []
+    call = CallTrace(RPC, "r", None, "", 100.0, ended.append)
+    call.items = {"glossa.items": 9, "glossa.items_failed": 2, "gen_ai.usage.output_tokens": 40}
+    call.end(105.0, 0, None, "en-de")
+    (server,) = call.spans()
+    assert [server.attributes[name] for name in call.items] == [9, 2, 40]
+    assert server.attributes["gen_ai.request.model"] == "en-de"
