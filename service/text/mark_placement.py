@@ -16,9 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from service.text.mark_tree import Element, Node, Placed
-from service.text.words import Span, words
+from service.text.words import Span, is_punctuation, words
 
 OUTSIDE = 1.0  # how much a link of a word to outside an element counts against its being covered
+TINY = 1e-12
 NEARNESS = 0.5  # of each further word from a point, as a factor
 
 
@@ -36,13 +37,24 @@ def word_links(plain: str, translation: str, links: Links | None) -> np.ndarray:
     if links is not None:
         target_JT = _shares(target, links.target_spans)
         source_IS = _shares(source, links.source_spans)
-        weights_JI: np.ndarray = target_JT @ links.weights_TS.astype(np.float64) @ source_IS.T
-        return weights_JI
+        return _mutual(target_JT @ links.weights_TS.astype(np.float64) @ source_IS.T)
     scaled = np.asarray(target, np.float64).reshape(-1, 2) * (len(plain) / max(1, len(translation)))
     spans = np.asarray(source, np.float64).reshape(-1, 2)
     starts = np.maximum(scaled[:, None, 0], spans[None, :, 0])
     overlaps_JI: np.ndarray = np.maximum(0.0, np.minimum(scaled[:, None, 1], spans[None, :, 1]) - starts)
     return overlaps_JI / np.maximum(1.0, scaled[:, 1:] - scaled[:, :1])
+
+
+def _mutual(weights_JI: np.ndarray) -> np.ndarray:
+    """Weights that are large where two words prefer each other, the sum 1 for each word of the translation.
+
+    Attention is normalized over the source alone, so a source word that nothing else needs collects weight. The product
+    of both normalizations, as of two models that must agree (Liang et al. 2006), places more marks exactly.
+    """
+    forward = weights_JI / np.maximum(weights_JI.sum(axis=1, keepdims=True), TINY)
+    product = forward * weights_JI / np.maximum(weights_JI.sum(axis=0, keepdims=True), TINY)
+    mutual: np.ndarray = product / np.maximum(product.sum(axis=1, keepdims=True), TINY)
+    return mutual
 
 
 def _shares(spans: Sequence[Span], tokens: Sequence[Span]) -> np.ndarray:
@@ -59,13 +71,16 @@ def _shares(spans: Sequence[Span], tokens: Sequence[Span]) -> np.ndarray:
 
 def placed(nodes: Sequence[Node], plain: str, translation: str, links: Links | None) -> tuple[Placed, ...]:
     """The nodes of a text, in the order of its translation."""
-    placement = _Placement(words(plain), word_links(plain, translation, links))
+    placement = _Placement(plain, translation, word_links(plain, translation, links))
     return placement.nodes(nodes, (0, len(placement.source)), (0, len(placement.weights_JI)))
 
 
 class _Placement:
-    def __init__(self, source: Sequence[Span], weights_JI: np.ndarray) -> None:
+    def __init__(self, plain: str, translation: str, weights_JI: np.ndarray) -> None:
+        source, target = words(plain), words(translation)
         self.source, self.weights_JI = source, weights_JI
+        self._are_marks = [is_punctuation(plain[start]) for start, _ in source]
+        self._target_marks = [is_punctuation(translation[start]) for start, _ in target]
         self._starts, self._ends = [start for start, _ in source], [end for _, end in source]
         self._sums_JI = np.concatenate([np.zeros((len(weights_JI), 1)), weights_JI.cumsum(axis=1)], axis=1)
         self._left, self._right = _near(weights_JI), _near(weights_JI[:, ::-1])
@@ -118,9 +133,19 @@ class _Placement:
             if gain <= 0:
                 start = int(np.where(free, inside, -1.0).argmax())
                 end = start + 1
-            free[start:end] = False
-            found[one] = (low + start, low + end)
+            start, end = self._trimmed(low + start, low + end, first, last)
+            free[start - low : end - low] = False
+            found[one] = (start, end)
         return self._open_ended(elements, found, cover)
+
+    def _trimmed(self, start: int, end: int, first: int, last: int) -> Span:
+        """A cover without punctuation at an end where its source words [first, last) have none."""
+        marks = self._target_marks
+        while end - start > 1 and marks[start] and not self._are_marks[first]:
+            start += 1
+        while end - start > 1 and marks[end - 1] and not self._are_marks[last - 1]:
+            end -= 1
+        return start, end
 
     @staticmethod
     def _open_ended(elements: Sequence[Element], found: dict[int, Span], cover: Span) -> dict[int, Span]:

@@ -48,12 +48,17 @@ def is_spaced(character: str) -> bool:
     return character.isalnum() and not _UNSPACED.match(character)
 
 
+def is_punctuation(character: str) -> bool:
+    """Whether a character is a word of its own at an end of another: a mark of punctuation."""
+    return _category(character).startswith("P")
+
+
 def _words_of_run(text: str, start: int, end: int) -> list[Span]:
     units = _units(text, start, end)
     first, last = 0, len(units)
-    while first < last and _is_punctuation(text, units[first]):
+    while first < last and is_punctuation(text[units[first][0]]):
         first += 1
-    while last > first and _is_punctuation(text, units[last - 1]):
+    while last > first and is_punctuation(text[units[last - 1][0]]):
         last -= 1
     found, word = units[:first], units[first:first]
     for unit in units[first:last]:
@@ -77,10 +82,6 @@ def _units(text: str, start: int, end: int) -> list[Span]:
         if not is_joined and text[place] not in _JOINERS and not _category(text[place]).startswith("M"):
             starts.append(place)
     return list(zip(starts, [*starts[1:], end], strict=True))
-
-
-def _is_punctuation(text: str, unit: Span) -> bool:
-    return _category(text[unit[0]]).startswith("P")
 
 
 @functools.lru_cache(4096)
