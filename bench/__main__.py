@@ -58,6 +58,8 @@ TOPICS = {
         "sampling-chi-square",
         "constraint-cost",
         "constraints",
+        "markup",
+        "glossary",
         "speculation",
         "quantised-quality",
     ),
