@@ -87,13 +87,14 @@ def returned(client: Client, texts: Sequence[str], draw: random.Random) -> dict[
     plain = [answer.text for answer in client.translate_batch(texts, max_tokens=MOST_TOKENS)]
     raws = [raw for raw, _ in marked]
     answers = list(client.translate_batch(raws, max_tokens=MOST_TOKENS, markup=KINDS))
+    results = [answer.markup or MarkupResult("", "", "") for answer in answers]
     checks: dict[str, list[bool]] = {
         "the source without marks is the text": [
-            a.markup.source_text == t for a, t in zip(answers, texts, strict=True)
+            result.source_text == text for result, text in zip(results, texts, strict=True)
         ],
         "the answer without marks is that of the text": [
-            answer.markup.plain_text == expected == extract(answer.text, kinds).plain
-            for answer, expected in zip(answers, plain, strict=True)
+            result.plain_text == expected == extract(answer.text, kinds).plain
+            for answer, result, expected in zip(answers, results, plain, strict=True)
         ],
         "well-formed": [is_well_formed(answer.text) for answer in answers],
         "every mark once": [
