@@ -240,7 +240,7 @@ def show_parity(report: dict[str, Any], manifest: Manifest, bundle: Path, as_jso
 
 
 def calibration_table(manifest: Manifest) -> Table:
-    """The calibration of each precision, with the errors of the half that the maps were not fitted to."""
+    """The calibration of each precision, with errors on sentences that the maps had not been fitted to."""
     from rich.table import Table
 
     data = {f"{found.samples} sentences of {found.data}" for found in manifest.calibrations.values()}

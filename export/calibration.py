@@ -1,8 +1,9 @@
 """Calibrates the confidence of a bundle's variants: answers development sentences as a server would, finds out which
-words are right, and fits the maps of `export.confidence` to one half of the sentences.
+words are right, and fits the maps of `export.confidence`.
 
-The expected calibration errors are those of the other half. Every variant is calibrated with its own graphs, except
-fp16, which a CPU only emulates: it has the map of fp32, whose weights are the same up to rounding.
+The expected calibration errors are those of maps fitted to half of the sentences, on the other half. Every variant is
+calibrated with its own graphs, except fp16, which a CPU only emulates: it has the map of fp32, whose weights are the
+same up to rounding.
 
     CalibrationError (ValueError)    the text does not allow to calibrate with it; the message has value, limit and fix
 """
@@ -10,13 +11,13 @@ fp16, which a CPU only emulates: it has the map of fp32, whose weights are the s
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from export.confidence import CalibratedConfidence, Calibration, raw_sentence, raw_words
+from export.confidence import CalibratedConfidence, Calibration, ConfidenceMap, raw_sentence, raw_words
 from export.confidence_fit import DIGITS, expected_calibration_error, fit_map, mapped
 from export.manifest import Limits, Variant
 from export.scheme_speed import ROWS
@@ -28,7 +29,7 @@ from export.word_errors import right_words, words
 from model.config import ModelConfig
 from model.tokenizer import Tokenizer
 
-MIN_SAMPLES = 200  # sentences: each half then has some 600 words, and the error of a share of them is about 0.02
+MIN_SAMPLES = 200  # sentences: each half then has some 600 words, the standard error of whose share is about 0.02
 MAX_SAMPLES = 2000  # sentences that are answered, unless the caller wants another number
 LEAST_RIGHT = 0.1  # share of words with letters that occur in their references; references of another language: 0.03
 
@@ -38,9 +39,8 @@ class CalibrationError(ValueError):
 
 
 class Example(NamedTuple):
-    """One answer: raw confidences of the sentence and of its words, and which words are right."""
+    """One answer: the raw confidences of its words, and which words are right."""
 
-    sentence: float
     words: tuple[float, ...]
     right: tuple[bool, ...]
 
@@ -120,9 +120,7 @@ def answered(
             has_letters = [any(map(str.isalpha, word)) for word in words(text)]
             letters += sum(has_letters)
             right_letters += sum(map(min, has_letters, right))
-            examples[place] = Example(
-                raw_sentence(answer.logprobs), tuple(word.confidence for word in found), tuple(right)
-            )
+            examples[place] = Example(tuple(word.confidence for word in found), tuple(right))
     if right_letters < LEAST_RIGHT * letters or not letters:
         raise CalibrationError(
             f"{development.name}: must have references in the language of the model's answers; "
@@ -133,24 +131,63 @@ def answered(
 
 
 def calibrate(examples: Sequence[Example], name: str) -> Calibration:
-    """Maps that are fitted to every second example, and their errors on the others. name: of the text."""
-    halves = examples[::2], examples[1::2]
-    fitted, held_out = ([(raw, right) for one in half for raw, right in zip(*one[1:], strict=True)] for half in halves)
-    scored, others = ([(one.sentence, float(np.mean(one.right))) for one in half if one.right] for half in halves)
-    if not scored or not others:
+    """Maps that are fitted to all examples, and errors of maps that did not see what they are measured on: those fitted
+    to one half on the other half. name: of the text. Raises CalibrationError."""
+    halves = [[one for one in half if one.words] for half in (examples[::2], examples[1::2])]
+    if not all(halves):
         raise CalibrationError(f"{name}: the model's answers have no words; fix: train the model further")
+    words, sentences = _Measured(), _Measured()
+    for fitted, others in (halves, halves[::-1]):
+        maps = _fit(fitted)
+        raw, right = _flat(others)
+        words.add(raw, mapped(maps.words, raw), right)
+        shares = [float(np.mean(one.right)) for one in others]
+        plain = [raw_sentence(one.words) for one in others]
+        sentences.add(plain, mapped(maps.sentences, _sentences(others, maps.words)), shares)
+    maps = _fit([*halves[0], *halves[1]])
     return Calibration(
-        data=name, samples=len(examples), words=_calibrated(fitted, held_out), sentences=_calibrated(scored, others)
+        data=name,
+        samples=len(examples),
+        words=words.calibrated(maps.words),
+        sentences=sentences.calibrated(maps.sentences),
     )
 
 
-def _calibrated(fitted: Sequence[tuple[float, float]], held_out: Sequence[tuple[float, float]]) -> CalibratedConfidence:
-    """A map fitted to pairs of raw confidence and correctness, and its error on other pairs."""
-    map = fit_map(*zip(*fitted, strict=True))
-    raw, right = zip(*held_out, strict=True)
-    return CalibratedConfidence(
-        map=map,
-        ece_before=round(expected_calibration_error(raw, right), DIGITS),
-        ece_after=round(expected_calibration_error(mapped(map, raw), right), DIGITS),
-        measured=len(held_out),
-    )
+class _Maps(NamedTuple):
+    words: ConfidenceMap
+    sentences: ConfidenceMap
+
+
+def _fit(examples: Sequence[Example]) -> _Maps:
+    words = fit_map(*_flat(examples))
+    return _Maps(words, fit_map(_sentences(examples, words), [float(np.mean(one.right)) for one in examples]))
+
+
+def _flat(examples: Sequence[Example]) -> tuple[list[float], list[bool]]:
+    """Raw confidence and correctness of all words."""
+    return [raw for one in examples for raw in one.words], [right for one in examples for right in one.right]
+
+
+def _sentences(examples: Sequence[Example], words: ConfidenceMap) -> list[float]:
+    """The raw confidence of each sentence, by the map of its words."""
+    return [raw_sentence([words(raw) for raw in one.words]) for one in examples]
+
+
+class _Measured:
+    """Raw and calibrated confidences of words or sentences, with their correctness."""
+
+    def __init__(self) -> None:
+        self._raw, self._confidence, self._right = list[float](), list[float](), list[float]()
+
+    def add(self, raw: Sequence[float], confidence: Iterable[float], right: Sequence[float]) -> None:
+        self._raw += raw
+        self._confidence.extend(confidence)
+        self._right += right
+
+    def calibrated(self, map: ConfidenceMap) -> CalibratedConfidence:
+        return CalibratedConfidence(
+            map=map,
+            ece_before=round(expected_calibration_error(self._raw, self._right), DIGITS),
+            ece_after=round(expected_calibration_error(self._confidence, self._right), DIGITS),
+            measured=len(self._right),
+        )

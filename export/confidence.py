@@ -1,8 +1,8 @@
 """Confidence in the words and sentences of a translation: what an export calibrates and a server applies.
 
-A word's raw confidence is the smallest probability of its tokens, a sentence's the geometric mean of those of all its
-tokens, the end token included. A `ConfidenceMap` turns it into a probability, fitted at export (`export.calibration`)
-and stored in the manifest. docs/confidence.md has the definitions and their sources. Standard library only.
+A word's raw confidence is the product of the probabilities of its tokens, a sentence's the mean of the calibrated ones
+of its words. A `ConfidenceMap`, fitted at export (`export.calibration`) and stored in the manifest, calibrates each.
+docs/confidence.md has the definitions and their sources. Standard library only.
 """
 
 from __future__ import annotations
@@ -69,10 +69,11 @@ class ConfidenceMap:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibratedConfidence:
-    """A map, and its expected calibration error (15 bins of equal mass) on examples that it was not fitted to."""
+    """A map, and expected calibration errors (15 bins of equal mass): those of maps fitted to one half of the examples,
+    on the other half. The map itself is fitted to all of them."""
 
     map: ConfidenceMap
-    ece_before: Share  # of raw confidences
+    ece_before: Share  # of the raw confidences of words, or of their mean over a sentence
     ece_after: Share
     measured: Count  # words or sentences that the errors are of
 
@@ -82,13 +83,13 @@ class Calibration:
     """The confidence of one variant's greedy answers, calibrated on development text."""
 
     data: Line  # name of the text
-    samples: Count  # sentences, half of them fitted to and half measured on
+    samples: Count  # sentences
     words: CalibratedConfidence  # to the probability that the word is in the reference
     sentences: CalibratedConfidence  # to the expected share of such words
 
 
 class RawWord(NamedTuple):
-    """A word of an answer: its part of the text, and the smallest probability of its tokens."""
+    """A word of an answer: its part of the text, and the product of the probabilities of its tokens."""
 
     span: Span
     confidence: float
@@ -131,13 +132,13 @@ def raw_words(text: str, pieces: Sequence[str], logprobs: Sequence[float]) -> li
     logprobs: of the tokens, by the unmodified model. A token that lies in several words counts for each of them.
     """
     spans: list[Span] = []
-    lowest: list[float] = []
+    sums: list[float] = []
     read, waiting = 0, 0.0
     for piece, logprob in zip(pieces, logprobs, strict=True):
-        waiting = min(waiting, logprob)
+        waiting += logprob
         if piece:
             spans.append((read, read + len(piece)))
-            lowest.append(waiting)
+            sums.append(waiting)
             read, waiting = read + len(piece), 0.0
     words, token = [], 0
     for start, end in word_spans(text):
@@ -146,13 +147,13 @@ def raw_words(text: str, pieces: Sequence[str], logprobs: Sequence[float]) -> li
         last = token
         while last < len(spans) and spans[last][0] < end:
             last += 1
-        words.append(RawWord((start, end), math.exp(min(lowest[token:last], default=0.0))))
+        words.append(RawWord((start, end), math.exp(min(math.fsum(sums[token:last]), 0.0))))
     return words
 
 
-def raw_sentence(logprobs: Sequence[float]) -> float:
-    """The geometric mean of the probabilities of an answer's tokens, the end token included; 0 without tokens."""
-    return math.exp(math.fsum(logprobs) / len(logprobs)) if logprobs else 0.0
+def raw_sentence(words: Sequence[float]) -> float:
+    """The mean of the calibrated confidences of words: the expected share of right ones; 0 without words."""
+    return math.fsum(words) / len(words) if words else 0.0
 
 
 def merged(spans: Sequence[Span], chosen: Sequence[bool]) -> list[Span]:

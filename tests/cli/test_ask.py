@@ -132,11 +132,11 @@ async def test_uncertain_words_are_marked_and_the_confidence_is_printed(edge):
     tokens, logprobs = TOKENIZERS["translation"].encode(RESULT.text), map(math.log, (0.75, 0.5, 0.25, 0.9))
     sure = dataclasses.replace(RESULT, tokens=(*tokens, 2), token_logprobs=tuple(logprobs))
     edge.pool.answer = answered(sure)
-    shown = "0.52  zwei rote [Häuser]\n"  # the root of the odds of the geometric mean 0.539
+    shown = "0.50  zwei rote [Häuser]\n"
     assert await ask(edge, "translate", "a cat", "--confidence") == shown
     assert await ask(edge, "translate", "--confidence", lines="a cat\n\na cat\n") == f"{shown}\n{shown}"
     certain = await ask(edge, "translate", "a cat", "--confidence", "--uncertain-below", 0)
-    assert certain == "0.52  zwei rote Häuser\n"
+    assert certain == "0.50  zwei rote Häuser\n"
     found = json.loads(await ask(edge, "translate", "a cat", "--confidence", "--json"))["confidence"]
     assert found["uncertain"] == [[10, 16]]
     edge.pool.answer = answered(sure, sure)

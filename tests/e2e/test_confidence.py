@@ -31,12 +31,11 @@ def by_hand(answer, calibration):
     hypothesis = answer.hypotheses[0]
     words, waiting = [], 0.0
     for token in hypothesis.token_logprobs:
-        waiting = min(waiting, token.logprob)
+        waiting += token.logprob
         if token.text.strip():
             words.append(calibration.words.map(math.exp(waiting)))
             waiting = 0.0
-    total = sum(token.logprob for token in hypothesis.token_logprobs)
-    return words, calibration.sentences.map(math.exp(total / len(hypothesis.token_logprobs)))
+    return words, calibration.sentences.map(sum(words) / len(words))
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])

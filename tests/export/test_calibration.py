@@ -1,7 +1,6 @@
 """Calibration of a bundle's variants: what is measured on which sentences, and text that does not allow it."""
 
 import dataclasses
-import math
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from export.calibration import (
     calibrate_variants,
     samples_of,
 )
-from export.confidence_fit import expected_calibration_error, mapped
+from export.confidence_fit import expected_calibration_error, fit_map, mapped
 from export.select_scheme import Development
 from export.verification.ort_graphs import OrtGraphs
 from export.word_errors import right_words
@@ -51,10 +50,9 @@ def test_examples_have_the_log_probabilities_of_pytorch_and_the_words_of_the_tex
         tokens = greedy(model, [CONFIG.bos_id], source=sample.source, max_tokens=most)
         logprobs = score(model, [CONFIG.bos_id], tokens, source=sample.source)
         assert list(example.right) == right_words(TOKENIZER.decode(tokens), sample.reference)
-        assert math.log(example.sentence) == pytest.approx(np.mean(logprobs), abs=1e-4)
         expected, waiting = [], 0.0
         for token, logprob in zip(tokens, logprobs, strict=True):
-            waiting = min(waiting, logprob)
+            waiting += logprob
             if TOKENIZER.pieces[token]:  # a whole word of this vocabulary
                 expected.append(waiting)
                 waiting = 0.0
@@ -66,33 +64,43 @@ def examples(count, seed=0):
     random = np.random.default_rng(seed)
     raw = random.uniform(0.3, 1.0, (count, 5))
     right = random.random((count, 5)) < raw**3
-    return [
-        Example(float(words.prod() ** 0.2), tuple(words.tolist()), tuple(found.tolist()))
-        for words, found in zip(raw, right, strict=True)
-    ]
+    return [Example(tuple(words.tolist()), tuple(found.tolist())) for words, found in zip(raw, right, strict=True)]
 
 
-def test_one_half_is_fitted_to_and_the_other_measured_on():
-    found, half = examples(400), examples(400)[1::2]
+def flat(found, name):
+    return np.array([getattr(one, name) for one in found]).ravel()
+
+
+def test_maps_are_fitted_to_all_and_measured_on_what_they_have_not_seen():
+    found = examples(400)
     calibration = calibrate(found, "dev.tsv")
     assert (calibration.data, calibration.samples) == ("dev.tsv", 400)
-    assert (calibration.words.measured, calibration.sentences.measured) == (1000, 200)
-    raw, right = (np.array([getattr(one, name) for one in half]).ravel() for name in ("words", "right"))
-    words = calibration.words
-    assert words.ece_before == pytest.approx(expected_calibration_error(raw, right), abs=1e-6)
-    assert words.ece_after == pytest.approx(expected_calibration_error(mapped(words.map, raw), right), abs=1e-6)
-    assert words.ece_after < 0.06 < 0.2 < words.ece_before
-    changed = [*found]
-    changed[1::2] = [one._replace(right=(True,) * 5) for one in found[1::2]]
-    assert calibrate(changed, "dev.tsv").words.map == words.map, "the second half has no influence on the map"
-    assert calibrate(found[1:] + found[:1], "dev.tsv").words.map != words.map
+    words, sentences = calibration.words, calibration.sentences
+    assert (words.measured, sentences.measured) == (2000, 400)
+    assert words.map == fit_map(flat(found, "words"), flat(found, "right"))
+    raw, calibrated, right, plain, whole, shares = [], [], [], [], [], []
+    for fitted, others in ((found[::2], found[1::2]), (found[1::2], found[::2])):
+        map = fit_map(flat(fitted, "words"), flat(fitted, "right"))
+        raw += [*flat(others, "words")]
+        calibrated += [*mapped(map, flat(others, "words"))]
+        right += [*flat(others, "right")]
+        means = [np.mean(mapped(map, one.words)) for one in fitted]
+        sentence_map = fit_map(means, [np.mean(one.right) for one in fitted])
+        plain += [np.mean(one.words) for one in others]
+        whole += [sentence_map(np.mean(mapped(map, one.words))) for one in others]
+        shares += [np.mean(one.right) for one in others]
+    error = expected_calibration_error
+    assert (words.ece_before, words.ece_after) == pytest.approx((error(raw, right), error(calibrated, right)), abs=2e-6)
+    expected = error(plain, shares), error(whole, shares)
+    assert (sentences.ece_before, sentences.ece_after) == pytest.approx(expected, abs=2e-6)
+    assert max(words.ece_after, sentences.ece_after) < 0.04 < 0.2 < min(words.ece_before, sentences.ece_before)
 
 
 def test_answers_without_words_are_no_sentences():
-    found = calibrate([*examples(400), *[Example(0.5, (), ())] * 10], "dev.tsv")
-    assert found.sentences.measured == 200
+    found = calibrate([*examples(400), *[Example((), ())] * 10], "dev.tsv")
+    assert found.sentences.measured == 400
     with pytest.raises(CalibrationError, match=r"dev\.tsv: the model's answers have no words; fix: train"):
-        calibrate([Example(0.5, (), ())] * 400, "dev.tsv")
+        calibrate([Example((), ())] * 400, "dev.tsv")
 
 
 def test_the_samples_are_chosen_at_random_and_always_the_same(text):

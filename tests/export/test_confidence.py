@@ -40,23 +40,23 @@ def test_words_are_in_order_and_leave_out_only_white_space(text):
     assert "".join(words(text)) == "".join(text.split())
 
 
-def test_a_word_has_the_smallest_probability_of_its_tokens():
+def test_a_word_has_the_probability_of_all_its_tokens():
     pieces = ["Ha", "us", " am", " See", ".", ""]
     found = raw_words("Haus am See.", pieces, [-0.1, -0.7, -0.2, -0.3, -0.05, -9.0])
     assert [word.span for word in found] == [(0, 4), (5, 7), (8, 11), (11, 12)]
-    assert [math.log(word.confidence) for word in found] == pytest.approx([-0.7, -0.2, -0.3, -0.05])
+    assert [math.log(word.confidence) for word in found] == pytest.approx([-0.8, -0.2, -0.3, -0.05])
 
 
 def test_a_token_counts_for_every_word_it_lies_in_and_incomplete_ones_for_the_next():
     found = raw_words("ä b.", ["", "ä", " ", "b."], [-0.9, -0.1, -5.0, -0.4])
-    assert [math.log(word.confidence) for word in found] == pytest.approx([-0.9, -0.4, -0.4])
+    assert [math.log(word.confidence) for word in found] == pytest.approx([-1.0, -0.4, -0.4])
     cut = raw_words("ein", ["ein", " Haus"], [-0.1, -0.5])  # by a stop string
     assert [word.span for word in cut] == [(0, 3)]
     assert raw_words("", [""], [-0.1]) == []
 
 
-def test_a_sentence_has_the_geometric_mean():
-    assert raw_sentence([math.log(0.5), math.log(0.125)]) == pytest.approx(0.25)
+def test_a_sentence_has_the_mean_of_its_words():
+    assert raw_sentence([0.5, 0.25]) == 0.375
     assert raw_sentence([]) == 0.0
 
 
