@@ -1,7 +1,8 @@
 """How much the confidence of answers is worth on a test set: calibration, errors among the least certain words, and the
 quality of the answers that remain when the least certain ones are dropped.
 
-Words are right or wrong by `export.word_errors`. Only `draw` imports matplotlib.
+Words are right or wrong by `export.word_errors`, and a sentence is wrong if half of its words or more are. Only `draw`
+imports matplotlib.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from glossa.client.types import Confidence
 Score = Callable[[Sequence[str], Sequence[str]], float]  # of answers and references
 COVERAGES = (1.0, 0.9, 0.8)  # of the printed figures
 CURVE = tuple(part / 20 for part in range(20, 1, -1))  # coverages of a picture
+HALF = 0.5  # a sentence is wrong if no larger share of its words is right
 DIGITS = 4
 
 
@@ -53,19 +55,20 @@ def figures(answers: Sequence[Judged], scores: dict[str, Score]) -> dict[str, fl
     if not sure:
         raise UsageError("no answer has a word; fix: train the model further, or evaluate other text")
     sentences, shares = [answer.confidence.sentence for answer in answers], [answer.share for answer in answers]
+    parts = {
+        "words": least_certain_errors(sure, right),
+        "sentences": least_certain_errors(sentences, [share > HALF for share in shares]),
+    }
     found = {
         "words": len(sure),
-        "right words": float(np.mean(right)),
         "ECE of words": expected_calibration_error(sure, right),
         "ECE of sentences": expected_calibration_error(sentences, shares),
         "AUC of words": ranking(sure, right),
     }
-    for name, part in (
-        ("words", least_certain_errors(sure, right)),
-        ("sentences", least_certain_errors(sentences, shares)),
-    ):
-        found[f"errors in the least certain tenth of {name}"] = part.share
-        found[f"their rate, over the average of {name}"] = part.lift
+    for name, part in parts.items():
+        found[f"wrong {name}"] = part.average_rate
+        found[f"wrong {name} in the least certain tenth"] = part.rate
+        found[f"times the average of {name}"] = part.lift
     order = by_confidence(answers)
     for coverage in COVERAGES:
         for name, score in scores.items():

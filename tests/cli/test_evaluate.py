@@ -34,7 +34,7 @@ def test_confidence_is_evaluated_where_a_bundle_has_it(calibrated_bundle, traine
     curve = tmp_path / "curve.svg"
     found = json.loads(run("eval", bundle, "--data", data, "--confidence", "--curve", curve, "--json"))
     assert found["words"] > found["sentences"]
-    assert 0 < found["right words"] < 1
+    assert 0 < found["wrong words"] < 1
     assert 0 <= found["ECE of words"] < 0.2, "this text is the one that it was calibrated on"
     assert round(found["BLEU of the most certain 100%"], 2) == found["BLEU"]
     assert curve.read_text().startswith("<?xml")
