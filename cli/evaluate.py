@@ -1,4 +1,4 @@
-"""`glossa eval`: BLEU of a checkpoint, a bundle or a running server on a test set, and the worth of its confidence."""
+"""`glossa eval`: BLEU and confidence, or the F1 of labelled spans, of a checkpoint, a bundle or a running server."""
 
 from __future__ import annotations
 
@@ -34,6 +34,9 @@ def evaluate(
     curve: Annotated[
         Path | None, typer.Option(help="picture to write: chrF over the share of answers kept (with --confidence)")
     ] = None,
+    spans: Annotated[
+        bool, typer.Option("--spans", help="the data are texts and labelled spans, as those that a tagger trains on")
+    ] = False,
     as_json: AsJson = False,
     *,
     connection: Connection,
@@ -42,11 +45,16 @@ def evaluate(
     """Translate a test set and score it: BLEU (sacreBLEU, 13a, cased) with its signature.
 
     With --confidence: expected calibration errors, the share of errors in the least certain tenth, and the quality of
-    the answers that remain without the least certain ones.
+    the answers that remain without the least certain ones. With --spans: label a test set instead; precision, recall
+    and F1 of exactly found spans.
     """
     with report_errors():
         if curve and not confidence:
             raise UsageError("--curve needs --confidence")
+        if spans:
+            if data is None:
+                raise UsageError("--spans: needs --data FILE.tsv")
+            return show(_span_figures(subject, data, options, connection), as_json)
         if (data is None) == (source is None) or (source is None) != (reference is None):
             raise UsageError("give --data FILE.tsv, or both --source and --reference")
     from model.training.data import DataError, read_parallel, read_tsv
@@ -68,6 +76,36 @@ def evaluate(
     with report_errors():
         figures |= confidence_figures(answers, references, curve) if confidence else {}
     show({**figures, "seconds": round(seconds, 1)}, as_json)
+
+
+def _span_figures(subject: str, data: Path, options: dict[str, Any], connection: Connection) -> dict[str, Any]:
+    """The scores of a tagger: a checkpoint in PyTorch, a bundle in a temporary server, or a running server."""
+    from export.manifest import MANIFEST
+    from model.checkpoint import CheckpointError, load_checkpoint
+    from model.encoder import Encoder
+    from model.training.data import DataError, read_tsv
+    from model.training.encoder_data import spans_by_text
+    from model.training.labelled_spans import LabelledSpan, found_spans, span_scores
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(report_errors(DataError, CheckpointError))
+        examples = read_tsv([data])
+        texts, expected = [text for text, _ in examples.pairs], spans_by_text(examples)
+        started, is_bundle = time.monotonic(), (Path(subject) / MANIFEST).is_file()
+        if not is_bundle and (Path(subject).exists() or ":" not in subject):
+            checkpoint = load_checkpoint(Path(subject))
+            if not isinstance(checkpoint.model, Encoder) or not checkpoint.config.is_tagger:
+                raise UsageError(f"{subject}: has no labels of tokens; --spans is for models with head tokens")
+            found = found_spans(checkpoint.model.eval(), checkpoint.tokenizer, texts)
+        else:
+            address = stack.enter_context(serving(Path(subject)))[0] if is_bundle else subject
+            reached = dataclasses.replace(connection, address=address)
+            stack.enter_context(report_call_errors(reached))
+            client, model = stack.enter_context(reached.client()), options.get("model", "")
+            tagged = [client.tag(text, model=model).spans for text in texts]
+            found = [[LabelledSpan(*one.span, one.label) for one in spans] for spans in tagged]
+        scores = {name: round(value, 4) for name, value in span_scores(found, expected)._asdict().items()}
+        return {**scores, "texts": len(texts), "seconds": round(time.monotonic() - started, 1)}
 
 
 def confidence_figures(

@@ -83,6 +83,10 @@ def imported_figures(imported: ImportedCheckpoint) -> dict[str, Any]:
     if config.has_encoder:
         figures["source"] = of(config.max_source_len, imported.max_source_len)
     if not config.has_decoder:
-        heads = {"masked": "fills masks", "classify": f"{len(config.labels)} labels"}
+        heads = {
+            "masked": "fills masks",
+            "classify": f"{len(config.labels)} labels",
+            "tokens": f"{len(config.labels)} token labels",
+        }
         return {**figures, "frame": [*config.template.token_ids], "head": heads.get(config.head, "none")}
     return {**figures, "begins": list(config.template.target_prefix), "ends": list(config.eos_ids)}

@@ -28,7 +28,7 @@ def train(
     preset: Annotated[str, typer.Argument(help="name of a preset, or a YAML file", autocompletion=preset_names)],
     out: Annotated[Path, typer.Option(help="checkpoint directory to write")],
     data: Annotated[
-        list[Path] | None, typer.Option(help="TSV of pairs, or of texts and labels, or plain text; may be .gz")
+        list[Path] | None, typer.Option(help="TSV of pairs, or of texts and labels or spans, or plain text; may be .gz")
     ] = None,
     source: Annotated[Path | None, typer.Option(help="source sentences, one a line (with --target)")] = None,
     target: Annotated[Path | None, typer.Option(help="target sentences, one a line (with --source)")] = None,

@@ -13,7 +13,7 @@ import yaml
 from model.architecture_config import model_config
 from model.config import ConfigError, ModelConfig, TrainConfig, check, unknown_key
 
-Embedded = Literal["", "pairs", "scenes", "copy", "kinds"]
+Embedded = Literal["", "pairs", "scenes", "copy", "kinds", "entities"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,7 @@ def theirs_of(family, head, sizes=None, **settings):
     """One of their models with lively random weights, norms and biases included."""
     name, known = FAMILIES[family]
     torch.manual_seed(3)
-    if head == "ForSequenceClassification":
+    if head.endswith("Classification"):
         settings.setdefault("id2label", {0: "calm", 1: "loud", 2: "odd"})
     model = getattr(transformers, name + head)(
         getattr(transformers, f"{name}Config")(**{**known, **(sizes or {}), **settings})

@@ -1,4 +1,5 @@
-"""Encoder families: BERT, RoBERTa, XLM-R and DistilBERT, without a head, with a masked-LM head or as classifiers.
+"""Encoder families: BERT, RoBERTa, XLM-R and DistilBERT, without a head, with a masked-LM head, or as classifiers
+of texts or tokens.
 
 All share one layout: learned positions, a norm after the embeddings, post-norm blocks, and the heads of
 `model.encoder` under other names. Inputs are single texts, so the embedding of segment 0 is added to every position.
@@ -30,7 +31,13 @@ from model.pretrained.files import (
     read_weights,
 )
 
-KINDS = {"Model": "bare", "ForMaskedLM": "masked", "ForPreTraining": "masked", "ForSequenceClassification": "classify"}
+KINDS = {
+    "Model": "bare",
+    "ForMaskedLM": "masked",
+    "ForPreTraining": "masked",
+    "ForSequenceClassification": "classify",
+    "ForTokenClassification": "tokens",
+}
 OLD_PARTS = {"gamma": "weight", "beta": "bias"}  # names of norm parameters in checkpoints converted from TensorFlow
 NORM_EPS = 1e-12  # of BERT, and fixed in DistilBERT
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification")
@@ -68,6 +75,9 @@ class EncoderFamily:
             is_multiple = config.only("problem_type", *PROBLEM_TYPES, default=PROBLEM_TYPES[0]) == PROBLEM_TYPES[1]
             head |= {"head": "classify", "labels": labels, "multi_label": is_multiple}
             redundant += ["pooler.*", "*.pooler.*"]  # RoBERTa's classifier has a layer of its own
+        elif kind == "tokens":
+            head = {"head": "tokens", "labels": _labels(config, weights.size(f"{names['tag']}.bias"))}
+            redundant += ["*.pooler.*"]
         elif "pooler.dense" in names and f"{names['pooler.dense']}.weight" in weights:
             head = {"pooler": "tanh"}
         tokens, product, bias = (
@@ -143,6 +153,7 @@ BERT_BLOCK: Names = {
 BERT_HEADS = {
     "pooler.dense": "bert.pooler.dense",
     "label": "classifier",
+    "tag": "classifier",
     "masked.dense": "cls.predictions.transform.dense",
     "masked.norm": "cls.predictions.transform.LayerNorm",
     "masked.unembedding": "cls.predictions.decoder",
@@ -151,6 +162,7 @@ BERT_HEADS = {
 ROBERTA_HEADS = {
     "pooler.dense": "roberta.pooler.dense",
     "label": "classifier.out_proj",
+    "tag": "classifier",
     "masked.dense": "lm_head.dense",
     "masked.norm": "lm_head.layer_norm",
     "masked.unembedding": "lm_head.decoder",
@@ -167,6 +179,7 @@ DISTILBERT_BLOCK: Names = {
 }
 DISTILBERT_HEADS = {
     "label": "classifier",
+    "tag": "classifier",
     "masked.dense": "vocab_transform",
     "masked.norm": "vocab_layer_norm",
     "masked.unembedding": "vocab_projector",
@@ -196,7 +209,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def _kind(config: Fields) -> str:
-    """bare, masked or classify, from the class that saved the model."""
+    """bare, masked, classify or tokens, from the class that saved the model."""
     classes = config.get("architectures", ["Model"])
     if isinstance(classes, list) and len(classes) == 1:
         for ending, kind in KINDS.items():

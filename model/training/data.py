@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from model.config import ModelConfig, TrainConfig
-from model.corpus import corpus
+from model.corpus import corpus, entities
 from model.presets import Embedded
 from model.tokenizer import Tokenizer
 
@@ -99,6 +99,7 @@ _EMBEDDED: dict[str, tuple[str, int, _Draw]] = {  # the name of each text, and t
     "pairs": ("embedded scene grammar", 60_000, corpus.pairs),
     "scenes": ("embedded scenes", 40_000, lambda *drawn: [("", text) for text in corpus.scenes(*drawn)]),
     "copy": ("copy task, seed 1", 5_000, lambda seed, count, _: copy_examples(count, seed=seed).pairs),
+    "entities": ("embedded scenes with entities", 20_000, entities.entities),
     "kinds": ("embedded kinds of sentences", 20_000, corpus.kinds),
 }
 

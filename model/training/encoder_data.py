@@ -1,4 +1,4 @@
-"""Texts → batches for encoder-only models: masked-language modelling or classification.
+"""Texts → batches for encoder-only models: masked-language modelling, or classification of texts or tokens.
 
 Masks are drawn anew in every epoch and depend only on (seed, epoch, text), so that a resumed run draws the same masks;
 validation always uses those of epoch 0.
@@ -15,7 +15,9 @@ import torch
 from model.config import ModelConfig, TrainConfig
 from model.tokenizer import Tokenizer
 from model.training.data import Batch, Batches, DataError, Examples, bucketed, pad
+from model.training.labelled_spans import LabelledSpan, read_spans, word_labels
 
+IGNORED = -100  # the target of a token without a label
 MASKED, REPLACED = 0.8, 0.1  # shares of the tokens to predict: hidden by the mask, replaced by a random token
 
 
@@ -48,9 +50,10 @@ def mask_tokens(
 
 
 def encoder_batches(examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> Batches:
-    """For a masked head, batches of the texts of all examples; otherwise of sources, each with its label as target."""
-    make: Callable[..., Batches] = MaskedBatches if model.head == "masked" else LabelBatches
-    return make(examples, tokenizer, model, train)
+    """For a masked head, batches of the texts of all examples; otherwise of sources, each with its label or its
+    labelled spans as target."""
+    kinds: dict[str, Callable[..., Batches]] = {"masked": MaskedBatches, "tokens": TokenLabelBatches}
+    return kinds.get(model.head, LabelBatches)(examples, tokenizer, model, train)
 
 
 class _TextBatches:
@@ -133,3 +136,43 @@ class LabelBatches(_TextBatches):
         places = [key % len(self._sources) for key in keys]
         labels = [[self._labels[place]] for place in places]
         return self._batch([self._sources[place] for place in places], labels, len(places))
+
+
+def spans_by_text(examples: Examples) -> list[list[LabelledSpan]]:
+    """The labelled spans of each example. Raises DataError."""
+    spans = []
+    for number, (text, written) in enumerate(examples.pairs, start=1):
+        try:
+            spans.append(read_spans(written, text))
+        except ValueError as error:
+            raise DataError(f"{examples.name}: example {number}: spans {error}") from None
+    return spans
+
+
+class TokenLabelBatches(_TextBatches):
+    """source (B, S), target (B, S): the index of the label of each word at its first token, IGNORED elsewhere. tokens:
+    one per word."""
+
+    def __init__(self, examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
+        texts, spans = [text for text, _ in examples.pairs], spans_by_text(examples)
+        super().__init__(examples.name, texts, tokenizer, model, train)
+        numbers, first = {label: number for number, label in enumerate(model.labels)}, self._inside.start
+        self._targets: list[list[int]] = []
+        self.tokens = 0
+        for place, source in zip(self._kept, self._sources, strict=True):
+            targets = [IGNORED] * len(source)
+            labels = word_labels(tokenizer, texts[place], spans[place])
+            for token, label in labels.items():
+                if label not in numbers:
+                    known = ", ".join(model.labels)
+                    raise DataError(f"{examples.name}: label {label!r:.60} is none of the model's: {known:.200}")
+                targets[first + token] = numbers[label]
+            self._targets.append(targets)
+            self.tokens += len(labels)
+
+    def load(self, keys: Sequence[int]) -> Batch:
+        places = [key % len(self._sources) for key in keys]
+        targets = [self._targets[place] for place in places]
+        count = sum(target != IGNORED for row in targets for target in row)
+        batch = self._batch([self._sources[place] for place in places], targets, count)
+        return batch._replace(target_BT=pad(targets, IGNORED))

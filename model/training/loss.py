@@ -20,6 +20,7 @@ from model.architectures import GenerativeModel, Model, SourceModel
 from model.encoder import Encoder
 from model.mixture_of_experts import ExpertFeedForward
 from model.training.data import Batch
+from model.training.encoder_data import IGNORED
 
 CHUNK = 512  # positions; 256 to 1,024 differ by 2 %
 BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")  # of x86 and Arm processors, as torch names them
@@ -108,8 +109,11 @@ def _encoder_loss(model: Encoder, batch: Batch, *, smoothing: float, bf16: bool)
 
 
 def encoder_logits(model: Encoder, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The logits of the masked tokens or of the labels, and their targets (N,)."""
+    """The logits of the masked tokens, of the labels, or of the labelled tokens, and their targets (N,)."""
     states_BSM = model(batch.source_BS, batch.lengths_B)
+    if model.tag is not None:
+        hidden_NM, targets_N = drop_padding(states_BSM, batch.target_BT, IGNORED)
+        return model.tag_logits(hidden_NM), targets_N
     if model.masked is None:
         return model.classify(states_BSM, batch.lengths_B).logits_BL, batch.target_BT[:, 0]
     hidden_NM, targets_N = drop_padding(states_BSM, batch.target_BT, model.config.pad_id)

@@ -20,7 +20,9 @@ from model.config import ModelConfig, TrainConfig
 from model.encoder import Encoder
 from model.tokenizer import Tokenizer
 from model.training.data import Batches, Examples
+from model.training.encoder_data import spans_by_text
 from model.training.evaluate import accuracy, bleu, greedy_batch, translate
+from model.training.labelled_spans import LabelledSpan, found_spans, span_scores
 
 SCORED = 500  # validation sentences translated at the end of a run
 SAMPLES = 5
@@ -106,12 +108,33 @@ def encoder_scores(
     model: Encoder, tokenizer: Tokenizer, validation: Examples, batches: Batches
 ) -> tuple[dict[str, Any], list[str]]:
     """As `final_scores`, for an encoder-only model. batches: of the validation examples."""
+    if model.tag is not None:
+        return _tagger_scores(model, tokenizer, validation, batches)
     name = "masked_accuracy" if model.masked is not None else "label_accuracy"
     texts = [source or target for source, target in validation.pairs]
     chosen = random.Random("samples").sample(range(len(texts)), min(SAMPLES, len(texts)))
     sample = _filled if model.masked is not None else _labelled
     samples = [sample(model, tokenizer, texts[place], validation.pairs[place][1]) for place in chosen]
     return {name: round(accuracy(model, batches), 4), "scored": batches.tokens}, samples
+
+
+def _tagger_scores(
+    model: Encoder, tokenizer: Tokenizer, validation: Examples, batches: Batches
+) -> tuple[dict[str, Any], list[str]]:
+    texts, expected = [text for text, _ in validation.pairs], spans_by_text(validation)
+    found = found_spans(model, tokenizer, texts)
+    scores = span_scores(found, expected)
+    shown = random.Random("samples").sample(range(len(texts)), min(SAMPLES, len(texts)))
+
+    def listed(place: int, spans: Sequence[LabelledSpan]) -> str:
+        return ", ".join(f"{texts[place][start:end]} ({label})" for start, end, label in spans) or "none"
+
+    samples = [
+        f"{texts[place]}\n  model:     {listed(place, found[place])}\n  reference: {listed(place, expected[place])}"
+        for place in shown
+    ]
+    figures = {f"span_{name}": round(value, 4) for name, value in scores._asdict().items()}
+    return {**figures, "token_accuracy": round(accuracy(model, batches), 4), "scored": batches.tokens}, samples
 
 
 @torch.no_grad()
@@ -187,7 +210,7 @@ def model_card(
     kinds = {
         "encoder_decoder": "Translation model (encoder-decoder)",
         "decoder": "Language model (decoder-only)",
-        "encoder": "Classifier (encoder alone)" if model.is_classifier else "Masked language model (encoder alone)",
+        "encoder": f"{_encoder_kind(model)} (encoder alone)",
         "recurrent": f"Translation model (recurrent, score {model.score})",
     }
     parts = [
@@ -201,6 +224,12 @@ def model_card(
         "## Samples from the validation set\n\n```text\n" + "\n\n".join(samples) + "\n```",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _encoder_kind(model: ModelConfig) -> str:
+    if model.is_tagger:
+        return "Token classifier"
+    return "Classifier" if model.is_classifier else "Masked language model"
 
 
 def table(title: str, values: Mapping[str, Any]) -> str:

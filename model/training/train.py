@@ -28,8 +28,9 @@ from model.config import ModelConfig, TrainConfig
 from model.encoder import Encoder
 from model.tokenizer import MASK_ID, Tokenizer
 from model.training.data import Examples, batches_of, split
-from model.training.encoder_data import encoder_batches
+from model.training.encoder_data import encoder_batches, spans_by_text
 from model.training.evaluate import loss_per_token
+from model.training.labelled_spans import labels_of
 from model.training.loss import batch_loss, takes_bf16
 from model.training.optimiser import learning_rate, make_optimiser
 from model.training.progress import Display, clock
@@ -92,6 +93,8 @@ def _from_data(config: ModelConfig, data: Examples) -> dict[str, Any]:
     """The fields of a model's configuration that follow from its data, except the vocabulary."""
     if config.head == "masked":
         return {"mask_id": MASK_ID}
+    if config.is_tagger and not config.labels:
+        return {"labels": labels_of(span.label for spans in spans_by_text(data) for span in spans)}
     if config.is_classifier and not config.labels:
         return {"labels": tuple(sorted({label for _, label in data.pairs}))}
     return {}
@@ -101,7 +104,8 @@ def _tokenizer(out: Path, data: Examples, config: TrainConfig, disk: Disk | None
     path = out / "tokenizer.json"
     if path.exists():
         return Tokenizer.load(path)
-    sides = slice(0, 1) if model.is_classifier else slice(None)  # labels are not text
+    has_labels = model.is_classifier or model.is_tagger
+    sides = slice(0, 1) if has_labels else slice(None)  # labels are not text
     texts = (text for pair in data.pairs for text in pair[sides] if text)
     tokenizer = Tokenizer.train(
         texts, kind=config.tokenizer, vocab_size=config.vocab_size, with_mask=model.head == "masked"

@@ -32,6 +32,7 @@ WORDS = (
     ",",
     ".",
 )
+TOKEN_LABELS = {0: "O", 1: "B-person", 2: "I-person", 3: "B-place", 4: "I-place"}
 LABELS = {0: "calm", 1: "loud", 2: "odd"}
 BERT = {
     "hidden_size": 32,
@@ -49,6 +50,8 @@ SERVED = {
     "bert-label": ("Bert", "ForSequenceClassification"),
     "roberta-masked": ("Roberta", "ForMaskedLM"),
     "distilbert-label": ("DistilBert", "ForSequenceClassification"),
+    "bert-tokens": ("Bert", "ForTokenClassification"),
+    "roberta-tokens": ("Roberta", "ForTokenClassification"),
     "xlm-roberta-masked": ("XLMRoberta", "ForMaskedLM"),
 }
 
@@ -114,6 +117,7 @@ def peers(tmp_path_factory):
         sizes = SIZES.get(family, BERT)
         ids = {"pad_token_id": tokenizer.pad_token_id}
         labels = {"id2label": LABELS} if "Sequence" in head else {}
+        labels |= {"id2label": TOKEN_LABELS} if "Token" in head else {}
         config = getattr(transformers, f"{family}Config")(vocab_size=len(tokenizer), **sizes, **ids, **labels)
         torch.manual_seed(3)
         model = getattr(transformers, family + head)(config).eval()
@@ -167,6 +171,29 @@ def test_labels_are_those_of_transformers(client, peers, name):
             expected = model(framed(tokenizer, text)).logits[0].softmax(-1).tolist()
         result = {label.label: label.probability for label in client.classify(text, model=name).labels}
         assert result == pytest.approx(dict(zip(LABELS.values(), expected, strict=True)), abs=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")  # RoBERTa's: words end at blanks
+@pytest.mark.parametrize("name", ["bert-tokens", "roberta-tokens"])
+def test_spans_are_those_of_the_pipeline_of_transformers(client, peers, name):
+    model, tokenizer, _ = peers[name]
+    pipeline = transformers.pipeline(
+        "token-classification", model=model, tokenizer=tokenizer, aggregation_strategy="first", device="cpu"
+    )
+    lengths = set()
+    for text in texts_for(25):
+        expected = pipeline(text)
+        found = client.tag(text, model=name, include_tokens=True)
+        with torch.no_grad():
+            best = model(framed(tokenizer, text)).logits[0].softmax(-1).max(-1)
+        assert [one.label for one in found.tokens] == [TOKEN_LABELS[index] for index in best.indices.tolist()]
+        assert [one.probability for one in found.tokens] == pytest.approx(best.values.tolist(), abs=1e-4)
+        assert [(one.label, one.span) for one in found.spans] == [
+            (one["entity_group"], (one["start"] + (text[one["start"]] == " "), one["end"])) for one in expected
+        ]
+        assert [one.probability for one in found.spans] == pytest.approx([one["score"] for one in expected], abs=1e-4)
+        lengths |= {len(one.text.split()) for one in found.spans}
+    assert len(lengths) > 1, "some span has several words"
 
 
 @pytest.mark.parametrize("name", SERVED)

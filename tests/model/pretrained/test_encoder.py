@@ -18,7 +18,7 @@ REALISTIC = {
     "intermediate_size": 3072,
     "max_position_embeddings": 514,
 }
-HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification")
+HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
 
 
 def ours_of(path):
@@ -43,6 +43,8 @@ def compare(ours, theirs, head, words, tolerance=1e-4):
             torch.testing.assert_close(ours.token_logits(states[mask]), expected.logits[mask], **near)
         elif head == "ForSequenceClassification":
             torch.testing.assert_close(ours.classify(states, lengths).logits_BL, expected.logits, **near)
+        elif head == "ForTokenClassification":
+            torch.testing.assert_close(ours.tag_logits(states)[mask], expected.logits[mask], **near)
         elif ours.pooler is not None:
             torch.testing.assert_close(ours.pool(states), expected.pooler_output, **near)
 
@@ -56,7 +58,7 @@ def test_states_and_heads_are_those_of_transformers(family, head, tmp_path):
     config = ours.config
     assert (config.template.source_prefix, config.template.source_suffix, config.mask_id) == ((7,), (8,), 9)
     assert config.max_source_len == (28 if family == "xlm-roberta" or family == "roberta" else 30)
-    assert config.labels == (("calm", "loud", "odd") if head == "ForSequenceClassification" else ())
+    assert config.labels == (("calm", "loud", "odd") if head.endswith("Classification") else ())
 
 
 @pytest.mark.slow

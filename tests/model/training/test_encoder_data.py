@@ -11,7 +11,16 @@ from model.architecture_config import model_config
 from model.config import TrainConfig
 from model.tokenizer import MASK, MASK_ID, Tokenizer
 from model.training.data import DataError, Examples
-from model.training.encoder_data import MASKED, REPLACED, LabelBatches, MaskedBatches, encoder_batches, mask_tokens
+from model.training.encoder_data import (
+    IGNORED,
+    MASKED,
+    REPLACED,
+    LabelBatches,
+    MaskedBatches,
+    TokenLabelBatches,
+    encoder_batches,
+    mask_tokens,
+)
 
 TEXTS = [" ".join(random.Random(number).choices("abcdefghijklmnop", k=2 + number % 11)) for number in range(200)]
 LABELS = [("few", "many")[len(text.split()) > 6] for text in TEXTS]
@@ -177,3 +186,35 @@ def test_the_same_of_bytes():
     assert reading.encode(f"a b{MASK} c") == [*tokenizer.encode("a b"), MASK_ID, *tokenizer.encode(" c")]
     assert MASK_ID not in tokenizer.encode(f"a b{MASK} c")
     assert tokenizer.pieces[MASK_ID] == b""
+
+
+def tagging(pairs, labels=("B-x", "I-x", "O"), tokenizer=TOKENIZER):
+    model = config(head="tokens", labels=labels, mask_id=None, vocab_size=tokenizer.vocab_size)
+    return encoder_batches(Examples(pairs, "spans"), tokenizer, model, TRAIN)
+
+
+def test_words_have_their_label_at_their_first_token():
+    batches = tagging([("a b c d", "2:5:x"), ("e f", "-")])
+    assert isinstance(batches, TokenLabelBatches)
+    batch = batches.load([0, 1])
+    assert batch.target_BT.tolist() == [
+        [IGNORED, 2, 0, 1, 2, IGNORED],
+        [IGNORED, 2, 2, IGNORED, IGNORED, IGNORED],
+    ]
+    assert (batch.tokens, batches.tokens) == (6, 6)
+    assert batch.source_BS.shape == batch.target_BT.shape
+
+
+def test_later_tokens_of_a_word_have_no_label():
+    tokenizer = Tokenizer.train(["abc"], kind="bpe", vocab_size=270)
+    batch = tagging([("abc de", "0:3:x")], tokenizer=tokenizer).load([0])
+    assert [label for label in batch.target_BT[0].tolist() if label != IGNORED] == [0, 2]
+    assert batch.target_BT[0, 1] == 0
+    assert batch.source_BS.shape[1] > 4
+
+
+def test_unusable_spans_are_refused_with_the_number_of_the_example():
+    with pytest.raises(DataError, match="spans: example 2: spans must have 0 <= start < end <= 3"):
+        tagging([("a b", "-"), ("a b", "2:9:x")])
+    with pytest.raises(DataError, match="label 'B-y' is none of the model's: B-x, I-x, O"):
+        tagging([("a b", "0:1:y")])

@@ -1,0 +1,17 @@
+from model.corpus.corpus import scenes
+from model.corpus.entities import LABELS, entities, spans
+from model.training.labelled_spans import read_spans
+
+
+def test_nouns_are_labelled_with_the_adjective_before_them():
+    text = "A rich grandfather is waiting behind a small statue. He is rich. His cats see the red coat."
+    found = [(text[start:end], label) for start, end, label in spans(text)]
+    assert found == [("rich grandfather", "person"), ("small statue", "place"), ("cats", "animal")]
+
+
+def test_examples_are_the_scenes_with_spans_that_training_reads():
+    pairs = entities(3, 200, "train")
+    assert [text for text, _ in pairs] == scenes(3, 200, "train")
+    labels = {span.label for text, written in pairs for span in read_spans(written, text)}
+    assert labels == set(LABELS)
+    assert pairs == entities(3, 200, "train")
