@@ -196,14 +196,23 @@ class Tokenizer:
 
     def word_starts(self, text: str) -> list[bool]:
         """For each id of `encode(text)` whether a word begins with it: at a blank, as a piece that is marked so, or at
-        the border of letters, digits and underscores to other characters, each of which is a word."""
+        the border of letters, digits and underscores to other characters, each of which is a word. The blank before a
+        word is part of it, also as an id of its own."""
         ids, spans, starts, last = self.encode(text), self.offsets(text), list[bool](), 0
-        for token, (start, end) in zip(ids, spans, strict=True):
+        for place, (token, (start, end)) in enumerate(zip(ids, spans, strict=True)):
             first = end - len(text[start:end].lstrip())
             is_new = first < end and first >= last  # not a blank, nor another byte of a character
             is_marked = self.pieces[token].startswith(b" ") and not self._is_bytes
             inside = first > 0 and is_new and _is_of_word(text[first - 1]) and _is_of_word(text[first])
-            starts.append(is_new and (is_marked or not inside))
+            begins = is_new and (is_marked or not inside)
+            if (
+                begins
+                and place
+                and first == start == spans[place - 1][1]
+                and not text[slice(*spans[place - 1])].strip()
+            ):
+                starts[-1], begins = spans[place - 1][0] < start, spans[place - 1][0] == start
+            starts.append(begins)
             last = end if first < end else last
         return starts
 

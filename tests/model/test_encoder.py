@@ -19,7 +19,7 @@ SOURCE = torch.randint(5, 20, (3, 9), generator=torch.Generator().manual_seed(2)
 def test_an_encoder_is_built_with_its_head(kind):
     model = build(tiny_config("encoder", **ENCODERS[kind]))
     assert isinstance(model, Encoder)
-    heads = {"masked": model.masked, "classify": model.label, "attention": model.attention}
+    heads = {"masked": model.masked, "classify": model.label, "attention": model.attention, "tokens": model.tag}
     assert [name for name, head in heads.items() if head is not None] == [kind]
 
 
@@ -31,7 +31,10 @@ def test_the_result_of_a_text_does_not_depend_on_its_neighbours(kind):
         for row, length in enumerate(LENGTHS.tolist()):
             single = model(SOURCE[row : row + 1, :length], LENGTHS[row : row + 1])
             torch.testing.assert_close(together[row, :length], single[0], rtol=1e-5, atol=1e-5)
-            if kind != "masked":
+            if kind == "tokens":
+                result, expected = model.tag_logits(together)[row, :length], model.tag_logits(single)[0]
+                torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
+            elif kind != "masked":
                 expected = model.classify(single, LENGTHS[row : row + 1])
                 result = model.classify(together, LENGTHS)
                 torch.testing.assert_close(result.logits_BL[row], expected.logits_BL[0], rtol=1e-5, atol=1e-5)
@@ -101,7 +104,11 @@ def test_what_follows_a_text_is_never_weighed():
     [
         ({"architecture": "decoder", "head": "masked"}, "head: architecture decoder does not use it"),
         ({"architecture": "decoder", "labels": ("a",)}, "labels: architecture decoder does not use it"),
-        ({"labels": ("a", "b")}, "labels: go with head classify or attention, got head none"),
+        ({"labels": ("a", "b")}, "labels: go with head classify, attention or tokens, got head none"),
+        (
+            {"head": "tokens", "labels": ("a",), "multi_label": True},
+            "multi_label: goes with head classify or attention",
+        ),
         ({"head": "classify", "labels": ("a", "a")}, "labels: must be different names"),
         ({"head": "classify", "labels": ("a", "")}, "labels: must be a list of names"),
         ({"head": "pooled"}, "head: must be one of none, masked, classify, attention"),
@@ -119,10 +126,11 @@ def test_a_configuration_that_makes_no_sense_is_refused(changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, "head: must be masked, classify or attention for training"),
+        ({}, "head: must be masked, classify, attention or tokens for training"),
         ({"head": "masked"}, "mask_id: must be a token of its own"),
         ({"head": "masked", "mask_id": 2}, "mask_id: must be a token of its own"),
         ({"head": "classify", "labels": ("one",)}, "labels: must be at least 2"),
+        ({"head": "tokens", "labels": ("one",)}, "labels: must be at least 2"),
     ],
 )
 def test_what_could_not_be_learnt_is_refused(changes, message):

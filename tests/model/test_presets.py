@@ -11,6 +11,7 @@ MILLIONS = {
     "tatoeba-small": 7.6,
     "shakespeare": 3.4,
     "masked-scenes": 0.75,
+    "scene-entities": 0.14,
     "sentence-kinds": 0.17,
     "tiny-copy": 0.02,
     "demo-recurrent": 0.6,
@@ -22,6 +23,7 @@ VOCABULARY = {
     "tatoeba-small": 8000,
     "shakespeare": 1024,
     "masked-scenes": 1100,
+    "scene-entities": 320,
     "sentence-kinds": 1100,
     "tiny-copy": 30,
     "demo-recurrent": 1100,
@@ -33,7 +35,11 @@ VOCABULARY = {
 def test_every_preset_has_the_number_of_parameters_it_states(name):
     preset = load_preset(name)
     with torch.device("meta"):
-        labels = {"labels": [str(number) for number in range(8)]} if preset.model.is_classifier else {}
+        labels = (
+            {"labels": [str(number) for number in range(8)]}
+            if preset.model.is_classifier or preset.model.is_tagger
+            else {}
+        )
         model = build(preset.model.replace(vocab_size=VOCABULARY[name], **labels))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     assert parameters / 1e6 == pytest.approx(MILLIONS[name], rel=0.4)

@@ -301,3 +301,10 @@ def test_the_bytes_of_a_character_begin_one_word():
     assert len(ids) > len(text)
     words = [ids[start:end] for start, end in zip(firsts, [*firsts[1:], None], strict=True)]
     assert [tokenizer.decode(word).strip() for word in words] == ["né", "😀", "😀", "ab"]
+
+
+def test_a_blank_of_its_own_begins_the_word_after_it():
+    tokenizer = Tokenizer.train(["abc"], kind="bpe", vocab_size=260)
+    text = "a  bc ("
+    assert [text[slice(*span)] for span in tokenizer.offsets(text)] == ["a", " ", " ", "b", "c", " ", "("]
+    assert tokenizer.word_starts(text) == [True, False, True, False, False, True, False]
