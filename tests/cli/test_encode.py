@@ -7,8 +7,18 @@ from typing import Any
 
 import pytest
 
-from cli.encode import classify, embed, fill_mask
-from glossa.client.types import Classification, LabelProbability, TokenCandidate, TokenWeight
+from cli.encode import classify, embed, fill_mask, tag
+from cli.terminal import UsageError
+from glossa.client.types import (
+    Classification,
+    LabelProbability,
+    TaggedSpan,
+    TaggedToken,
+    Tagging,
+    TokenCandidate,
+    TokenVector,
+    TokenWeight,
+)
 
 COST: Any = {"prompt_tokens": 2, "generated_tokens": 0, "queue_s": 0.0, "prefill_s": 0.0, "total_s": 0.0}
 
@@ -22,6 +32,15 @@ class ScriptedClient:
     def embed(self, text, **options):
         self.calls.append((text, options))
         return [0.5, -1.0]
+
+    def embed_tokens(self, text, **options):
+        self.calls.append((text, options))
+        return [TokenVector(5, " cat", (1, 5), (0.5, -1.0)), TokenVector(2, "<eos>", (5, 5), (0.25, 0.0))]
+
+    def tag(self, text, **options):
+        self.calls.append((text, options))
+        tokens = (TaggedToken(2, "<eos>", (5, 5), "O", 0.5),) if options["include_tokens"] else ()
+        return Tagging(spans=(TaggedSpan((1, 5), "animal", 0.75, "cat"),), tokens=tokens, **COST)
 
     def fill_mask(self, text, **options):
         self.calls.append((text, options))
@@ -74,3 +93,22 @@ def test_labels_of_a_text_and_of_lines(called):
     assert printed == "good\t0.9000\n" * 2
     _, printed = called(classify, "a cat", as_json=True)
     assert json.loads(printed)["labels"][0] == {"label": "good", "probability": 0.9}
+
+
+def test_vectors_of_tokens_are_an_object_a_line(called):
+    calls, printed = called(embed, "a cat", normalize=True, tokens=True, options={"model": "m"})
+    assert calls == [("a cat", {"normalize": True, "model": "m"})]
+    first, second = map(json.loads, printed.splitlines())
+    assert first == {"token": 5, "text": " cat", "span": [1, 5], "values": [0.5, -1.0]}
+    assert second["text"] == "<eos>"
+    with pytest.raises(UsageError, match="--pooling: must be left out"):
+        called(embed, "a cat", pooling="cls", tokens=True, options={})
+
+
+def test_spans_are_lines_of_probability_label_and_text(called):
+    calls, printed = called(tag, "a cat", model="m")
+    assert calls == [("a cat", {"model": "m", "include_tokens": False})]
+    assert printed == "0.7500  animal\tcat\n"
+    assert called(tag, "a cat", tokens=True)[1].splitlines()[1].split() == ["0.5000", "O", "<eos>"]
+    assert called(tag, lines="a cat\na cat\n")[1] == "0.7500  animal\tcat\n\n" * 2
+    assert json.loads(called(tag, "a cat", as_json=True)[1])["spans"][0]["label"] == "animal"

@@ -33,6 +33,7 @@ def test_the_manifest_describes_the_heads_of_the_model(tiny_encoder_bundles, kin
     assert (encoding.mask == 4) == (kind == "masked")
     assert encoding.labels == tuple(ENCODERS[kind].get("labels", ()))
     assert (encoding.width, encoding.has_token_weights) == (32, kind == "attention")
+    assert encoding.has_token_labels == (kind == "tokens")
     assert len(manifest.golden.vectors["fp32"].values) == 32
     assert verify_bundle(tiny_encoder_bundles[kind])["passed"]
 
@@ -113,6 +114,11 @@ def test_another_vector_stops_a_server(tiny_encoder_bundles):
     [
         (lambda m: m["encoding"].update(mask=10_000), "encoding.mask must be an id of"),
         (lambda m: m["encoding"].update(labels=["a", "a"]), "encoding.labels must be different names"),
+        (lambda m: m["encoding"].update(has_token_labels=True), "has_token_labels must come with labels"),
+        (
+            lambda m: m["encoding"].update(has_token_labels=True, labels=["a"], multi_label=True),
+            "has_token_labels must come with labels, and without multi_label",
+        ),
         (lambda m: m["encoding"].update(width=0), "encoding.width must be"),
         (lambda m: m.update(encoding=None), "encoding must describe the outputs of encode"),
         (lambda m: m["golden"].update(vectors={}), "golden.vectors.fp32 must have 32 values"),
@@ -141,6 +147,7 @@ def test_a_manifest_that_contradicts_itself_is_refused(tiny_encoder_bundles, tmp
         ("masked", ["places"], ["place_logprobs"]),
         ("classify", [], ["pooled", "label_logits"]),
         ("attention", [], ["label_logits", "token_weights"]),
+        ("tokens", [], ["token_label_logits"]),
     ],
 )
 def test_inputs_and_outputs_follow_the_head(kind, inputs, outputs):

@@ -178,6 +178,20 @@ def test_attention_to_padding_is_found(tiny_encoder_bundles, tmp_path):
     assert failing(tiny_encoder("classify")) >= {"encode against PyTorch", "encode in a batch as alone"}
 
 
+def test_token_labels_of_another_position_are_found(tiny_encoder_bundles, tmp_path):
+    """As if every token had the labels of the token after it."""
+    graph, failing = broken(tiny_encoder_bundles["tokens"], tmp_path)
+    for name, values in (("one", [1]), ("many", [1 << 30]), ("axis", [1])):
+        graph.initializer.append(numpy_helper.from_array(np.array(values, np.int64), name))
+    maker = next(node for node in graph.node if "token_label_logits" in node.output)
+    maker.output[list(maker.output).index("token_label_logits")] = "own"
+    graph.node.append(helper.make_node("Slice", ["own", "one", "many", "axis"], ["later"]))
+    graph.node.append(helper.make_node("Slice", ["own", "nothing", "one", "axis"], ["first"]))
+    graph.initializer.append(numpy_helper.from_array(np.array([0], np.int64), "nothing"))
+    graph.node.append(helper.make_node("Concat", ["later", "first"], ["token_label_logits"], axis=1))
+    assert "encode against PyTorch" in failing(tiny_encoder("tokens"))
+
+
 def test_weights_after_a_text_are_found(tiny_encoder_bundles, tmp_path):
     graph, failing = broken(tiny_encoder_bundles["attention"], tmp_path)
     maker = next(node for node in graph.node if "token_weights" in node.output)

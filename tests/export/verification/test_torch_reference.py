@@ -80,6 +80,7 @@ def test_the_outputs_of_an_encoder_are_those_of_its_head():
     outputs = TorchReference(tiny_encoder("attention")).source(SOURCE)
     assert outputs["label_logits"].shape == (2,)
     assert outputs["token_weights"].sum() == pytest.approx(1)
+    assert TorchReference(tiny_encoder("tokens")).source(SOURCE)["token_label_logits"].shape == (4, 5)
 
 
 def test_attention_of_an_encoder_decoder_is_that_of_the_model():
