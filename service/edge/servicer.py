@@ -23,7 +23,7 @@ from service.edge.call import Call
 from service.edge.calls import Calls
 from service.edge.catalog import DECODER_TASKS, ENCODER_TASKS, Catalog
 from service.edge.conversation import takes_items
-from service.edge.documents import Document, check_document, fits, text_of
+from service.edge.document_calls import DocumentCalls
 from service.edge.glossaries import Glossaries
 from service.edge.items import Answer, ItemRunner
 from service.edge.model_calls import convert_off_loop, submitted
@@ -61,7 +61,7 @@ Messages = AsyncGenerator[Any, None]
 is_classifier = attrgetter("is_classifier")
 
 
-class Servicer(TokenCalls):
+class Servicer(TokenCalls, DocumentCalls):
     """The RPCs of all services. Event-loop thread only."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Servicer(TokenCalls):
     ) -> None:
         """items: runs the items of calls with many. log_text: see `ModelCalls`."""
         super().__init__(catalog, preparation, log_text=log_text)
-        self._items, self._glossaries = items, glossaries
+        self.items, self._glossaries = items, glossaries
 
     async def Translate(self, request: pb.TranslateRequest, call: Call) -> pb.TranslateResponse:
         if is_rewritten(request):
@@ -91,23 +91,6 @@ class Servicer(TokenCalls):
     @takes_items
     def TranslateBatch(self, messages: Messages, call: Call) -> AsyncGenerator[pb.TranslateBatchResponse, None]:
         return self._batch(messages, call, self.Translate, pb.TranslateBatchResponse, "translation")
-
-    @takes_items
-    async def TranslateDocument(
-        self, messages: Messages, call: Call
-    ) -> AsyncGenerator[pb.TranslateDocumentResponse, None]:
-        first, limits = await anext(messages), self.catalog.limits
-        model = self.find(first.model, call, "translation")
-        self.builder(model, call).check_options(options := decoding_options(first.options))
-        prompts = check_document(model, options, _languages(first))
-        size, idle_s = limits.max_document_bytes, self._items.limits.idle_s
-        text = await text_of(first, messages, call, limit=size, idle_s=idle_s)
-        document = Document(text, first, call, partial(fits, prompts, limits), self.preparation)
-        await document.read()
-        outcomes = self._items.run(call, document.items(), self.Translate, window=model.pool.window, in_order=True)
-        async with contextlib.aclosing(outcomes):
-            async for message in document.responses(outcomes, self._items.clock):
-                yield message
 
     async def Generate(self, request: pb.GenerateRequest, call: Call) -> pb.GenerateResponse:
         return pb.GenerateResponse(**await self._unary("generation", request, call))
@@ -332,7 +315,7 @@ class Servicer(TokenCalls):
             return await answer(request, item)
 
         items = items_of(first, messages, call)
-        outcomes = self._items.run(call, items, checked, window=model.pool.window, in_order=first.in_order)
+        outcomes = self.items.run(call, items, checked, window=model.pool.window, in_order=first.in_order)
         async with contextlib.aclosing(outcomes):
             async for some in outcomes:
                 yield response_of(response_type, some)

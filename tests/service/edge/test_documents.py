@@ -172,15 +172,17 @@ async def test_segments_wait_while_others_would_be_refused(channel, edge, refusa
 
 
 async def test_an_engines_fault_costs_one_segment(channel, edge):
-    edge.pool.answer = (EngineUnavailable("the engine's process ended", retry_after_s=0.5),)
-    stream = send(channel, "a cat\n" * 30)
-    segments = []
-    async for message in stream:
-        segments += message.segments
-        edge.pool.answer = ANSWER
-    failed = [segment for segment in segments if segment.HasField("error")]
-    assert {segment.error.code for segment in failed} == {grpc.StatusCode.UNAVAILABLE.value[0]}
-    assert 0 < len(failed) < 30
+    edge.pool.hold = True
+    call = asyncio.create_task(translated(channel, "a cat\n" * 30))
+    await edge.pool.until(lambda: len(edge.pool.sinks) == edge.pool.window)
+    edge.pool.hold = False
+    edge.pool.send(edge.pool.sinks[0], (EngineUnavailable("the engine's process ended", retry_after_s=0.5),))
+    for sink in edge.pool.sinks[1 : edge.pool.window]:
+        edge.pool.send(sink, ANSWER)
+    segments, final = await call
+    assert [segment.index for segment in segments if segment.HasField("error")] == [0]
+    assert segments[0].error.code == grpc.StatusCode.UNAVAILABLE.value[0]
+    assert (final.segments, final.failed) == (30, 1)
 
 
 async def test_the_first_segment_is_sent_before_later_ones_are_translated(channel, edge):

@@ -1,0 +1,47 @@
+"""The RPC for documents: a document becomes items, which are answered as Translate answers (`DocumentCalls`).
+
+How documents are read and written is in `documents`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from glossa.v1 import glossa_pb2 as pb
+from service.edge.call import Call
+from service.edge.conversation import takes_items
+from service.edge.documents import Document, check_document, fits, text_of
+from service.edge.items import ItemRunner
+from service.edge.model_calls import ModelCalls
+from service.edge.prompt_encoder import LanguagePair
+from service.edge.proto_conversion import decoding_options
+
+
+class DocumentCalls(ModelCalls):
+    """Calls for documents. items: runs their sentences."""
+
+    items: ItemRunner
+
+    if TYPE_CHECKING:  # of the class that has all RPCs
+
+        async def Translate(self, request: pb.TranslateRequest, call: Call) -> pb.TranslateResponse: ...
+
+    @takes_items
+    async def TranslateDocument(
+        self, messages: AsyncGenerator[Any, None], call: Call
+    ) -> AsyncGenerator[pb.TranslateDocumentResponse, None]:
+        first, limits = await anext(messages), self.catalog.limits
+        model = self.find(first.model, call, "translation")
+        self.builder(model, call).check_options(options := decoding_options(first.options))
+        prompts = check_document(model, options, LanguagePair(first.source_language, first.target_language))
+        size, idle_s = limits.max_document_bytes, self.items.limits.idle_s
+        text = await text_of(first, messages, call, limit=size, idle_s=idle_s)
+        document = Document(text, first, call, partial(fits, prompts, limits), self.preparation)
+        await document.read()
+        outcomes = self.items.run(call, document.items(), self.Translate, window=model.pool.window, in_order=True)
+        async with contextlib.aclosing(outcomes):
+            async for message in document.responses(outcomes, self.items.clock):
+                yield message
