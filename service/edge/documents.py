@@ -166,7 +166,7 @@ class Document:
             for pending in split:
                 for part in pending.parts if pending.missing else ():
                     if isinstance(part, Text):
-                        items.append(Item(str(number), self._request(part.text)))
+                        items.append(Item(str(number), self._request(part)))
                         number += 1
             count = SPLIT_TOGETHER
             yield items
@@ -176,8 +176,10 @@ class Document:
         return [self._cut(segment) for segment in itertools.islice(segments, count)]
 
     def _cut(self, segment: Segment) -> _Pending:
-        parts = list[str | Text]()
-        for part in segment.parts:
+        parts, whole = list[str | Text](), segment.parts
+        if any(isinstance(part, Text) and part.has_tags and not self._fits(part.text) for part in whole):
+            whole = segment.pieces
+        for part in whole:
             if isinstance(part, str) or self._fits(part.text):
                 parts.append(part)
                 continue
@@ -194,10 +196,11 @@ class Document:
                 place = span.end
         return _Pending(segment, tuple(parts), sum(isinstance(part, Text) for part in parts))
 
-    def _request(self, text: str) -> Any:
+    def _request(self, part: Text) -> Any:
         first = self._first
         languages = {"source_language": first.source_language, "target_language": first.target_language}
-        return pb.TranslateRequest(text=text, options=first.options, **languages)
+        markup = pb.Markup(tags=True) if part.has_tags else None
+        return pb.TranslateRequest(text=part.text, options=first.options, markup=markup, **languages)
 
     async def responses(
         self, outcomes: AsyncGenerator[list[Outcome], None], clock: Callable[[], float]

@@ -20,18 +20,24 @@ class DocumentError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text to translate, as the model reads it. written: a translation as the document has it."""
+    """A text to translate, as the model reads it; or, if `has_tags`, markup with inline tags, whose translation has the
+    same tags. written: a translation as the document has it."""
 
     text: str
     written: Callable[[str], str] = str
+    has_tags: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of a document. span: of the source. parts: of its translation; a copied segment has the source alone."""
+    """A part of a document. span: of the source. parts: of its translation; a copied segment has the source alone.
+
+    pieces: the same parts with each text between two tags by itself, for a text with tags that is too long.
+    """
 
     span: Span
     parts: tuple[str | Text, ...]
+    pieces: tuple[str | Text, ...] = ()
 
     @property
     def is_copied(self) -> bool:

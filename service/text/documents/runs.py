@@ -1,19 +1,24 @@
 """Text between tags as runs (`Run`) → segments (`sentences_of`), for HTML and XLIFF alike.
 
-Sentences are found in the characters of all text runs together; a sentence begins and ends in text, so tags at its ends
-are copied. A text between two tags is translated by itself, with the white space around it in its place.
+Sentences are found in the characters of all text runs together; a sentence begins and ends in text, so tags around it
+are copied. One whose tags come in pairs is translated with them (`_with_tags`). Of any other one, each text between
+two tags is translated by itself, with the white space around it in its place.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from service.text.mark_scanner import VOID
 from service.text.segmentation import Splitter, sentences
 from service.text.segments import Segment, Text, core_of, has_words
 from service.text.spans import Span
 
+MAX_TAGS = 64  # of a sentence that is translated with them
+KEPT = "glossa-"  # how the names of elements begin that stand for what is not translated
+_TAG = re.compile(r"<(/?)([A-Za-z_][^\s/>]*)")
 _SPACE = re.compile(r"[ \t\n\r\f]+")
 _LINE_BREAKS = dict.fromkeys(map(ord, "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"), " ")
 
@@ -45,7 +50,9 @@ def sentences_of(source: str, runs: Sequence[Run], splitter: Splitter) -> Iterat
     if not any(run.text or run.attribute for run in runs):
         return
     visible = "".join(run.text for run in runs).translate(_LINE_BREAKS)
-    number = place = 0  # the run that comes next, and where its characters begin
+    number = place = done = (
+        0  # the run that comes next, where its characters begin, and the first that is in no segment
+    )
     for sentence in sentences(visible, splitter):
         start, end = core_of(visible, sentence)
         if not has_words(visible[start:end]):
@@ -54,7 +61,7 @@ def sentences_of(source: str, runs: Sequence[Run], splitter: Splitter) -> Iterat
             yield from _attribute(runs[number])
             place += len(runs[number].text)
             number += 1
-        inside = list[Run]()
+        first, inside, begins = number, list[Run](), place == start
         while True:
             run = runs[number]
             inside.append(_within(run, start - place, end - place))
@@ -62,7 +69,14 @@ def sentences_of(source: str, runs: Sequence[Run], splitter: Splitter) -> Iterat
                 break
             place += len(run.text)
             number += 1
-        yield Segment(Span(inside[0].start, inside[-1].end), parts_of(source, inside))
+        before = runs[done:first] if begins else ()
+        ends = place + len(runs[number].text) == end
+        after = (runs[later] for later in range(number + 1, len(runs) if ends else 0))
+        inside = _with_partners(source, before, inside, after)
+        done = number + 1
+        pieces, whole = parts_of(source, inside), _with_tags(source, inside)
+        span = Span(inside[0].start, inside[-1].end)
+        yield Segment(span, pieces if whole is None else (whole,), pieces)
     for run in runs[number:]:
         yield from _attribute(run)
 
@@ -107,3 +121,66 @@ def _text(source: str, runs: list[Run], written: Callable[[str], str]) -> list[s
     before = characters[: len(characters) - len(characters.lstrip())]
     after = characters[len(characters.rstrip()) :]
     return [written(before), Text(spaced(characters.strip()), written), written(after)]
+
+
+def _tag(source: str, run: Run) -> tuple[str, str]:
+    """The kind of a run without text, opening, closing or other, and the name of its tag."""
+    found = None if run.text or run.attribute else _TAG.match(source, run.start, run.end)
+    if not found or found[2].lower() in VOID or source[run.end - 2] == "/":
+        return "other", ""
+    return "closing" if found[1] else "opening", found[2].lower()
+
+
+def _unpaired(source: str, runs: Iterable[Run]) -> tuple[list[str], list[str]]:
+    """The names of closing tags without an opening one among some runs, and of opening ones without a closing one."""
+    closed, opened = list[str](), list[str]()
+    for run in runs:
+        kind, name = _tag(source, run)
+        if kind == "opening":
+            opened.append(name)
+        elif kind == "closing" and opened and opened[-1] == name:
+            opened.pop()
+        elif kind == "closing":
+            closed.append(name)
+    return closed, opened
+
+
+def _with_partners(source: str, before: Sequence[Run], runs: list[Run], after: Iterable[Run]) -> list[Run]:
+    """Some runs with the tags directly before and after them that are the partners of tags among them."""
+    closed, opened = _unpaired(source, runs)
+    found = list(runs)
+    for run in reversed(before):
+        if not closed or _tag(source, run) != ("opening", closed[0]):
+            break
+        closed.pop(0)
+        found.insert(0, run)
+    for run in after:
+        if not opened or _tag(source, run) != ("closing", opened[-1]):
+            break
+        opened.pop()
+        found.append(run)
+    return found
+
+
+def _with_tags(source: str, runs: Sequence[Run]) -> Text | None:
+    """Some runs as one text with its tags; None if it has none, or too many, or if they are not pairs. What is not
+    translated inside them goes through the translation as an empty element."""
+    tags = sum(not run.text for run in runs)
+    if not 0 < tags <= MAX_TAGS or any(run.attribute for run in runs) or any(_unpaired(source, runs)):
+        return None
+    parts, kept = list[str](), list[str]()
+    for run in runs:
+        raw = source[run.start : run.end]
+        if run.text:
+            parts.append(escaped(spaced(run.text)))
+        elif raw.startswith("<"):
+            parts.append(raw)
+        else:
+            parts.append(f'<x id="{KEPT}{len(kept)}"/>')
+            kept.append(raw)
+
+    def written(translation: str) -> str:
+        return re.sub(rf'<x id="{KEPT}(\d+)"/>', lambda found: kept[int(found[1])], translation)
+
+    text = "".join(parts)
+    return Text(text, written, has_tags=True) if text.count(KEPT) == len(kept) else None

@@ -249,7 +249,7 @@ def _segment(source: str, unit: _Unit, place: _Place, splitter: Splitter) -> Seg
         return None
     start, source_start = place.of(unit.start), place.of(unit.source_start)
     runs = [Run(place.of(begin), place.of(end), text) for begin, end, text in unit.runs]
-    parts = _translation(source, runs, splitter)
+    parts, pieces = _translation(source, runs, splitter)
     if not any(isinstance(part, Text) for part in parts):
         return None
     source_end, has_target = place.of(unit.source_end), unit.target_end >= 0
@@ -266,16 +266,20 @@ def _segment(source: str, unit: _Unit, place: _Place, splitter: Splitter) -> Seg
     tag = tag.removesuffix("/>").rstrip() + ">" if tag.endswith("/>") else tag
     if unit.is_version_1:
         tag = _with_state(tag, "needs-review-translation")
-    return Segment(Span(start, end), (f"{head}{gap}{tag}", *parts, f"</{unit.prefix}target>"))
+    opening, closing = f"{head}{gap}{tag}", f"</{unit.prefix}target>"
+    return Segment(Span(start, end), (opening, *parts, closing), (opening, *pieces, closing))
 
 
-def _translation(source: str, runs: list[Run], splitter: Splitter) -> list[str | Text]:
-    """The parts of a target: the source's texts, and between them what is copied."""
-    parts, place = list[str | Text](), runs[0].start if runs else 0
+def _translation(source: str, runs: list[Run], splitter: Splitter) -> tuple[list[str | Text], list[str | Text]]:
+    """The parts of a target, the source's texts and between them what is copied; and its pieces, see `Segment`."""
+    parts, pieces, place = list[str | Text](), list[str | Text](), runs[0].start if runs else 0
     for sentence in sentences_of(source, runs, splitter):
-        parts += [source[place : sentence.span.start], *sentence.parts]
+        gap = source[place : sentence.span.start]
+        parts += [gap, *sentence.parts]
+        pieces += [gap, *sentence.pieces]
         place = sentence.span.end
-    return [*parts, source[place : runs[-1].end]] if runs else parts
+    rest = [source[place : runs[-1].end]] if runs else []
+    return parts + rest, pieces + rest
 
 
 def _with_state(tag: str, state: str) -> str:

@@ -1,4 +1,5 @@
 import html.parser
+import re
 import time
 
 import pytest
@@ -7,6 +8,8 @@ from hypothesis import strategies as st
 
 from service.text.documents.html import MAX_DEPTH, MAX_TAGS, check, segments
 from service.text.documents.html_tokens import tokens
+from service.text.inline_markup import extract
+from service.text.mark_scanner import Kinds
 from service.text.segmentation import Splitter
 from service.text.segments import DocumentError
 
@@ -22,12 +25,17 @@ def answer(source, translate=str.upper):
     return "".join(
         part if isinstance(part, str) else part.written(translate(part.text))
         for one in segments(source, Splitter("en"))
-        for part in one.parts
+        for part in one.pieces or one.parts
     )
 
 
 def texts(source):
-    return [part.text for one in segments(source, Splitter("en")) for part in one.parts if not isinstance(part, str)]
+    return [
+        part.text
+        for one in segments(source, Splitter("en"))
+        for part in one.pieces or one.parts
+        if not isinstance(part, str)
+    ]
 
 
 def test_texts_are_translated_and_all_else_is_copied():
@@ -61,6 +69,30 @@ def test_texts_are_translated_and_all_else_is_copied():
 )
 def test_what_is_translated(source, expected):
     assert texts(source) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("<p>The <b>red</b> house.</p>", "The <b>red</b> house."),
+        ("<p><b>The</b> red <i>house</i></p>", "<b>The</b> red <i>house</i>"),
+        ("<p><b><i>The</i> red</b> house", "<b><i>The</i> red</b> house"),
+        ("<p>Red <br> the\nhouse &lt; <img src=x> big", "the house &lt; <img src=x> big"),
+        ("<p>Type <code>ls</code> now", 'Type <code><x id="glossa-0"/></code> now'),
+    ],
+)
+def test_a_sentence_whose_tags_come_in_pairs_is_translated_with_them(source, text):
+    *_, part = [part for one in segments(source, Splitter("en")) for part in one.parts if not isinstance(part, str)]
+    assert (part.text, part.has_tags) == (text, True)
+    assert part.written(part.text) == text.replace('<x id="glossa-0"/>', "ls")
+
+
+@pytest.mark.parametrize(
+    "source", ["All <b>bold. Next</b> one.", "<b>All bold.</b>", "a <i>b</b> c", 'a <img alt="x y"> b', "<b></b>red"]
+)
+def test_other_sentences_are_translated_without_tags(source):
+    found = [part for one in segments(source, Splitter("en")) for part in one.parts if not isinstance(part, str)]
+    assert not any(part.has_tags or "<" in part.text for part in found)
 
 
 def test_characters_of_an_answer_are_written_as_entities():
@@ -106,6 +138,10 @@ MORE = (
 def test_segments_tile_the_document_and_change_texts_alone(source):
     found = list(segments(source, Splitter("en")))
     assert "".join(source[one.span.start : one.span.end] for one in found) == source
+    for one in found:
+        for part in one.parts:
+            if not isinstance(part, str) and part.has_tags:
+                assert extract(part.text, Kinds(tags=True)).nodes  # raises MarkupError where tags are no pairs
     tags = [
         source[one.start : one.end]
         for one in tokens(source)

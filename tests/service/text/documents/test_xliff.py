@@ -33,7 +33,7 @@ def answer(source, translate=str.upper):
     return "".join(
         part if isinstance(part, str) else part.written(translate(part.text))
         for one in segments(source, Splitter("en"))
-        for part in one.parts
+        for part in one.pieces or one.parts
     )
 
 
@@ -115,5 +115,6 @@ def test_segments_tile_the_document_and_targets_keep_their_tags(sources):
     for unit in ElementTree.fromstring(answer(document, str)).iter("trans-unit"):
         target = unit.find("target")
         if target is not None:
-            given_, made = (["".join(one.itertext()), [tag.tag for tag in one.iter()][1:]] for one in (unit[0], target))
-            assert (made[0].split(), made[1]) == (given_[0].split(), given_[1])
+            texts = ["".join(one.itertext()).split() for one in (unit[0], target)]
+            tags = [[tag.tag for tag in one.iter()][1:] for one in (unit[0], target)]
+            assert (texts[0], tags[0]) == (texts[1], tags[1])
