@@ -138,8 +138,10 @@ def test_attention_is_bit_for_bit_the_same_among_other_traffic(server, client):
 
     async def together():
         async with AsyncClient(server.address) as busy:
-            others = [busy.translate(text, model="en-de") for text in TEXTS * 4]
-            others += [busy.generate(text, model="en") for text in TEXTS * 2]
+            others = [
+                *(busy.translate(text, model="en-de") for text in TEXTS * 4),
+                *(busy.generate(text, model="en") for text in TEXTS * 2),
+            ]
             mine = [busy.attend(text, model="en-de", max_tokens=20) for text in TEXTS]
             reported, _ = await asyncio.gather(asyncio.gather(*mine), asyncio.gather(*others))
             return [one.matrices for one in reported]

@@ -87,7 +87,7 @@ def test_maps_are_fitted_to_all_and_measured_on_what_they_have_not_seen():
         means = [np.mean(mapped(map, one.words)) for one in fitted]
         sentence_map = fit_map(means, [np.mean(one.right) for one in fitted])
         plain += [np.mean(one.words) for one in others]
-        whole += [sentence_map(np.mean(mapped(map, one.words))) for one in others]
+        whole += [sentence_map(float(np.mean(mapped(map, one.words)))) for one in others]
         shares += [np.mean(one.right) for one in others]
     error = expected_calibration_error
     assert (words.ece_before, words.ece_after) == pytest.approx((error(raw, right), error(calibrated, right)), abs=2e-6)

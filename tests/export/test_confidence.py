@@ -1,5 +1,6 @@
 """Words of a text, their raw confidence, and the maps that calibrate it."""
 
+import dataclasses
 import itertools
 import math
 
@@ -101,9 +102,9 @@ def test_maps_are_monotone_and_stay_probabilities(raw, temperature):
     ],
 )
 def test_numbers_that_are_no_map_have_a_problem(change, problem):
-    good = {"method": "isotonic", "raw": (0.1, 0.5), "calibrated": (0.2, 0.4)}
-    assert ConfidenceMap(**good).problem == ""
-    assert problem in ConfidenceMap(**good | change).problem
+    good = ConfidenceMap(method="isotonic", raw=(0.1, 0.5), calibrated=(0.2, 0.4))
+    assert good.problem == ""
+    assert problem in dataclasses.replace(good, **change).problem
 
 
 def test_neighbouring_spans_are_joined():

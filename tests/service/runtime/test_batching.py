@@ -90,7 +90,8 @@ def test_encoder_outputs_are_assigned_to_their_rows():
     assert found[3].vector.tolist() == [0.5], "of its own tokens"
     assert found[3].states is None
     assert found[6].states is not None
-    assert (found[6].states.tolist(), found[6].states.dtype) == ([[8.0], [10.0]], np.float32)
+    assert found[6].states.tolist() == [[8.0], [10.0]]
+    assert found[6].states.dtype == np.float32
     assert [[token for token, *_ in filling] for filling in found[6].mask_predictions] == [[0, 1], [2, 1]]
 
 

@@ -51,6 +51,7 @@ def test_an_answer_has_the_confidence_of_its_words():
     answer = read(Answer, pb.TranslateResponse(confidence=sure, hypotheses=[pb.Hypothesis(confidence=sure)]))
     assert (answer.confidence, answer.hypotheses[0].confidence) == (expected, expected)
     last = Stream().piece(pb.StreamTranslateResponse(final=pb.Completion(confidence=sure)))
+    assert last.answer is not None
     assert last.answer.confidence == expected
     assert read(Answer, pb.TranslateResponse()).confidence is None
 

@@ -1,5 +1,4 @@
 import html.parser
-import re
 import time
 
 import pytest
