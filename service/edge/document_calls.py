@@ -14,16 +14,13 @@ from glossa.v1 import glossa_pb2 as pb
 from service.edge.call import Call
 from service.edge.conversation import takes_items
 from service.edge.documents import Document, check_document, fits, text_of
-from service.edge.items import ItemRunner
-from service.edge.model_calls import ModelCalls
-from service.edge.prompt_encoder import LanguagePair
+from service.edge.item_calls import ItemCalls
+from service.edge.model_calls import languages_of
 from service.edge.proto_conversion import decoding_options
 
 
-class DocumentCalls(ModelCalls):
-    """Calls for documents. items: runs their sentences."""
-
-    items: ItemRunner
+class DocumentCalls(ItemCalls):
+    """Calls for documents. Event-loop thread only."""
 
     if TYPE_CHECKING:  # of the class that has all RPCs
 
@@ -36,7 +33,7 @@ class DocumentCalls(ModelCalls):
         first, limits = await anext(messages), self.catalog.limits
         model = self.find(first.model, call, "translation")
         self.builder(model, call).check_options(options := decoding_options(first.options))
-        prompts = check_document(model, options, LanguagePair(first.source_language, first.target_language))
+        prompts = check_document(model, options, languages_of(first))
         size, idle_s = limits.max_document_bytes, self.items.limits.idle_s
         text = await text_of(first, messages, call, limit=size, idle_s=idle_s)
         document = Document(text, first, call, partial(fits, prompts, limits), self.preparation)

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
@@ -18,7 +18,7 @@ from service.edge.call import Call
 from service.edge.catalog import Catalog
 from service.edge.event_stream import EventStream
 from service.edge.preparation import Preparation
-from service.edge.prompt_encoder import INLINE_BYTES
+from service.edge.prompt_encoder import INLINE_BYTES, LanguagePair
 from service.edge.request_builder import RequestBuilder
 from service.edge.request_limits import answer_size
 from service.edge.request_memory import answer_bytes
@@ -47,6 +47,14 @@ class ModelCalls:
         model = call.pinned or self.catalog.find(name, *tasks, can=can)
         call.use(model)
         return model
+
+    def find_for(
+        self, request: Any, call: Call, *tasks: Task, can: Callable[[ServedModel], bool] = lambda _: True
+    ) -> ServedModel:
+        """The model that a message names, whose texts are noted for the log. See `find`."""
+        if self.log_text:
+            call.texts = {name: getattr(request, name) for name in ("text", "target") if hasattr(request, name)}
+        return self.find(request.model, call, *tasks, can=can)
 
     def builder(self, model: ServedModel, call: Call) -> RequestBuilder:
         """What builds the request of a call."""
@@ -107,3 +115,8 @@ async def convert_off_loop(
     """`convert()`, in a thread when the response may be too large to convert on the event loop."""
     size = answer_size(model.manifest, request)
     return convert() if sum(size) <= INLINE_SIZE else await preparation.convert(request.caller, convert)
+
+
+def languages_of(message: Any) -> LanguagePair:
+    """The languages that a message names."""
+    return LanguagePair(message.source_language, message.target_language)

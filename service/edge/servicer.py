@@ -18,32 +18,26 @@ import grpc
 from export.manifest import Task
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.answer_confidence import INLINE_TOKENS, answer_confidence
-from service.edge.batches import check_model, items_of, response_of
 from service.edge.call import Call
 from service.edge.calls import Calls
-from service.edge.catalog import DECODER_TASKS, ENCODER_TASKS, Catalog
+from service.edge.catalog import DECODER_TASKS, Catalog
 from service.edge.conversation import takes_items
 from service.edge.document_calls import DocumentCalls
+from service.edge.encoding_calls import EncodingCalls
 from service.edge.glossaries import Glossaries
-from service.edge.items import Answer, ItemRunner
-from service.edge.model_calls import convert_off_loop, submitted
+from service.edge.item_calls import Messages
+from service.edge.items import ItemRunner
+from service.edge.model_calls import convert_off_loop, languages_of, submitted
 from service.edge.model_description import describe
 from service.edge.preparation import Preparation
-from service.edge.prompt_encoder import INLINE_BYTES, NO_LANGUAGES, LanguagePair
+from service.edge.prompt_encoder import INLINE_BYTES, NO_LANGUAGES
 from service.edge.proto_conversion import (
-    DEFAULT_CANDIDATES,
     attend_response,
     attention_choice,
-    classify_response,
     completion,
     decoding_options,
     details,
-    embed_response,
-    embed_tokens_response,
-    fill_mask_response,
-    pooling_from,
     score_response,
-    tag_response,
 )
 from service.edge.rewriting import Rewriting, check_not_rewritten, is_rewritten, summed
 from service.edge.rpc_handlers import handlers_of, rpcs_of, services_of
@@ -57,11 +51,10 @@ SERVICES = services_of(pb.DESCRIPTOR)
 RPCS = rpcs_of(pb.DESCRIPTOR)
 
 T = TypeVar("T")
-Messages = AsyncGenerator[Any, None]
 is_classifier = attrgetter("is_classifier")
 
 
-class Servicer(TokenCalls, DocumentCalls):
+class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
     """The RPCs of all services. Event-loop thread only."""
 
     def __init__(
@@ -73,9 +66,9 @@ class Servicer(TokenCalls, DocumentCalls):
         *,
         log_text: bool = False,
     ) -> None:
-        """items: runs the items of calls with many. log_text: see `ModelCalls`."""
-        super().__init__(catalog, preparation, log_text=log_text)
-        self.items, self._glossaries = items, glossaries
+        """items: see `ItemCalls`. log_text: see `ModelCalls`."""
+        super().__init__(catalog, preparation, items, log_text=log_text)
+        self._glossaries = glossaries
 
     async def Translate(self, request: pb.TranslateRequest, call: Call) -> pb.TranslateResponse:
         if is_rewritten(request):
@@ -90,7 +83,7 @@ class Servicer(TokenCalls, DocumentCalls):
 
     @takes_items
     def TranslateBatch(self, messages: Messages, call: Call) -> AsyncGenerator[pb.TranslateBatchResponse, None]:
-        return self._batch(messages, call, self.Translate, pb.TranslateBatchResponse, "translation")
+        return self.batch(messages, call, self.Translate, pb.TranslateBatchResponse, "translation")
 
     async def Generate(self, request: pb.GenerateRequest, call: Call) -> pb.GenerateResponse:
         return pb.GenerateResponse(**await self._unary("generation", request, call))
@@ -101,7 +94,7 @@ class Servicer(TokenCalls, DocumentCalls):
         return self._stream("generation", request, call, pb.StreamGenerateResponse)
 
     async def Score(self, request: pb.ScoreRequest, call: Call) -> pb.ScoreResponse:
-        model = self._find(request, call, *DECODER_TASKS)
+        model = self.find_for(request, call, *DECODER_TASKS)
         if bool(request.target) == bool(request.target_tokens):
             raise InvalidRequest("target", "must be given, as text or as target_tokens, but not as both")
         if request.text and request.text_tokens:
@@ -111,7 +104,7 @@ class Servicer(TokenCalls, DocumentCalls):
             tuple(request.text_tokens) or request.text,
             request.target or tuple(request.target_tokens),
             decoding_options(request.options),
-            _languages(request),
+            languages_of(request),
             omit_eos=request.omit_eos,
         )
         built = await self.built(build, request, call)
@@ -121,54 +114,10 @@ class Servicer(TokenCalls, DocumentCalls):
 
     @takes_items
     def ScoreBatch(self, messages: Messages, call: Call) -> AsyncGenerator[pb.ScoreBatchResponse, None]:
-        return self._batch(messages, call, self.Score, pb.ScoreBatchResponse, *DECODER_TASKS)
-
-    async def Embed(self, request: pb.EmbedRequest, call: Call) -> pb.EmbedResponse:
-        model = self._find(request, call, *ENCODER_TASKS)
-        build = partial(self.builder(model, call).embedding, request.text, pooling_from(request), _languages(request))
-        finished = await self.finished(model, await self.built(build, request, call), call)
-        return embed_response(finished, normalize=request.normalize)
-
-    @takes_items
-    def EmbedBatch(self, messages: Messages, call: Call) -> AsyncGenerator[pb.EmbedBatchResponse, None]:
-        return self._batch(messages, call, self.Embed, pb.EmbedBatchResponse, *ENCODER_TASKS)
-
-    async def EmbedTokens(self, request: pb.EmbedTokensRequest, call: Call) -> pb.EmbedTokensResponse:
-        model = self._find(request, call, *ENCODER_TASKS)
-        spans = [(span.start, span.end) for span in request.spans]
-        build = partial(self.builder(model, call).token_embedding, request.text, spans, _languages(request))
-        built = await self.built(build, request, call)
-        finished = await self.finished(model, built, call)
-        convert = partial(embed_tokens_response, finished, built, model, text=request.text, normalize=request.normalize)
-        return await convert_off_loop(self.preparation, model, built, convert)
-
-    async def FillMask(self, request: pb.FillMaskRequest, call: Call) -> pb.FillMaskResponse:
-        model = self._find(request, call, "encoding", can=lambda model: bool(model.mask_token))
-        top_k = request.top_k if request.HasField("top_k") else DEFAULT_CANDIDATES
-        build = partial(self.builder(model, call).mask_filling, request.text, top_k)
-        finished = await self.finished(model, await self.built(build, request, call), call)
-        return fill_mask_response(finished, model)
-
-    async def Classify(self, request: pb.ClassifyRequest, call: Call) -> pb.ClassifyResponse:
-        model = self._find(request, call, "encoding", can=is_classifier)
-        classification = self.builder(model, call).classification
-        build = partial(classification, request.text, token_weights=request.include_token_weights)
-        finished = await self.finished(model, await self.built(build, request, call), call)
-        return classify_response(finished, model, text=request.text)
-
-    @takes_items
-    def ClassifyBatch(self, messages: Messages, call: Call) -> AsyncGenerator[pb.ClassifyBatchResponse, None]:
-        return self._batch(messages, call, self.Classify, pb.ClassifyBatchResponse, "encoding", can=is_classifier)
-
-    async def Tag(self, request: pb.TagRequest, call: Call) -> pb.TagResponse:
-        model = self._find(request, call, "encoding", can=lambda model: model.is_tagger)
-        built = await self.built(partial(self.builder(model, call).tagging, request.text), request, call)
-        finished = await self.finished(model, built, call)
-        convert = partial(tag_response, finished, built, model, text=request.text, has_tokens=request.include_tokens)
-        return await convert_off_loop(self.preparation, model, built, convert)
+        return self.batch(messages, call, self.Score, pb.ScoreBatchResponse, *DECODER_TASKS)
 
     async def Attend(self, request: pb.AttendRequest, call: Call) -> pb.AttendResponse:
-        model = self._find(request, call)
+        model = self.find_for(request, call)
         if request.target and request.target_tokens:
             raise InvalidRequest("target", "must be given as text or as target_tokens, but not as both")
         build = partial(
@@ -176,7 +125,7 @@ class Servicer(TokenCalls, DocumentCalls):
             request.text,
             request.target or tuple(request.target_tokens) or None,
             attention_choice(request),
-            _languages(request),
+            languages_of(request),
             text_only=request.text_only,
             max_tokens=request.max_tokens,
         )
@@ -190,23 +139,15 @@ class Servicer(TokenCalls, DocumentCalls):
         return pb.ListModelsResponse(models=[self._describe(model, has_checks=False) for model in self.catalog])
 
     async def GetModel(self, request: pb.GetModelRequest, call: Call) -> pb.GetModelResponse:
-        return pb.GetModelResponse(model=self._describe(self._find(request, call)))
+        return pb.GetModelResponse(model=self._describe(self.find_for(request, call)))
 
     def _describe(self, model: ServedModel, *, has_checks: bool = True) -> pb.Model:
         is_default = self.catalog.is_default(model)
         return describe(model, self.catalog.limits, is_default=is_default, has_checks=has_checks)
 
-    def _find(
-        self, request: Any, call: Call, *tasks: Task, can: Callable[[ServedModel], bool] = lambda _: True
-    ) -> ServedModel:
-        """The model that `request` names. Raises as `Catalog.find`."""
-        if self.log_text:
-            call.texts = {name: getattr(request, name) for name in ("text", "target") if hasattr(request, name)}
-        return self.find(request.model, call, *tasks, can=can)
-
     async def _build(self, task: Task, message: Any, call: Call, *, is_streamed: bool) -> tuple[ServedModel, Request]:
         """The request of a message to translate or generate."""
-        model = self._find(message, call, task)
+        model = self.find_for(message, call, task)
         if self.log_text:
             call.texts["answer"] = ""
         options = decoding_options(message.options)
@@ -214,7 +155,7 @@ class Servicer(TokenCalls, DocumentCalls):
             check_streamable(options)
         if answer_confidence(message, model) is not None:
             options = dataclasses.replace(options, token_logprobs=True)
-        languages = _languages(message) if task == "translation" else NO_LANGUAGES
+        languages = languages_of(message) if task == "translation" else NO_LANGUAGES
         builder = self.builder(model, call)
         if len(message.text) > INLINE_BYTES:
             builder.check_length(message.text)
@@ -247,7 +188,7 @@ class Servicer(TokenCalls, DocumentCalls):
 
     async def _rewritten(self, message: pb.TranslateRequest, call: Call) -> pb.TranslateResponse:
         """The response to a request whose text or answer is changed around the translation."""
-        model = self._find(message, call, "translation")
+        model = self.find_for(message, call, "translation")
         read = partial(Rewriting, message, model, self.catalog.limits, self._glossaries)
         rewriting = await self.built(read, message, call)
         request, text, tokens, finished = await self._answered(rewriting, rewriting.options, model, message, call)
@@ -272,7 +213,7 @@ class Servicer(TokenCalls, DocumentCalls):
     ) -> tuple[Request, str, tuple[int, ...], Finished]:
         """One request of a rewritten translation, and its answer."""
         decoding = self.builder(model, call).decoding
-        build = partial(decoding, rewriting.text, options, _languages(message), is_streamed=False)
+        build = partial(decoding, rewriting.text, options, languages_of(message), is_streamed=False)
         request = await self.built(build, message, call, is_slow=options.use_shortlist)
         async with submitted(model, request, call) as events:
             text, tokens, call.finished = await events.piece()
@@ -296,29 +237,6 @@ class Servicer(TokenCalls, DocumentCalls):
                     yield build(**fields, final=pb.Completion(**completion(call.finished), **more))
                 elif text or message.include_tokens:
                     yield build(**fields)
-
-    async def _batch(
-        self,
-        messages: Messages,
-        call: Call,
-        answer: Answer,
-        response_type: type[T],
-        *tasks: Task,
-        can: Callable[[ServedModel], bool] = lambda _: True,
-    ) -> AsyncGenerator[T, None]:
-        """The results of a call with many items, each answered by `answer`. tasks, can: see `find`."""
-        first = await anext(messages)
-        model = self.find(first.defaults.model, call, *tasks, can=can)
-
-        async def checked(request: Any, item: Call) -> Any:
-            check_model(request.model, first.defaults, model)
-            return await answer(request, item)
-
-        items = items_of(first, messages, call)
-        outcomes = self.items.run(call, items, checked, window=model.pool.window, in_order=first.in_order)
-        async with contextlib.aclosing(outcomes):
-            async for some in outcomes:
-                yield response_of(response_type, some)
 
     async def _details(self, finished: Finished, request: Request, model: ServedModel, message: Any) -> dict[str, Any]:
         """The response's fields beside the best answer's text, as far as the client's message requests them."""
@@ -345,10 +263,6 @@ def generic_handlers(
     """The handlers of every RPC in the .proto, each a method of that name."""
     servicer = Servicer(catalog, preparation, calls.items, glossaries, log_text=log_text)
     return handlers_of(pb.DESCRIPTOR, servicer, calls)
-
-
-def _languages(request: Any) -> LanguagePair:
-    return LanguagePair(request.source_language, request.target_language)
 
 
 def check_streamable(options: DecodingOptions) -> None:

@@ -1,0 +1,56 @@
+"""Calls with many items, each answered as by the unary method of its kind (`ItemCalls`).
+
+How items run is in `items`, what their messages are in `batches`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, TypeVar
+
+from export.manifest import Task
+from service.edge.batches import check_model, items_of, response_of
+from service.edge.call import Call
+from service.edge.catalog import Catalog
+from service.edge.items import Answer, ItemRunner
+from service.edge.model_calls import ModelCalls
+from service.edge.preparation import Preparation
+from service.edge.served_model import ServedModel
+
+Messages = AsyncGenerator[Any, None]
+T = TypeVar("T")
+
+
+class ItemCalls(ModelCalls):
+    """Calls to the models of one server that may have many items. Event-loop thread only."""
+
+    def __init__(
+        self, catalog: Catalog, preparation: Preparation, items: ItemRunner, *, log_text: bool = False
+    ) -> None:
+        """items: runs them. log_text: see `ModelCalls`."""
+        super().__init__(catalog, preparation, log_text=log_text)
+        self.items = items
+
+    async def batch(
+        self,
+        messages: Messages,
+        call: Call,
+        answer: Answer,
+        response_type: type[T],
+        *tasks: Task,
+        can: Callable[[ServedModel], bool] = lambda _: True,
+    ) -> AsyncGenerator[T, None]:
+        """The results of a call with many items, each answered by `answer`. tasks, can: see `find`."""
+        first = await anext(messages)
+        model = self.find(first.defaults.model, call, *tasks, can=can)
+
+        async def checked(request: Any, item: Call) -> Any:
+            check_model(request.model, first.defaults, model)
+            return await answer(request, item)
+
+        items = items_of(first, messages, call)
+        outcomes = self.items.run(call, items, checked, window=model.pool.window, in_order=first.in_order)
+        async with contextlib.aclosing(outcomes):
+            async for some in outcomes:
+                yield response_of(response_type, some)
