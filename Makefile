@@ -87,8 +87,8 @@ $(CLIENT_TOOLS)/.installed: clients/node/package.json clients/node/package-lock.
 	@if command -v npm >/dev/null; then cd $(CLIENT_TOOLS) && npm ci --silent --no-audit --no-fund --ignore-scripts && touch .installed; else echo "npm is missing; install Node 18 or newer" >&2; fi
 
 .PHONY: cuda-test
-cuda-test: $(STAMP) fake-cuda  ## run the tests of the CUDA provider on a fake CUDA, without a GPU
-	$(PYTEST) --quiet $(PARALLEL) -m cuda tests/cuda
+cuda-test: $(STAMP) fake-cuda  ## run the tests of the CUDA provider on a fake CUDA, without a GPU (FAST=1: not the slow ones)
+	$(PYTEST) --quiet $(PARALLEL) -m "cuda$(if $(FAST), and not slow)" tests/cuda
 
 .PHONY: gpu-check
 gpu-check: $(STAMP)  ## check answers and speed on a machine with an NVIDIA GPU, in an hour at most (docs/cuda.md; ARGS="--parts machine golden")
