@@ -33,7 +33,7 @@ from service.errors import (
     ShuttingDown,
 )
 
-ITEM_BYTES = 12 << 10  # of an item, beside what its message and its answer may take
+ITEM_BYTES = 12 << 10  # of an item, beside its message and its answer; some 4 KB were measured (demo model)
 RESULT_FACTOR = 4  # for each byte of a response that has not been written
 HELD = 4  # windows of items that may be there together, those included whose results are not written
 BEGUN_TOGETHER = 8  # items, in 1 to 2 ms; then the event loop has its turn
