@@ -342,6 +342,28 @@ async def test_a_client_may_wait_for_its_answers():
         assert [outcome.id for outcome in await reading] == ["a"]
 
 
+async def test_a_client_may_wait_for_an_item_that_began_after_a_pause():
+    batch, more = Batch(window=100, limits=(600.0, 0.01)), asyncio.Event()
+    first, last = names(BEGUN_TOGETHER - 1), "late"  # before the last one, the event loop has a turn
+
+    async def source(ids):
+        yield [Item(name, pb.TranslateRequest(text=name)) for name in first]
+        await more.wait()
+        yield [Item(last, pb.TranslateRequest(text=last))]
+        await asyncio.Event().wait()
+
+    vars(batch)["source"] = source
+    batch.release(*first)
+    async with batch.run([]) as outcomes:
+        assert len(await anext(outcomes)) == len(first)
+        more.set()
+        reading = asyncio.create_task(anext(outcomes))
+        await asyncio.sleep(0.1)
+        assert not reading.done()
+        batch.release(last)
+        assert [outcome.id for outcome in await reading] == [last]
+
+
 async def test_a_call_that_is_left_ends_its_items(caplog):
     caplog.set_level(logging.INFO, logger="glossa")
     batch = Batch(window=4)
