@@ -49,6 +49,7 @@ TOPICS = {
         "grpc-peers",
         "wire",
         "footprint",
+        "documents",
     ),
     "decoding": (
         "beam-cost",
