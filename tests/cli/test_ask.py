@@ -177,3 +177,25 @@ async def test_a_batch_needs_a_file_and_no_text(edge, tmp_path):
     assert "is not served here" in await ask(
         edge, "translate", "--batch", "-", "--model", "xx", lines="a cat\n", fails=True
     )
+
+
+async def test_marks_and_terms_are_asked_for(edge, tmp_path):
+    terms = tmp_path / "terms.tsv"
+    terms.write_text("house\tSchloss|Haus\tignore_case\n")
+    printed = await ask(
+        edge, "translate", "a <b>black</b> {x} house", "--markup", "tags,placeholders", "--glossary", terms
+    )
+    shown = printed.splitlines()
+    assert shown[0].replace("<b>", "").replace("</b>", "").replace("{x} ", "") == "zwei rote Häuser"
+    assert shown[1] == "terms without their translation: house"
+    (request,) = edge.pool.requests
+    assert len(request.source) == 4
+    assert "--markup: must be some of tags,placeholders,urls,numbers, got 'x'" in await ask(
+        edge, "translate", "a cat", "--markup", "tags,x", fails=True
+    )
+    assert "glossary.name: no glossary 'estate'" in await ask(
+        edge, "translate", "a cat", "--glossary", "estate", fails=True
+    )
+    terms.write_text("house\n")
+    assert "line 1: must be SOURCE" in await ask(edge, "translate", "a cat", "--glossary", terms, fails=True)
+    assert "nowhere.tsv" in await ask(edge, "translate", "a cat", "--glossary", tmp_path / "nowhere.tsv", fails=True)
