@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from service.text.mark_tree import Element, Node, Placed
+from service.text.mark_tree import Element, Node, Placed, Point
 from service.text.words import Span, is_punctuation, words
 
-OUTSIDE = 1.0  # how much a link of a word to outside an element counts against its being covered
+OUTSIDE = 0.8  # how much a link of a word to outside an element counts against its being covered
 TINY = 1e-12
 NEARNESS = 0.5  # of each further word from a point, as a factor
 
@@ -89,6 +89,10 @@ class _Placement:
         """Nodes of one element. around: the source words that it has. cover: the words of the translation."""
         covers = self._covers([node for node in nodes if isinstance(node, Element)], around, cover)
         taken = sorted(span for span in covers.values() if span[0] < span[1])
+        points: dict[int, list[Point]] = {}
+        for node in nodes:
+            if isinstance(node, Point):
+                points.setdefault(node.place, []).append(node)
         borders: dict[int, int] = {}  # by the place in the source: points there stay together
         found = []
         for number, node in enumerate(nodes):
@@ -99,7 +103,8 @@ class _Placement:
                 continue
             place = node.start if isinstance(node, Element) else node.place
             if place not in borders:
-                borders[place] = self._border(place, around, cover, taken)
+                glued = self._glued_border(place, points.get(place, ()), cover, taken)
+                borders[place] = self._border(place, around, cover, taken) if glued is None else glued
             border = borders[place]
             inside = self.nodes(node.nodes, (0, 0), (border, border)) if isinstance(node, Element) else ()
             found.append((border, border, number, Placed(node, border, border, inside)))
@@ -155,6 +160,22 @@ class _Placement:
                 start, end = found[id(element)]
                 found[id(element)] = start if element.opening else cover[0], end if element.closing else cover[1]
         return found
+
+    def _glued_border(self, place: int, points: Sequence[Point], cover: Span, taken: Sequence[Span]) -> int | None:
+        """Where points go that no blank separates from a word: to what is linked to it. None: there are no such points,
+        or an element is in the way."""
+        low, high = cover
+        before = bisect.bisect_left(self._starts, place)
+        is_left = bool(points) and points[0].is_glued_left and before > 0
+        is_right = bool(points) and points[-1].is_glued_right and before < len(self.source)
+        if low == high or not (is_left or is_right):
+            return None
+        word = before - 1 if is_left else before
+        inside = self.weights_JI[low:high, word]
+        total = self._sums_JI[low:high, -1]
+        start, end, _ = _best_run(inside - OUTSIDE * (total - inside), np.ones(high - low, bool))
+        border = low + (end if is_left else start)
+        return None if any(first < border < last for first, last in taken) else border
 
     def _border(self, place: int, around: Span, cover: Span, taken: Sequence[Span]) -> int:
         """Where a point goes: a border of the cover that is not within an element."""

@@ -129,3 +129,18 @@ def test_no_tag_stands_within_a_word(raw, translation, data):
     borders = {place for span in words(bare) for place in span} | {0, len(bare)}
     places = np.cumsum([len(piece) for piece in decoded[:-1]]).tolist()
     assert all(place in borders or bare[place - 1].isspace() or bare[place].isspace() for place in places), restored
+
+
+@settings(max_examples=50)
+@given(marked(), translations(), translations(), st.data())
+def test_two_fragments_of_a_text_have_its_marks_together(raw, first, second, data):
+    cut = data.draw(
+        st.sampled_from([0, *(match.end() for match in re.finditer(r"(?<=[^<>{}%a-z'/]) (?=[^<>{}%]*(?:<|$))", raw))])
+    )
+    parts = [extract(part, ALL, lenient=True) for part in (raw[:cut], raw[cut:])]
+    restored = [
+        part.restored(text, links_between(part.plain, text, data.draw))
+        for part, text in zip(parts, (first, second), strict=True)
+    ]
+    assert found("".join(restored)) == found(raw), restored
+    ElementTree.fromstring(f"<all>{''.join(restored)}</all>")
