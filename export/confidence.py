@@ -16,12 +16,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
-from export.manifest_fields import Count, Items, Line, Range, Share
+from export.manifest_fields import Items, Line, Range, Share
 
 Span = tuple[int, int]
 """[start, end) in code points."""
 
 MAX_KNOTS = 32
+Samples = Annotated[int, Range(0, (1 << 31) - 1)]
 # Han, Hiragana and Katakana, which have no spaces between words: each character is a word.
 _UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _CHUNK = re.compile(r"\S+")
@@ -75,7 +76,7 @@ class CalibratedConfidence:
     map: ConfidenceMap
     ece_before: Share  # of the raw confidences of words, or of their mean over a sentence
     ece_after: Share
-    measured: Count  # words or sentences that the errors are of
+    measured: Samples  # words or sentences that the errors are of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,7 @@ class Calibration:
     """The confidence of one variant's greedy answers, calibrated on development text."""
 
     data: Line  # name of the text
-    samples: Count  # sentences
+    samples: Samples  # sentences
     words: CalibratedConfidence  # to the probability that the word is in the reference
     sentences: CalibratedConfidence  # to the expected share of such words
 
