@@ -9,6 +9,7 @@ from model.config import TrainConfig
 from model.training import report
 from model.training.data import Examples
 from model.training.encoder_data import encoder_batches
+from model.training.labelled_spans import found_spans, write_spans
 from model.training.report import curves_png, encoder_scores, final_scores, metrics_csv, model_card, table
 from tests.tiny import TEXTS, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
 
@@ -95,6 +96,22 @@ def test_a_language_model_continues_texts():
     scores, samples = final_scores(model, tokenizer, Examples([("", text) for text in TEXTS], "texts"))
     assert scores == {}
     assert all(sample.partition(" | ")[0] in " ".join(TEXTS) for sample in samples)
+
+
+def test_a_tagger_is_scored_by_the_spans_that_it_finds():
+    model, tokenizer = tiny_encoder("tokens"), tiny_tokenizer(with_mask=True)
+    found = found_spans(model, tokenizer, TEXTS)
+    assert any(found)
+    right = Examples([(text, write_spans(spans)) for text, spans in zip(TEXTS, found, strict=True)], "texts")
+    scores, samples = encoder_scores(
+        model, tokenizer, right, encoder_batches(right, tokenizer, model.config, TrainConfig(steps=1))
+    )
+    assert (scores["span_precision"], scores["span_recall"], scores["span_f1"]) == (1.0, 1.0, 1.0)
+    assert scores["scored"] == sum(len(text.split()) for text in TEXTS)
+    assert all("\n  reference: " in sample for sample in samples)
+    nothing = Examples([(text, "-") for text in TEXTS], "texts")
+    batches = encoder_batches(nothing, tokenizer, model.config, TrainConfig(steps=1))
+    assert encoder_scores(model, tokenizer, nothing, batches)[0]["span_f1"] == 0.0
 
 
 @pytest.mark.parametrize(("kind", "name"), [("masked", "masked_accuracy"), ("classify", "label_accuracy")])
