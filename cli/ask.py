@@ -58,14 +58,9 @@ def translate(
     For each line of input one line is printed, or one for each of several hypotheses. Line breaks within an answer are
     printed as \\n and \\r; --json prints the exact text. With --confidence a line begins with the expected share of
     right words, and uncertain words are coloured, or in brackets outside a terminal. With marks or a glossary nothing
-    is streamed. With --document, everything but text is copied.
+    is streamed. With --document, everything but text is copied, and segments below --uncertain-below are listed.
     """
-    if document:
-        if text is not None:
-            raise UsageError("give TEXT or --document, not both")
-        settings = {"format": format or "", "splitter_language": splitter_language}
-        return translate_document(client, document, out, as_json, options, **settings)
-    if format or splitter_language or out:
+    if not document and (format or splitter_language or out):
         raise UsageError("--format, --splitter-language and --out: need --document")
     if uncertain_below is not None and not confidence:
         raise UsageError("--uncertain-below needs --confidence")
@@ -73,9 +68,12 @@ def translate(
     options |= {} if uncertain_below is None else {"uncertain_below": uncertain_below}
     with report_errors():
         options |= rewriting_options(markup, glossary)
+    if [text is not None, bool(document), batch is not None].count(True) > 1:
+        raise UsageError("give one of TEXT, --document FILE and --batch FILE")
+    if document:
+        settings = {"format": format or "", "splitter_language": splitter_language}
+        return translate_document(client, document, out, as_json, options, **settings)
     if batch is not None:
-        if text is not None:
-            raise UsageError("give TEXT or --batch FILE, not both")
         return translate_lines(client, batch, as_json, options)
     ask("translate", client, text, as_json, options)
 

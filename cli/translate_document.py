@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from cli.terminal import UsageError, print_json
+from cli.terminal import UsageError, one_line, print_json
 
 if TYPE_CHECKING:
     from glossa.client import Client
 
+UNCERTAIN_BELOW = 0.5
 SUFFIXES = {".txt": "text", ".text": "text", ".html": "html", ".htm": "html", ".xliff": "xliff", ".xlf": "xliff"}
 
 
@@ -31,9 +32,11 @@ def translate_document(
 ) -> None:
     """Write the translation of a file, or of standard input, to `out` or to standard output as it comes.
 
-    settings: format and splitter_language. A segment that fails is copied, and its error is printed on standard error;
-    the exit code is then 1. `out` is written at the end only. Raises UsageError and OSError.
+    settings: format and splitter_language. Standard error lists segments of which the model is not sure, if the options
+    request the confidence, terms without their translation, and errors: a segment that fails is copied, and the exit
+    code is then 1. `out` is written at the end only. Raises UsageError and OSError.
     """
+    threshold = options.pop("uncertain_below", UNCERTAIN_BELOW)
     settings["format"] = format_of(document, settings["format"])
     source = sys.stdin.buffer.read() if document == "-" else Path(document).read_bytes()
     try:
@@ -46,9 +49,14 @@ def translate_document(
     line, place = 1, 0  # of the last error
     for piece in client.stream_translate_document(text, **settings, **options):  # type: ignore[arg-type]
         for segment in piece.segments:
+            problem = ""
             if segment.error:
+                problem = f"{segment.error.code}: {segment.error.message}"
+            elif segment.confidence is not None and segment.confidence < threshold:
+                problem = f"confidence {segment.confidence:.2f}: {one_line(segment.text)}"
+            if problem:
                 line, place = line + text.count("\n", place, segment.source.start), segment.source.start
-                typer.echo(f"{document}:{line}: {segment.error.code}: {segment.error.message}", err=True)
+                typer.echo(f"{document}:{line}: {problem}", err=True)
             if not as_json and out is None:
                 sys.stdout.buffer.write(segment.text.encode())
         sys.stdout.flush()
@@ -57,6 +65,8 @@ def translate_document(
         out.write_bytes(translated.text.encode())
     if as_json:
         print_json(translated)
+    if translated.glossary and translated.glossary.unmet:
+        typer.echo(f"terms without their translation: {', '.join(translated.glossary.unmet)}", err=True)
     if translated.is_language_assumed and translated.segments > 1:
         language = translated.splitter_language
         typer.echo(f"sentences were split by the rules of {language}; name others with --splitter-language", err=True)

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.call import Call
 from service.edge.conversation import takes_items
-from service.edge.documents import Document, check_document, fits, text_of
+from service.edge.documents import Document, check_document, fits, text_of, translation_of
 from service.edge.item_calls import ItemCalls
 from service.edge.model_calls import languages_of
 from service.edge.proto_conversion import decoding_options
+from service.edge.served_model import ServedModel
+from service.errors import InvalidRequest
 
 
 class DocumentCalls(ItemCalls):
@@ -26,6 +28,8 @@ class DocumentCalls(ItemCalls):
 
         async def Translate(self, request: pb.TranslateRequest, call: Call) -> pb.TranslateResponse: ...
 
+        async def check_translation(self, request: pb.TranslateRequest, model: ServedModel, call: Call) -> None: ...
+
     @takes_items
     async def TranslateDocument(
         self, messages: AsyncGenerator[Any, None], call: Call
@@ -34,6 +38,9 @@ class DocumentCalls(ItemCalls):
         model = self.find(first.model, call, "translation")
         self.builder(model, call).check_options(options := decoding_options(first.options))
         prompts = check_document(model, options, languages_of(first))
+        if first.markup.tags:
+            raise InvalidRequest("markup.tags", "must be false: tags are those of the format; choose html or xliff")
+        await self.check_translation(translation_of(first), model, call)
         size, idle_s = limits.max_document_bytes, self.items.limits.idle_s
         text = await text_of(first, messages, call, limit=size, idle_s=idle_s)
         document = Document(text, first, call, partial(fits, prompts, limits), self.preparation)

@@ -36,6 +36,7 @@ from service.text.spans import Cursor
 
 DOCUMENT_FACTOR = 12  # bytes of memory for each byte of a document: an ASCII text with one emoji has 4 in each copy
 SPLIT_TOGETHER, SPLIT_FIRST = 64, 4  # segments: a few milliseconds in a thread; the first sentence need not wait
+MAX_UNMET = 100  # sources of unmet terms in a summary
 MAX_SEGMENTS, MAX_TEXT = 128, 1 << 18  # of a response: segments, characters of their texts
 
 
@@ -93,6 +94,17 @@ def check_document(model: ServedModel, options: DecodingOptions, languages: Lang
     return prompts
 
 
+def translation_of(first: Any) -> pb.TranslateRequest:
+    """The request for a text of a document, but for the text. first: the document's first message."""
+    names = ("options", "glossary", "markup")
+    return pb.TranslateRequest(
+        **{name: getattr(first, name) for name in names if first.HasField(name)},
+        source_language=first.source_language,
+        target_language=first.target_language,
+        include_confidence=first.include_confidence,
+    )
+
+
 def fits(prompts: PromptEncoder, limits: TextLimits, text: str) -> bool:
     """Whether a text is short enough to be translated. Quick for one that is far too long."""
     return len(text.encode()) <= limits.max_text_bytes and prompts.fits(text)
@@ -112,14 +124,34 @@ class _Pending:
     segment: Segment
     parts: tuple[str | Text, ...]
     missing: int
-    answers: list[str] = field(default_factory=list)
+    answers: list[pb.TranslateResponse] = field(default_factory=list)
     error: RequestError | None = None
 
     @property
     def text(self) -> str:
         """Its part of the translated document."""
-        answers = iter(self.answers)
+        answers = (answer.text for answer in self.answers)
         return "".join(part if isinstance(part, str) else part.written(next(answers)) for part in self.parts)
+
+
+class _Terms:
+    """What became of the terms of a glossary in all texts."""
+
+    def __init__(self) -> None:
+        self._terms = self._met = 0
+        self._unmet: dict[str, None] = {}
+
+    def add(self, result: pb.GlossaryResult) -> None:
+        """Counts those of one text."""
+        self._terms += result.terms
+        self._met += result.met
+        room = MAX_UNMET - len(self._unmet)
+        self._unmet |= dict.fromkeys([source for source in result.unmet if source not in self._unmet][:room])
+
+    @property
+    def result(self) -> pb.GlossaryResult:
+        """Those of all texts."""
+        return pb.GlossaryResult(terms=self._terms, met=self._met, unmet=self._unmet)
 
 
 class Document:
@@ -138,6 +170,7 @@ class Document:
         self._preparation = preparation
         self._pending: deque[_Pending] = deque()  # segments that were not sent
         self._waiting: deque[_Pending] = deque()  # those of them whose texts are being translated
+        self._terms = _Terms()
         self._source, self._target = Cursor(), Cursor()
         self._index = self._translated = self._failed = 0
         self._first_s = 0.0  # from the call's start until a segment was translated
@@ -198,9 +231,11 @@ class Document:
 
     def _request(self, part: Text) -> Any:
         first = self._first
-        languages = {"source_language": first.source_language, "target_language": first.target_language}
-        markup = pb.Markup(tags=True) if part.has_tags else None
-        return pb.TranslateRequest(text=part.text, options=first.options, markup=markup, **languages)
+        request = translation_of(first)
+        request.text = part.text
+        if part.has_tags:
+            request.markup.tags = True
+        return request
 
     async def responses(
         self, outcomes: AsyncGenerator[list[Outcome], None], clock: Callable[[], float]
@@ -223,7 +258,9 @@ class Document:
         if outcome.error is not None:
             pending.error = outcome.error
         else:
-            pending.answers.append(outcome.response.text)  # type: ignore[union-attr]
+            assert isinstance(outcome.response, pb.TranslateResponse)
+            pending.answers.append(outcome.response)
+            self._terms.add(outcome.response.glossary)
         pending.missing -= 1
         if not pending.missing:
             self._waiting.popleft()
@@ -250,6 +287,8 @@ class Document:
         if pending.error is not None:
             segment.error.CopyFrom(rich_status(pending.error))
             self._failed += 1
+        elif self._first.include_confidence and pending.answers:
+            segment.confidence = min(answer.confidence.sentence for answer in pending.answers)
         self._index += 1
         self._translated += not is_copied
         return segment
@@ -266,6 +305,8 @@ class Document:
         if counts is not None:
             usage = {name: counts.fields[name] for name in ("prompt_tokens", "generated_tokens")}
             summary.usage.CopyFrom(pb.Usage(**usage))
+        if self._first.HasField("glossary"):
+            summary.glossary.CopyFrom(self._terms.result)
         first, total = timedelta(seconds=self._first_s), timedelta(seconds=total_s)
         summary.timings.CopyFrom(pb.Timings(first_token=first, total=total))
         return summary

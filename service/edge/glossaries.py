@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from service.errors import InvalidRequest, StartupError
 from service.text.glossary import Glossary, GlossaryError, Term, read_terms
 
 MAX_FILE_TERMS = 100_000
+RECENT = 16  # glossaries of requests that are kept: each sentence of a document, and each item of a call, has the same
 
 
 class Glossaries:
@@ -35,15 +37,24 @@ class Glossaries:
             raise InvalidRequest("glossary.name", f"no glossary {shorten(message.name, 64)!r}; {known}")
         if named is None and not message.terms:
             raise InvalidRequest("glossary", "must have terms, or the name of a glossary of the server")
-        try:
-            own = Glossary([Term(term.source, tuple(term.targets), term.ignore_case) for term in message.terms])
-        except GlossaryError as error:
-            field = f"glossary.terms[{error.place}].{error.field}" if error.field else "glossary.terms"
-            raise InvalidRequest(field, str(error)) from error
+        if not message.terms:
+            return named or Glossary()
+        own = _own(message.SerializeToString())
         return own if named is None else own.over(named)
 
     def _read(self) -> None:
         self._by_name = {name: _glossary(name, path) for name, path in self._files.items()}
+
+
+@functools.lru_cache(RECENT)
+def _own(message: bytes) -> Glossary:
+    """The terms of a request. Raises InvalidRequest."""
+    terms = pb.Glossary.FromString(message).terms
+    try:
+        return Glossary([Term(term.source, tuple(term.targets), term.ignore_case) for term in terms])
+    except GlossaryError as error:
+        field = f"glossary.terms[{error.place}].{error.field}" if error.field else "glossary.terms"
+        raise InvalidRequest(field, str(error)) from error
 
 
 def _glossary(name: str, path: Path) -> Glossary:

@@ -203,6 +203,15 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
             call.texts["answer"] = response.text
         return response
 
+    async def check_translation(self, request: pb.TranslateRequest, model: ServedModel, call: Call) -> None:
+        """Refuses what would be refused with any text. request: without a text. Raises InvalidRequest, Unsupported."""
+        if not is_rewritten(request):
+            answer_confidence(request, model)
+            return
+        tried = pb.TranslateRequest(text="a")
+        tried.MergeFrom(request)
+        await self.built(partial(Rewriting, tried, model, self.catalog.limits, self._glossaries), tried, call)
+
     async def _answered(
         self,
         rewriting: Rewriting,

@@ -51,44 +51,49 @@ class Glossary:
         """Raises GlossaryError."""
         if len(terms) > max_terms:
             raise GlossaryError(max_terms, "", f"must be at most {max_terms} terms, got {len(terms)}")
-        self.terms: dict[str, Term] = {}
+        self._terms: dict[str, Term] = {}
         self._by_word: dict[str, list[Term]] = {}  # by their first word, longest first
+        self._below: Glossary | None = None  # whose terms count where these have none of the same source
         for place, term in enumerate(terms):
             _check(term, place)
-            known = self.terms.setdefault(term.source, term)
+            known = self._terms.setdefault(term.source, term)
             if known != term:
                 shown = f"{'|'.join(known.targets)!r} and {'|'.join(term.targets)!r}"
                 problem = (
                     f"contradicts an earlier term: {term.source!r} has {shown}; give each source once, with all forms"
                 )
                 raise GlossaryError(place, "source", problem)
-        for term in self.terms.values():
+        for term in self._terms.values():
             start, end = words(term.source)[0]
             self._by_word.setdefault(term.source[start:end].lower(), []).append(term)
         for found in self._by_word.values():
             found.sort(key=lambda term: -len(term.source))
 
-    def over(self, terms: Glossary) -> Glossary:
-        """These terms, and of others those with another source."""
+    def over(self, others: Glossary) -> Glossary:
+        """These terms, and of `others` those with another source. Costs nothing: neither is copied."""
         both = Glossary()
-        both.terms = {**terms.terms, **self.terms}
-        both._by_word = {word: list(found) for word, found in self._by_word.items()}
-        for word, found in terms._by_word.items():
-            others = [term for term in found if term.source not in self.terms]
-            both._by_word[word] = sorted([*both._by_word.get(word, ()), *others], key=lambda term: -len(term.source))
+        both._terms, both._by_word, both._below = self._terms, self._by_word, others
         return both
+
+    def _beginning_with(self, word: str) -> list[Term]:
+        """The terms whose first word, in lower case, is this one; longest first."""
+        found = self._by_word.get(word, [])
+        if self._below is None or not (below := self._below._beginning_with(word)):
+            return found
+        others = [term for term in below if term.source not in self._terms]
+        return sorted([*found, *others], key=lambda term: -len(term.source))
 
     def occurrences(self, text: str) -> list[Occurrence]:
         """The terms of a text, in order."""
         found: list[Occurrence] = []
-        if not self.terms:
+        if not self._terms and self._below is None:
             return found
         spans = words(text)
         ends, free = {end for _, end in spans}, 0
         for start, end in spans:
             if start < free:
                 continue
-            for term in self._by_word.get(text[start:end].lower(), ()):
+            for term in self._beginning_with(text[start:end].lower()):
                 after = start + len(term.source)
                 if after in ends and _is_same(text[start:after], term.source, ignore_case=term.ignore_case):
                     found.append(Occurrence(term, start, after))

@@ -172,7 +172,9 @@ async def test_a_batch_of_standard_input_as_json(edge):
 
 
 async def test_a_batch_needs_a_file_and_no_text(edge, tmp_path):
-    assert "give TEXT or --batch FILE, not both" in await ask(edge, "translate", "a", "--batch", "-", fails=True)
+    assert "give one of TEXT, --document FILE and --batch FILE" in await ask(
+        edge, "translate", "a", "--batch", "-", fails=True
+    )
     assert "nowhere.txt" in await ask(edge, "translate", "--batch", tmp_path / "nowhere.txt", fails=True)
     assert "is not served here" in await ask(
         edge, "translate", "--batch", "-", "--model", "xx", lines="a cat\n", fails=True

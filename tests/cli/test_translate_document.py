@@ -1,11 +1,14 @@
 """`glossa translate --document`: formats, output, and segments that fail."""
 
+import dataclasses
 import json
+import math
 
 import pytest
 
 from cli.translate_document import format_of
 from tests.cli.command import ask
+from tests.edge import RESULT, TOKENIZERS, answered
 
 GERMAN = "zwei rote Häuser"  # every answer
 
@@ -44,7 +47,7 @@ async def test_flags_that_contradict_each_other_are_refused(edge, tmp_path):
     text = tmp_path / "text.txt"
     text.write_bytes(b"caf\xe9")
     for flags, problem in (
-        (["--document", text, "a cat"], "give TEXT or --document, not both"),
+        (["--document", text, "a cat"], "give one of TEXT, --document FILE and --batch FILE"),
         (["--out", "x", "a cat"], "need --document"),
         (["--document", "x.pdf"], "the suffix '.pdf' names no format; give --format"),
         (["--document", tmp_path / "none.txt"], "none.txt: No such file"),
@@ -58,3 +61,19 @@ async def test_flags_that_contradict_each_other_are_refused(edge, tmp_path):
 def test_formats_follow_suffixes(name, format):
     assert format_of(name, "") == format
     assert format_of(name, "html") == "html"
+
+
+async def test_uncertain_segments_and_missing_terms_are_listed(edge, tmp_path):
+    edge.calibrate()
+    tokens, logprobs = TOKENIZERS["translation"].encode(GERMAN), tuple(map(math.log, (0.75, 0.5, 0.25, 0.9)))
+    edge.pool.answer = answered(dataclasses.replace(RESULT, tokens=(*tokens, 2), token_logprobs=logprobs))
+    text, terms = tmp_path / "text.txt", tmp_path / "terms.tsv"
+    text.write_text("a cat\n\na red {x} house\n")
+    terms.write_text("cat\tKatze\n")
+    translate = ["translate", "--document", text, "--splitter-language", "en", "--markup", "placeholders"]
+    shown = await ask(edge, *translate, "--confidence", "--uncertain-below", 0.6)
+    listed = [line.replace("{x} ", "").replace(" {x}", "") for line in shown.splitlines() if ": confidence" in line]
+    assert listed == [f"{text}:{line}: confidence 0.50: {GERMAN}" for line in (1, 3)]
+    assert "{x}" in shown
+    assert "confidence" not in await ask(edge, *translate, "--confidence", "--uncertain-below", 0.1)
+    assert "terms without their translation: cat\n" in await ask(edge, *translate, "--glossary", terms)

@@ -163,12 +163,14 @@ def test_named_glossaries_are_read_and_completed_by_terms_of_the_request(tmp_pat
     file.write_text("house\tHaus\nred\trot\n")
     glossaries = Glossaries({"estate": file})
     found = glossaries.of(pb.Glossary(name="estate", terms=[pb.GlossaryTerm(source="red", targets=["rote"])]))
-    assert {source: term.targets for source, term in found.terms.items()} == {"house": ("Haus",), "red": ("rote",)}
+    terms = [occurrence.term for occurrence in found.occurrences("the house is red")]
+    assert {term.source: term.targets for term in terms} == {"house": ("Haus",), "red": ("rote",)}
     with pytest.raises(InvalidRequest, match="no glossary 'x'; known: estate"):
         glossaries.of(pb.Glossary(name="x"))
     file.write_text("house\tGebäude\n# more\n")
     assert glossaries._watched.refresh() is True
-    assert glossaries.of(pb.Glossary(name="estate")).terms["house"].targets == ("Gebäude",)
+    (house,) = glossaries.of(pb.Glossary(name="estate")).occurrences("a red house")
+    assert house.term.targets == ("Gebäude",)
 
 
 @pytest.mark.parametrize("written", ["house Haus\n", "a\tb\na\tc\n"])

@@ -63,7 +63,7 @@ def test_terms_that_cannot_be_used_are_refused(terms, place, field):
 
 
 def test_a_term_may_be_given_twice_if_it_is_the_same():
-    assert len(Glossary([Term("a", ("b",))] * 2).terms) == 1
+    assert len(Glossary([Term("a", ("b",))] * 2).occurrences("a")) == 1
 
 
 def test_terms_are_read_from_lines():

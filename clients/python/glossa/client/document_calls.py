@@ -7,7 +7,7 @@ from typing import Any, Concatenate, Unpack, cast
 
 from glossa.client.documents import Document, DocumentPiece, DocumentStream, Format, document_requests
 from glossa.client.methods import Call, Method, P, method_of
-from glossa.client.requests import Options
+from glossa.client.requests import TranslateOptions
 
 _Pieces = Method[P, Generator[DocumentPiece, None, None], AsyncGenerator[DocumentPiece, None]]
 _Whole = Method[P, Document, Coroutine[Any, Any, Document]]
@@ -26,24 +26,24 @@ class DocumentCalls:
 
     @_streaming
     def stream_translate_document(
-        self, text: str, *, format: Format = "text", splitter_language: str = "", **options: Unpack[Options]
+        self, text: str, *, format: Format = "text", splitter_language: str = "", **options: Unpack[TranslateOptions]
     ) -> Call[Document]:
         """Translate a document of any length, in pieces as its segments are ready; the last one has the whole document.
 
         splitter_language: of the rules that split texts into sentences; default: source_language, else the language
-        that the document names, else English. A segment that fails is copied and has an error. Raises ValueError for
-        an unknown format.
+        that the document names, else English. A segment that fails is copied and has an error. markup: marks beside the
+        tags of the format. confidence: of each segment. Raises ValueError for an unknown format.
         """
         return _call(text, format, splitter_language, options)
 
     @_whole
     def translate_document(
-        self, text: str, *, format: Format = "text", splitter_language: str = "", **options: Unpack[Options]
+        self, text: str, *, format: Format = "text", splitter_language: str = "", **options: Unpack[TranslateOptions]
     ) -> Call[Document]:
         """Translate a document of any length; see `stream_translate_document`."""
         return _call(text, format, splitter_language, options)
 
 
-def _call(text: str, format: Format, splitter_language: str, options: Options) -> Call[Document]:
+def _call(text: str, format: Format, splitter_language: str, options: TranslateOptions) -> Call[Document]:
     requests = document_requests(text, format, splitter_language, options)
     return Call(requests, options, cast(Any, None), DocumentStream, many="TranslateDocumentRequest")

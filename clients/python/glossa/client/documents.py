@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 from google.rpc import code_pb2, error_details_pb2
 
-from glossa.client.requests import Options, enum_number, text_fields
-from glossa.client.types import enum_names, read
+from glossa.client.requests import TranslateOptions, enum_number, translation_fields
+from glossa.client.types import GlossaryResult, enum_names, read
 from glossa.v1 import glossa_pb2 as pb
 
 Format = Literal["text", "html", "xliff"]
@@ -46,6 +46,7 @@ class Segment:
     text: str
     is_copied: bool
     error: SegmentError | None = None
+    confidence: float | None = None  # only when requested, of what was translated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,7 @@ class Document:
     generated_tokens: int
     first_token_s: float  # until the first segment was translated
     total_s: float
+    glossary: GlossaryResult | None = None  # the terms of all sentences
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,11 @@ class DocumentPiece:
     document: Document | None = None
 
 
-def document_requests(text: str, format: Format, splitter_language: str, options: Options) -> Iterator[Any]:
-    """The messages of one document. Raises TypeError and ValueError as `text_fields`."""
-    fields = text_fields(text[:CHARACTERS], options)
+def document_requests(text: str, format: Format, splitter_language: str, options: TranslateOptions) -> Iterator[Any]:
+    """The messages of one document. Raises TypeError and ValueError as `translation_fields`."""
+    if "uncertain_below" in options:
+        raise TypeError("uncertain_below is for texts: documents have the confidence of segments, not of words")
+    fields = translation_fields(text[:CHARACTERS], options)
     number = enum_number("format", pb.DocumentFormat.DESCRIPTOR, format)
     first = pb.TranslateDocumentRequest(format=number, splitter_language=splitter_language, **fields)
     starts = range(CHARACTERS, len(text), CHARACTERS)
@@ -108,4 +112,7 @@ def _segment(message: Any) -> Segment:
         reason = next((info.reason for detail in message.error.details if detail.Unpack(info)), "")
         error = SegmentError(code_pb2.Code.Name(message.error.code), reason, message.error.message)
     ranges = {name: read(TextRange, getattr(message, name)) for name in ("source", "target")}
-    return Segment(message.index, text=message.text, is_copied=message.is_copied, error=error, **ranges)
+    sure = message.confidence if message.HasField("confidence") else None
+    return Segment(
+        message.index, text=message.text, is_copied=message.is_copied, error=error, confidence=sure, **ranges
+    )

@@ -480,7 +480,7 @@ class TranslateBatchResult(_message.Message):
     def __init__(self, id: _Optional[str] = ..., response: _Optional[_Union[TranslateResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class TranslateDocumentRequest(_message.Message):
-    __slots__ = ("model", "text", "format", "options", "source_language", "target_language", "splitter_language")
+    __slots__ = ("model", "text", "format", "options", "source_language", "target_language", "splitter_language", "glossary", "markup", "include_confidence")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
@@ -488,6 +488,9 @@ class TranslateDocumentRequest(_message.Message):
     SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     SPLITTER_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    GLOSSARY_FIELD_NUMBER: _ClassVar[int]
+    MARKUP_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     format: DocumentFormat
@@ -495,7 +498,10 @@ class TranslateDocumentRequest(_message.Message):
     source_language: str
     target_language: str
     splitter_language: str
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., format: _Optional[_Union[DocumentFormat, str]] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., splitter_language: _Optional[str] = ...) -> None: ...
+    glossary: Glossary
+    markup: Markup
+    include_confidence: bool
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., format: _Optional[_Union[DocumentFormat, str]] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., splitter_language: _Optional[str] = ..., glossary: _Optional[_Union[Glossary, _Mapping]] = ..., markup: _Optional[_Union[Markup, _Mapping]] = ..., include_confidence: bool = ...) -> None: ...
 
 class TranslateDocumentResponse(_message.Message):
     __slots__ = ("segments", "final")
@@ -518,23 +524,25 @@ class TextRange(_message.Message):
     def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., start_byte: _Optional[int] = ..., end_byte: _Optional[int] = ...) -> None: ...
 
 class DocumentSegment(_message.Message):
-    __slots__ = ("index", "source", "target", "text", "is_copied", "error")
+    __slots__ = ("index", "source", "target", "text", "is_copied", "error", "confidence")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     IS_COPIED_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     index: int
     source: TextRange
     target: TextRange
     text: str
     is_copied: bool
     error: _status_pb2.Status
-    def __init__(self, index: _Optional[int] = ..., source: _Optional[_Union[TextRange, _Mapping]] = ..., target: _Optional[_Union[TextRange, _Mapping]] = ..., text: _Optional[str] = ..., is_copied: bool = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
+    confidence: float
+    def __init__(self, index: _Optional[int] = ..., source: _Optional[_Union[TextRange, _Mapping]] = ..., target: _Optional[_Union[TextRange, _Mapping]] = ..., text: _Optional[str] = ..., is_copied: bool = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., confidence: _Optional[float] = ...) -> None: ...
 
 class DocumentSummary(_message.Message):
-    __slots__ = ("segments", "failed", "splitting", "splitter_language", "is_language_assumed", "usage", "timings")
+    __slots__ = ("segments", "failed", "splitting", "splitter_language", "is_language_assumed", "usage", "timings", "glossary")
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     SPLITTING_FIELD_NUMBER: _ClassVar[int]
@@ -542,6 +550,7 @@ class DocumentSummary(_message.Message):
     IS_LANGUAGE_ASSUMED_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    GLOSSARY_FIELD_NUMBER: _ClassVar[int]
     segments: int
     failed: int
     splitting: DocumentSplitting
@@ -549,7 +558,8 @@ class DocumentSummary(_message.Message):
     is_language_assumed: bool
     usage: Usage
     timings: Timings
-    def __init__(self, segments: _Optional[int] = ..., failed: _Optional[int] = ..., splitting: _Optional[_Union[DocumentSplitting, str]] = ..., splitter_language: _Optional[str] = ..., is_language_assumed: bool = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+    glossary: GlossaryResult
+    def __init__(self, segments: _Optional[int] = ..., failed: _Optional[int] = ..., splitting: _Optional[_Union[DocumentSplitting, str]] = ..., splitter_language: _Optional[str] = ..., is_language_assumed: bool = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., glossary: _Optional[_Union[GlossaryResult, _Mapping]] = ...) -> None: ...
 
 class StreamTranslateRequest(_message.Message):
     __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language", "markup", "glossary", "include_confidence", "uncertain_below")
