@@ -10,6 +10,7 @@ from glossa.v1 import glossa_pb2 as pb
 from service.edge.call import Call, report
 from service.edge.items import (
     BEGUN_TOGETHER,
+    GATHER_S,
     HELD,
     ITEM_BYTES,
     MAX_RESULT_BYTES,
@@ -145,7 +146,7 @@ async def test_results_in_order_wait_for_earlier_ones():
         reading = asyncio.create_task(anext(outcomes))
         await settle()
         batch.release("i2", "i1")
-        await settle()
+        await asyncio.sleep(3 * GATHER_S)
         assert not reading.done()
         batch.release("i0")
         assert [outcome.id for outcome in await reading] == names(3)
