@@ -210,10 +210,10 @@ class Document:
 
     def _cut(self, segment: Segment) -> _Pending:
         parts, whole = list[str | Text](), segment.parts
-        if any(isinstance(part, Text) and part.has_tags and not self._fits(part.text) for part in whole):
+        if any(isinstance(part, Text) and part.has_tags and not self._fits(part.plain) for part in whole):
             whole = segment.pieces
         for part in whole:
-            if isinstance(part, str) or self._fits(part.text):
+            if isinstance(part, str) or self._fits(part.plain):
                 parts.append(part)
                 continue
             spans = parts_that_fit(part.text, self._fits)

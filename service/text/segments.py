@@ -6,11 +6,13 @@ texts as they are, and translations. Nothing here knows a model.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from service.text.spans import Span
 
+_TAGS = re.compile(r"<(?:[^\"'>]++|\"[^\"]*+\"|'[^']*+')*+>")
 COPIED_CHARACTERS = 1 << 14  # of a copied segment, at most: a message has room for several
 
 
@@ -26,6 +28,11 @@ class Text:
     text: str
     written: Callable[[str], str] = str
     has_tags: bool = False
+
+    @property
+    def plain(self) -> str:
+        """What the model reads of it."""
+        return _TAGS.sub("", self.text) if self.has_tags else self.text
 
 
 @dataclass(frozen=True, slots=True)

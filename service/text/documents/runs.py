@@ -17,6 +17,7 @@ from service.text.segments import Segment, Text, core_of, has_words
 from service.text.spans import Span
 
 MAX_TAGS = 64  # of a sentence that is translated with them
+MAX_TAGGED_BYTES = 4096  # of such a sentence, its tags included: some have images in them
 KEPT = "glossa-"  # how the names of elements begin that stand for what is not translated
 _TAG = re.compile(r"<(/?)([A-Za-z_][^\s/>]*)")
 _SPACE = re.compile(r"[ \t\n\r\f]+")
@@ -183,4 +184,5 @@ def _with_tags(source: str, runs: Sequence[Run]) -> Text | None:
         return re.sub(rf'<x id="{KEPT}(\d+)"/>', lambda found: kept[int(found[1])], translation)
 
     text = "".join(parts)
-    return Text(text, written, has_tags=True) if text.count(KEPT) == len(kept) else None
+    is_long = len(text.encode()) > MAX_TAGGED_BYTES
+    return None if is_long or text.count(KEPT) > len(kept) else Text(text, written, has_tags=True)

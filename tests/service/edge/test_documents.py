@@ -85,6 +85,16 @@ async def test_a_text_that_is_too_long_is_cut_and_joined(channel, edge):
     assert final.segments == 1
 
 
+async def test_inline_tags_do_not_count_as_words_of_a_sentence(channel, edge):
+    page = "<p>the <b class='a b c d e f'>small red</b> house"
+    segments, _ = await translated(channel, page, format=pb.DOCUMENT_FORMAT_HTML)
+    assert segments[1].text == "zwei <b class='a b c d e f'>rote</b> Häuser"
+    assert len(edge.pool.requests) == 1
+    page = page.replace("house", "house the small red house the small red house")
+    segments, _ = await translated(channel, page, format=pb.DOCUMENT_FORMAT_HTML)
+    assert segments[1].text.startswith(f"{GERMAN} <b class='a b c d e f'>{GERMAN}</b> {GERMAN}")
+
+
 async def test_a_word_that_is_too_long_has_an_error(edge, channel, monkeypatch):
     monkeypatch.setattr(documents, "parts_that_fit", lambda text, fits: None)
     segments, final = await translated(channel, " ".join(TEXTS[:2] * 2) + "\na cat")

@@ -87,7 +87,15 @@ def test_a_sentence_whose_tags_come_in_pairs_is_translated_with_them(source, tex
 
 
 @pytest.mark.parametrize(
-    "source", ["All <b>bold. Next</b> one.", "<b>All bold.</b>", "a <i>b</b> c", 'a <img alt="x y"> b', "<b></b>red"]
+    "source",
+    [
+        "All <b>bold. Next</b> one.",
+        "<b>All bold.</b>",
+        "a <i>b</b> c",
+        'a <img alt="x y"> b',
+        "<b></b>red",
+        f"a <img src='{'x' * 5000}'> b",
+    ],
 )
 def test_other_sentences_are_translated_without_tags(source):
     found = [part for one in segments(source, Splitter("en")) for part in one.parts if not isinstance(part, str)]
