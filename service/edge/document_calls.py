@@ -45,7 +45,9 @@ class DocumentCalls(ItemCalls):
         text = await text_of(first, messages, call, limit=size, idle_s=idle_s)
         document = Document(text, first, call, partial(fits, prompts, limits), self.preparation)
         await document.read()
-        outcomes = self.items.run(call, document.items(), self.Translate, window=model.pool.window, in_order=True)
+        outcomes = self.items.run(
+            call, document.items(), self.Translate, window=model.pool.window, in_order=True, has_client=False
+        )
         async with contextlib.aclosing(outcomes):
             async for message in document.responses(outcomes, self.items.clock):
                 yield message

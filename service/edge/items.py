@@ -112,6 +112,7 @@ class ItemRunner:
         *,
         window: int,
         in_order: bool = False,
+        has_client: bool = True,
     ) -> AsyncGenerator[list[Outcome], None]:
         """The outcomes of all items, those together that are there together. `call` must use its model already: its
         items get the same version.
@@ -120,16 +121,20 @@ class ItemRunner:
         window: items in flight without an outcome. in_order: outcomes come in the order of the items. Raises
         InvalidRequest for an id that is in flight, DeadlineExceeded for a source that stays idle, ShuttingDown when the
         server drains and the items that have begun are answered. Asking for the next outcomes means that those before
-        are written.
+        are written. has_client: the source waits for the client, which may not be idle.
         """
-        return _Run(self, call, answer, window, in_order=in_order).outcomes(source)
+        idle_s = self.limits.idle_s if has_client else None
+        return _Run(self, call, answer, window, idle_s, in_order=in_order).outcomes(source)
 
 
 class _Run:
     """The items of one call."""
 
-    def __init__(self, runner: ItemRunner, call: Call, answer: Answer, window: int, *, in_order: bool) -> None:
+    def __init__(
+        self, runner: ItemRunner, call: Call, answer: Answer, window: int, idle_s: float | None, *, in_order: bool
+    ) -> None:
         self._runner, self._call, self._answer, self._window = runner, call, answer, window
+        self._idle_s = idle_s
         self._in_order = in_order
         self.counts = call.items = ItemCounts()
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by id, of items without an outcome
@@ -280,12 +285,11 @@ class _Run:
         if self._held or feeding.done():
             await self._changed.wait()
             return
-        idle_s = self._runner.limits.idle_s
         try:
-            await asyncio.wait_for(self._changed.wait(), idle_s)
+            await asyncio.wait_for(self._changed.wait(), self._idle_s)
         except TimeoutError:
             if not self._held:
-                raise DeadlineExceeded(f"no message came within {idle_s:g} s") from None
+                raise DeadlineExceeded(f"no message came within {self._idle_s:g} s") from None
 
     @property
     def _ready_now(self) -> bool:

@@ -13,13 +13,14 @@ from service.errors import DeadlineTooSoon, EngineUnavailable, Overloaded
 from service.text.spans import Cursor
 from tests.edge import ANSWER, TEXTS, failure, method, running
 
+CODES = grpc.StatusCode
 GERMAN = "zwei rote Häuser"  # every answer
 TEXT = "the small red house\n\n* * *\na black cat 😀\r\n"
 
 
 @pytest.fixture
 async def edge():
-    async with running(max_document_bytes=2000, message_timeout_s=0.2) as edge:
+    async with running(max_document_bytes=2000) as edge:
         yield edge
 
 
@@ -72,7 +73,7 @@ async def test_a_segment_that_fails_is_copied_and_the_others_go_on(channel):
     segments, final = await translated(channel, TEXT)
     assert "".join(segment.text for segment in segments) == f"{GERMAN}\n\n* * *\na black cat 😀\r\n"
     assert [segment.index for segment in segments if segment.HasField("error")] == [2]
-    assert segments[2].error.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+    assert segments[2].error.code == CODES.INVALID_ARGUMENT.value[0]
     assert "does not know these words: 😀" in segments[2].error.message
     assert (final.segments, final.failed) == (2, 1)
 
@@ -142,7 +143,7 @@ async def test_formats_keep_their_markup(channel):
 )
 async def test_documents_that_cannot_be_translated_are_refused(channel, edge, fields, problem):
     error, _ = await failure(send(channel, **{"text": "a cat", **fields}))
-    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert error.code() == CODES.INVALID_ARGUMENT
     assert re.match(problem, error.details()), error.details()
     assert not edge.pool.requests
 
@@ -153,14 +154,15 @@ async def test_fields_of_later_messages_are_refused(channel):
     assert error.details() == "model: must be set in the first message of a call only"
 
 
-async def test_a_client_that_does_not_end_its_messages_is_not_waited_for(channel, edge):
+async def test_a_client_that_does_not_end_its_messages_is_not_waited_for():
     async def endless():
         yield pb.TranslateDocumentRequest(text="a cat")
         await asyncio.Event().wait()
 
-    error, _ = await failure(method(channel, "TranslateDocument")(endless()))
-    assert (error.code(), error.details()[:30]) == (grpc.StatusCode.DEADLINE_EXCEEDED, "no message came within 0.2 s; ")
-    await edge.server.calls.idle()
+    async with running(message_timeout_s=0.2) as edge, grpc.aio.insecure_channel(edge.address) as channel:
+        error, _ = await failure(method(channel, "TranslateDocument")(endless()))
+        assert (error.code(), error.details()[:30]) == (CODES.DEADLINE_EXCEEDED, "no message came within 0.2 s; ")
+        await edge.server.calls.idle()
 
 
 @pytest.mark.parametrize(
@@ -191,7 +193,7 @@ async def test_an_engines_fault_costs_one_segment(channel, edge):
         edge.pool.send(sink, ANSWER)
     segments, final = await call
     assert [segment.index for segment in segments if segment.HasField("error")] == [0]
-    assert segments[0].error.code == grpc.StatusCode.UNAVAILABLE.value[0]
+    assert segments[0].error.code == CODES.UNAVAILABLE.value[0]
     assert (final.segments, final.failed) == (30, 1)
 
 

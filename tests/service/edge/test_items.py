@@ -332,6 +332,19 @@ async def test_a_client_that_sends_nothing_more_is_not_waited_for():
         await batch.all(["a"])
 
 
+async def test_a_source_that_needs_no_client_may_take_its_time():
+    batch = Batch(is_quick=True, limits=(600.0, 0.01))
+    batch.holds_source = True
+    outcomes = batch.runner.run(batch.call, batch.source(["a"]), batch.answer, window=1, has_client=False)
+    async with contextlib.aclosing(outcomes):
+        await anext(outcomes)
+        reading = asyncio.ensure_future(anext(outcomes))
+        done, _ = await asyncio.wait([reading], timeout=0.1)
+        assert not done
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+
 async def test_a_client_may_wait_for_its_answers():
     batch = Batch(limits=(600.0, 0.01))
     batch.holds_source = True
