@@ -153,8 +153,8 @@ def raw_words(text: str, pieces: Sequence[str], logprobs: Sequence[float]) -> li
 
 
 def raw_sentence(words: Sequence[float]) -> float:
-    """The mean of the calibrated confidences of words: the expected share of right ones; 0 without words."""
-    return math.fsum(words) / len(words) if words else 0.0
+    """The mean of the calibrated confidences of a sentence's words, at least one: the expected share of right ones."""
+    return math.fsum(words) / len(words)
 
 
 def merged(spans: Sequence[Span], chosen: Sequence[bool]) -> list[Span]:

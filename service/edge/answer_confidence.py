@@ -42,7 +42,7 @@ class AnswerConfidence:
         uncertain = [confidence < self.threshold for confidence in confidences]
         spans = [word.span for word in words]
         return pb.Confidence(
-            sentence=self.calibration.sentences.map(raw_sentence(confidences)),
+            sentence=self.calibration.sentences.map(raw_sentence(confidences)) if words else 0.0,
             words=[
                 pb.WordConfidence(span=pb.Span(start=start, end=end), confidence=confidence, is_uncertain=is_uncertain)
                 for (start, end), confidence, is_uncertain in zip(spans, confidences, uncertain, strict=True)

@@ -35,7 +35,7 @@ def by_hand(answer, calibration):
         if token.text.strip():
             words.append(calibration.words.map(math.exp(waiting)))
             waiting = 0.0
-    return words, calibration.sentences.map(sum(words) / len(words))
+    return words, calibration.sentences.map(sum(words) / len(words)) if words else 0.0
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])

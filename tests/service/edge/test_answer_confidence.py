@@ -172,7 +172,7 @@ def test_an_answer_without_words_has_a_sentence_alone():
     empty = dataclasses.replace(SURE, text="", tokens=(2,), token_logprobs=(-0.5,))
     found = AnswerConfidence(model, CALIBRATION, 0.5).of(empty, DecodingOptions())
     assert (len(found.words), len(found.uncertain)) == (0, 0)
-    assert found.sentence < 1e-4
+    assert found.sentence == 0.0
 
 
 def test_messages_of_generation_request_none():
