@@ -1013,7 +1013,8 @@ class AttentionService(object):
 
 
 class TokenServiceStub(object):
-    """Counts and lists the tokens of texts, as the models read them. No engine is involved, so no answer waits in a queue.
+    """Counts and lists the tokens of texts, as the models read them; texts of special tokens, such as masks, are plain text.
+    No engine is involved, so no answer waits in a queue.
     """
 
     def __init__(self, channel):
@@ -1035,7 +1036,8 @@ class TokenServiceStub(object):
 
 
 class TokenServiceServicer(object):
-    """Counts and lists the tokens of texts, as the models read them. No engine is involved, so no answer waits in a queue.
+    """Counts and lists the tokens of texts, as the models read them; texts of special tokens, such as masks, are plain text.
+    No engine is involved, so no answer waits in a queue.
     """
 
     def CountTokens(self, request, context):
@@ -1074,7 +1076,8 @@ def add_TokenServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TokenService(object):
-    """Counts and lists the tokens of texts, as the models read them. No engine is involved, so no answer waits in a queue.
+    """Counts and lists the tokens of texts, as the models read them; texts of special tokens, such as masks, are plain text.
+    No engine is involved, so no answer waits in a queue.
     """
 
     @staticmethod
