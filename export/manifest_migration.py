@@ -72,7 +72,7 @@ def from_10(manifest: Json) -> Json:
     if isinstance(encoding, dict):
         encoding = {**encoding, "has_token_labels": False}
     entries = {} if encoding is None else {"encoding": encoding}
-    return {**manifest, **entries, "calibrations": {}, "format_version": 11}
+    return {"calibrations": {}, **manifest, **entries, "format_version": 11}
 
 
 MIGRATIONS: Mapping[int, Callable[[Json], Json]] = {8: from_8, 9: from_9, 10: from_10}  # by source version
