@@ -68,7 +68,7 @@ def figures(answers: Sequence[Judged], scores: dict[str, Score]) -> dict[str, fl
     for name, part in parts.items():
         found[f"wrong {name}"] = part.average_rate
         found[f"wrong {name} in the least certain tenth"] = part.rate
-        found[f"times the average of {name}"] = part.lift
+        found[f"least certain tenth over average, {name}"] = part.lift
     order = by_confidence(answers)
     for coverage in COVERAGES:
         for name, score in scores.items():

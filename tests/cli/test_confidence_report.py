@@ -29,9 +29,12 @@ def test_figures_are_those_by_hand():
     assert (found["words"], found["wrong words"]) == (20, 0.1)
     assert found["ECE of words"] == pytest.approx((0.1 + 0.2 + 18 * 0.1) / 20)
     assert found["AUC of words"] == 1.0
-    assert (found["wrong words in the least certain tenth"], found["times the average of words"]) == (1.0, 10.0)
+    assert (found["wrong words in the least certain tenth"], found["least certain tenth over average, words"]) == (
+        1.0,
+        10.0,
+    )
     assert (found["wrong sentences"], found["wrong sentences in the least certain tenth"]) == (0.2, 1.0)
-    assert found["times the average of sentences"] == 5.0
+    assert found["least certain tenth over average, sentences"] == 5.0
     kept = [found[f"equal of the most certain {share}"] for share in ("100%", "90%", "80%")]
     assert kept == [0.8, round(8 / 9, 4), 1.0]
 
