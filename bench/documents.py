@@ -25,7 +25,7 @@ import grpc
 from bench.case import Flag, case
 from bench.measure import Verdict, report
 from bench.peer_server import glossa_server
-from bench.process_tree import memory_mb
+from bench.process_tree import cpu_seconds, memory_mb
 from bench.sentences import sentence_pairs
 from glossa.client.documents import document_requests
 from glossa.v1 import glossa_pb2 as pb
@@ -84,6 +84,12 @@ def batch(stub: Any, texts: list[str]) -> tuple[dict[str, str], float]:
     return found, time.perf_counter() - began_s
 
 
+def batch_of(stub: Any, texts: list[str], pid: int) -> tuple[dict[str, str], float, float]:
+    """`batch`, with the processor time of the server."""
+    began_s = cpu_seconds(pid)
+    return *batch(stub, texts), cpu_seconds(pid) - began_s
+
+
 class Memory:
     """The most memory that a server has while this is entered, MB."""
 
@@ -117,20 +123,23 @@ def documents(options: argparse.Namespace) -> None:
     with glossa_server(options.bundle.resolve()) as (address, pid), grpc.insecure_channel(address) as channel:
         stub = stubs.TranslationServiceStub(channel)
         translated(stub, text_of(sentences, 20_000, 0))  # warms up
-        times, speeds = list[tuple[float, float]](), list[float]()
+        times, cpu_times, speeds = list[tuple[float, float]](), list[tuple[float, float]](), list[float]()
         for number in range(options.rounds):
             text = text_of(sentences, size // options.rounds, 1 + number)
             texts = [
                 part.text for one in plain.segments(text, Splitter("en")) for part in one.parts if type(part) is Text
             ]
             if number % 2:
-                answers, batch_s = batch(stub, texts)
+                answers, batch_s, batch_cpu_s = batch_of(stub, texts, pid)
+            began_s = cpu_seconds(pid)
             segments, document_s = translated(stub, text)
+            document_cpu_s = cpu_seconds(pid) - began_s
             if not number % 2:
-                answers, batch_s = batch(stub, texts)
+                answers, batch_s, batch_cpu_s = batch_of(stub, texts, pid)
             answered = [one.text for one in segments if not one.is_copied]
             wrong += sum(answers[str(place)] != one for place, one in enumerate(answered))
             times.append((document_s, batch_s))
+            cpu_times.append((document_cpu_s, batch_cpu_s))
             speeds.append(len(texts) / document_s)
         before = memory_mb(pid)
         text = text_of(sentences, size, 0)
@@ -144,6 +153,8 @@ def documents(options: argparse.Namespace) -> None:
             "ratios of the rounds": " ".join(f"{batch_s / document_s:.3f}" for document_s, batch_s in times),
         }
     documents_s, batches_s = (sum(seconds) for seconds in zip(*times, strict=True))
+    document_cpu_s, batch_cpu_s = (sum(seconds) for seconds in zip(*cpu_times, strict=True))
+    figures["the same of processor time"] = f"{batch_cpu_s / document_cpu_s:.3f}"
     growth = memory.most - before
     verdicts = [
         Verdict("speed of a document, of that of a batch", batches_s / documents_s, BAR),

@@ -35,7 +35,8 @@ from service.text.segments import DocumentError, Segment, Text
 from service.text.spans import Cursor
 
 DOCUMENT_FACTOR = 12  # bytes of memory for each byte of a document: an ASCII text with one emoji has 4 in each copy
-SPLIT_TOGETHER, SPLIT_FIRST = 64, 4  # segments: a few milliseconds in a thread; the first sentence need not wait
+SPLIT_FIRST, SPLIT_GROWTH, SPLIT_TOGETHER = 4, 8, 512  # segments: the first sentence need not wait for others, and the
+# window is soon full; 512 take some 15 ms in a thread
 MAX_UNMET = 100  # sources of unmet terms in a summary
 MAX_SEGMENTS, MAX_TEXT = 128, 1 << 18  # of a response: segments, characters of their texts
 
@@ -187,22 +188,26 @@ class Document:
         self.splitter = splitter_for(first.splitter_language or first.source_language or named)
 
     async def items(self) -> AsyncGenerator[list[Item], None]:
-        """The texts to translate, in order."""
+        """The texts to translate, in order. The next ones are split while these begin."""
         segments, number, count = self._format.segments(self._text, self.splitter), 0, SPLIT_FIRST
-        while True:
-            split = await self._preparation.convert(self._call.caller, partial(self.split, segments, count))
-            if not split:
-                return
-            self._pending += split
-            self._waiting += [pending for pending in split if pending.missing]
-            items = list[Item]()
-            for pending in split:
-                for part in pending.parts if pending.missing else ():
+        splitting = asyncio.create_task(self._split_in_thread(segments, count))
+        try:
+            while split := await splitting:
+                count = min(SPLIT_GROWTH * count, SPLIT_TOGETHER)
+                splitting = asyncio.create_task(self._split_in_thread(segments, count))
+                self._pending += split
+                self._waiting += [pending for pending in split if pending.missing]
+                items = list[Item]()
+                for part in [part for pending in split if pending.missing for part in pending.parts]:
                     if isinstance(part, Text):
                         items.append(Item(str(number), self._request(part)))
                         number += 1
-            count = SPLIT_TOGETHER
-            yield items
+                yield items
+        finally:
+            splitting.cancel()
+
+    async def _split_in_thread(self, segments: Iterator[Segment], count: int) -> list[_Pending]:
+        return await self._preparation.convert(self._call.caller, partial(self.split, segments, count))
 
     def split(self, segments: Iterator[Segment], count: int) -> list[_Pending]:
         """The next segments of a document, each cut into parts that the model takes. In any thread."""
