@@ -12,6 +12,7 @@ from service.edge.catalog import ENCODER_TASKS
 from service.edge.conversation import takes_items
 from service.edge.item_calls import ItemCalls, Messages
 from service.edge.model_calls import convert_off_loop, languages_of
+from service.edge.prompt_encoder import INLINE_BYTES
 from service.edge.proto_conversion import (
     DEFAULT_CANDIDATES,
     classify_response,
@@ -70,4 +71,6 @@ class EncodingCalls(ItemCalls):
         built = await self.built(partial(self.builder(model, call).tagging, request.text), request, call)
         finished = await self.finished(model, built, call)
         convert = partial(tag_response, finished, built, model, text=request.text, has_tokens=request.include_tokens)
-        return await convert_off_loop(self.preparation, model, built, convert)
+        if len(request.text) > INLINE_BYTES:  # which is segmented once more, to find its words
+            return await self.preparation.convert(call.caller, convert)
+        return convert()
