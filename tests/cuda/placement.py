@@ -43,6 +43,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {  # architecture and what diffe
     "masked encoder": ("encoder", {"tiny": "masked"}),
     "classifier": ("encoder", {"tiny": "classify"}),
     "attention pooling": ("encoder", {"tiny": "attention"}),
+    "token classifier": ("encoder", {"tiny": "tokens"}),
 }
 
 
@@ -74,7 +75,7 @@ def save_graphs(name: str, folder: Path, scheme: str = "fp16") -> list[Path]:
 
 def labels_of(config: Any) -> dict[str, Any]:
     """Labels for a classifier whose preset takes them from its corpus."""
-    heads = {"classify", "attention"}
+    heads = {"classify", "attention", "tokens"}
     return {"labels": ("calm", "loud", "odd")} if getattr(config, "head", "") in heads else {}
 
 

@@ -13,7 +13,15 @@ SHAPE_ARITHMETIC = {"Cast", "Concat", "Gather", "Squeeze"}  # of a few integers,
 
 MODELS = [*PRESETS, *placement.MODELS]
 RECURRENT = ["demo-recurrent", "tiny-copy-recurrent", "LSTM", "GRU"]
-ENCODERS = ["masked-scenes", "sentence-kinds", "masked encoder", "classifier", "attention pooling"]
+ENCODERS = [
+    "masked-scenes",
+    "sentence-kinds",
+    "scene-entities",
+    "masked encoder",
+    "classifier",
+    "attention pooling",
+    "token classifier",
+]
 EXPERTS = ["experts"]
 DECODERS = [name for name in MODELS if name not in [*ENCODERS, *EXPERTS]]
 
