@@ -10,7 +10,7 @@ I words of the source, J words of the translation. Marks times J operations.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -75,6 +75,46 @@ def placed(nodes: Sequence[Node], plain: str, translation: str, links: Links | N
     return placement.nodes(nodes, (0, len(placement.source)), (0, len(placement.weights_JI)))
 
 
+class _Score(NamedTuple):
+    """How much each word of a cover belongs to an element. around: the source words that it has. inside: the weight of
+    their links. gains: that, less the weight of links to other words."""
+
+    element: Element
+    around: Span
+    inside: np.ndarray
+    gains: np.ndarray
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether both tags are in this text."""
+        return bool(self.element.opening and self.element.closing)
+
+    def run(self, free: np.ndarray) -> Span:
+        """The run of free words for it. One that began before this text reaches from the start, one that goes on after
+        it to the end: another fragment has the rest."""
+        gains = np.where(free, self.gains, -1e9)
+        if not self.element.opening:
+            return 0, int(gains.cumsum().argmax()) + 1
+        if not self.element.closing:
+            return len(gains) - 1 - int(gains[::-1].cumsum().argmax()), len(gains)
+        start, end, gain = _best_run(self.gains, free)
+        if gain <= 0:
+            start = int(np.where(free, self.inside, -1.0).argmax())
+            end = start + 1
+        return start, end
+
+
+def _taken(nodes: Sequence[Node], covers: Mapping[int, Span], cover: Span) -> list[Span]:
+    """Between which borders no other mark goes: those of the elements; for one that began before this text also the
+    border before its cover, and the one after it, for one that goes on."""
+    found = []
+    for node in nodes:
+        if isinstance(node, Element) and id(node) in covers:
+            start, end = covers[id(node)]
+            found.append((start if node.opening else cover[0] - 1, end if node.closing else cover[1] + 1))
+    return found
+
+
 class _Placement:
     def __init__(self, plain: str, translation: str, weights_JI: np.ndarray) -> None:
         source, target = words(plain), words(translation)
@@ -88,7 +128,7 @@ class _Placement:
     def nodes(self, nodes: Sequence[Node], around: Span, cover: Span) -> tuple[Placed, ...]:
         """Nodes of one element. around: the source words that it has. cover: the words of the translation."""
         covers = self._covers([node for node in nodes if isinstance(node, Element)], around, cover)
-        taken = sorted(span for span in covers.values() if span[0] < span[1])
+        taken = _taken(nodes, covers, cover)
         points: dict[int, list[Point]] = {}
         for node in nodes:
             if isinstance(node, Point):
@@ -118,30 +158,25 @@ class _Placement:
         """What each element covers, by its identity; those without words, here or there, are not in it."""
         low, high = cover
         free = np.ones(high - low, bool)
-        scores = {}
+        scores: dict[int, _Score] = {}
         for element in elements:
             first, last = self._words(element)
             if first < last and low < high:
                 inside = self._sums_JI[low:high, last] - self._sums_JI[low:high, first]
                 total = self._sums_JI[low:high, -1]
-                scores[id(element)] = (first, last, inside - OUTSIDE * (total - inside), inside)
+                scores[id(element)] = _Score(element, (first, last), inside, inside - OUTSIDE * (total - inside))
         found: dict[int, Span] = {}
-        ranked = sorted(scores, key=lambda one: -_best_run(scores[one][2], free)[2])
-        for one in ranked:
-            first, last, gains, inside = scores[one]
-            if (first, last) == around and len(scores) == 1:
+        for one in sorted(scores, key=lambda one: (scores[one].is_closed, -_best_run(scores[one].gains, free)[2])):
+            if scores[one].around == around and len(scores) == 1:
                 found[one] = cover
                 continue
             if not free.any():
                 continue
-            start, end, gain = _best_run(gains, free)
-            if gain <= 0:
-                start = int(np.where(free, inside, -1.0).argmax())
-                end = start + 1
-            start, end = self._trimmed(low + start, low + end, first, last)
+            start, end = scores[one].run(free)
+            start, end = self._trimmed(low + start, low + end, *scores[one].around)
             free[start - low : end - low] = False
             found[one] = (start, end)
-        return self._open_ended(elements, found, cover)
+        return found
 
     def _trimmed(self, start: int, end: int, first: int, last: int) -> Span:
         """A cover without punctuation at an end where its source words [first, last) have none."""
@@ -151,15 +186,6 @@ class _Placement:
         while end - start > 1 and marks[end - 1] and not self._are_marks[last - 1]:
             end -= 1
         return start, end
-
-    @staticmethod
-    def _open_ended(elements: Sequence[Element], found: dict[int, Span], cover: Span) -> dict[int, Span]:
-        """Elements that began before this text cover its start, and those that go on after it its end."""
-        for element in elements:
-            if id(element) in found:
-                start, end = found[id(element)]
-                found[id(element)] = start if element.opening else cover[0], end if element.closing else cover[1]
-        return found
 
     def _glued_border(self, place: int, points: Sequence[Point], cover: Span, taken: Sequence[Span]) -> int | None:
         """Where points go that no blank separates from a word: to what is linked to it. None: there are no such points,

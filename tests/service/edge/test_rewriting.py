@@ -85,6 +85,14 @@ async def test_a_missing_term_replaces_the_words_aligned_with_it(aligned, channe
     assert len(aligned.requests) == 1
 
 
+async def test_a_term_never_replaces_a_form_of_another_one(aligned, channel):
+    aligned.answer = answered(result("zwei rote Häuser", 0, 1, 3))
+    terms = glossary(small=["kleines"], red=["rote"])
+    response = await method(channel, "Translate")(model="aligned", text=TEXT, glossary=terms)
+    assert response.text == "zwei rote Häuser"
+    assert (response.glossary.met, list(response.glossary.unmet)) == (1, ["small"])
+
+
 async def test_without_an_alignment_a_missing_term_is_unmet(edge, channel):
     response = await method(channel, "Translate")(text=TEXT, glossary=glossary(house=["Schloss"]))
     assert response.text == "zwei rote Häuser"

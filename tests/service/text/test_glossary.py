@@ -17,6 +17,12 @@ def test_terms_are_found_at_word_borders_longest_first():
     ]
 
 
+def test_the_last_word_of_a_term_is_whole():
+    glossary = Glossary([Term("old tree", ("alter Baum",))])
+    assert sources(glossary, "old trees, an old tree.") == ["old tree"]
+    assert glossary.occurrences("old trees, an old tree.")[0].start == 14
+
+
 def test_case_is_ignored_on_request():
     glossary = Glossary([Term("house", ("Haus",), ignore_case=True), Term("US", ("USA",))])
     assert sources(glossary, "House us US HOUSE") == ["House", "US", "HOUSE"]

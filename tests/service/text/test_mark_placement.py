@@ -1,3 +1,5 @@
+from xml.etree import ElementTree
+
 import numpy as np
 import pytest
 
@@ -68,8 +70,25 @@ def test_fragments_reach_to_their_end_or_from_their_start():
     text = extract("a b</b> c <i>d", ALL, lenient=True)
     answer = text.restored("A B C D", aligned(text.plain, "A B C D", (0, 0), (1, 1), (2, 2), (3, 3)))
     assert answer == "A B</b> C <i>D"
-    text = extract("a <i>b c", ALL, lenient=True)
-    assert text.restored("B A C", aligned(text.plain, "B A C", (0, 1), (1, 0), (2, 2))) in ("<i>B A C", "B A <i>C")
+
+
+def test_a_fragment_closes_before_it_opens_whatever_the_order():
+    text = extract("a</b> {x} <u>b</u> <i>c", ALL, lenient=True)
+    answer = text.restored("C B A", aligned(text.plain, "C B A", (0, 2), (1, 1), (2, 0)))
+    assert [answer.index(tag) for tag in ("</b>", "<i>")] == sorted(answer.index(tag) for tag in ("</b>", "<i>"))
+    ElementTree.fromstring(f"<all><b>{answer}</i></all>")
+    assert answer.index("</b>") < answer.index("{x}") < answer.index("<i>")
+
+
+def test_no_point_is_moved_into_an_element():
+    answer = restored("a <b>b c</b> {x} d", "A B D C", (0, 0), (1, 1), (2, 3), (3, 2))
+    assert answer in ("A <b>B D C</b> {x}", "A {x} <b>B D C</b>")
+
+
+def test_blanks_are_only_inserted_where_they_go_with_the_mark():
+    assert restored("a {x} b", "(b", (0, 0), (1, 1)) == "({x} b"
+    glued = restored("a {x}d", "A !", (0, 0), (1, 1))
+    assert (glued, extract(glued, ALL).plain) == ("A {x} !", "A !")
 
 
 def test_tokens_share_their_weight_among_the_words_that_they_are_in():
