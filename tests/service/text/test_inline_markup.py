@@ -131,16 +131,14 @@ def test_no_tag_stands_within_a_word(raw, translation, data):
     assert all(place in borders or bare[place - 1].isspace() or bare[place].isspace() for place in places), restored
 
 
-@settings(max_examples=50)
-@given(marked(), translations(), translations(), st.data())
-def test_two_fragments_of_a_text_have_its_marks_together(raw, first, second, data):
-    cut = data.draw(
-        st.sampled_from([0, *(match.end() for match in re.finditer(r"(?<=[^<>{}%a-z'/]) (?=[^<>{}%]*(?:<|$))", raw))])
-    )
-    parts = [extract(part, ALL, lenient=True) for part in (raw[:cut], raw[cut:])]
-    restored = [
-        part.restored(text, links_between(part.plain, text, data.draw))
-        for part, text in zip(parts, (first, second), strict=True)
-    ]
+@settings(max_examples=100)
+@given(marked(), st.lists(translations(), min_size=3, max_size=3), st.data())
+def test_three_fragments_of_a_text_have_its_marks_together(raw, translated, data):
+    blanks = [match.end() for match in re.finditer(r" (?=[^<>{}%']*(?:<|$))", raw)]
+    cuts = sorted(data.draw(st.lists(st.sampled_from([0, *blanks]), min_size=2, max_size=2)))
+    parts = [raw[: cuts[0]], raw[cuts[0] : cuts[1]], raw[cuts[1] :]]
+    restored = []
+    for part, text in zip((extract(part, ALL, lenient=True) for part in parts), translated, strict=True):
+        restored.append(part.restored(text, links_between(part.plain, text, data.draw)))
     assert found("".join(restored)) == found(raw), restored
     ElementTree.fromstring(f"<all>{''.join(restored)}</all>")
