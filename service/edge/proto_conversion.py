@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
 from typing import Any, cast
 
 import numpy as np
@@ -373,13 +372,11 @@ def spans_of(spans: Sequence[Span]) -> list[pb.Span]:
 
 def _cost(finished: Finished) -> dict[str, Any]:
     """The usage and timings of every response."""
-    timings = finished.timings
-    return {
-        "usage": pb.Usage(prompt_tokens=finished.prompt_tokens, generated_tokens=finished.generated_tokens),
-        "timings": pb.Timings(
-            queue=timedelta(seconds=timings.queue_s),
-            prefill=timedelta(seconds=timings.prefill_s),
-            first_token=timedelta(seconds=timings.first_token_s),
-            total=timedelta(seconds=timings.total_s),
-        ),
-    }
+    timings, shown = finished.timings, pb.Timings()
+    # In place: of timedeltas, all four took 10 µs more.
+    shown.queue.FromMicroseconds(round(1e6 * timings.queue_s))
+    shown.prefill.FromMicroseconds(round(1e6 * timings.prefill_s))
+    shown.first_token.FromMicroseconds(round(1e6 * timings.first_token_s))
+    shown.total.FromMicroseconds(round(1e6 * timings.total_s))
+    usage = pb.Usage(prompt_tokens=finished.prompt_tokens, generated_tokens=finished.generated_tokens)
+    return {"usage": usage, "timings": shown}

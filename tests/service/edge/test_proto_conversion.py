@@ -1,5 +1,6 @@
 import dataclasses
 import math
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from export.manifest import AlignmentSpec, AttentionMaps
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.proto_conversion import (
     attention_choice,
+    completion,
     decoding_options,
     details,
     perplexity,
@@ -17,6 +19,7 @@ from service.edge.proto_conversion import (
 from service.errors import InvalidRequest
 from service.option_checks import CHOICES
 from service.options import DecodingOptions
+from service.progress import Timings
 from service.request import Finished, FinishReason, Request
 from tests.edge import RESULT, TIMINGS, TOKENIZERS, FakePool, manifest, served
 
@@ -165,3 +168,12 @@ def test_a_kind_of_attention_that_the_enum_lacks_is_rejected_as_one_that_the_mod
     choice = attention_choice(pb.AttendRequest(kinds=[pb.ATTENTION_KIND_DECODER, number]))
     with pytest.raises(InvalidRequest, match=rf"kinds\[1\]: must be one of decoder, got {name}"):
         choice.checked([AttentionMaps(kind="decoder", layers=2, heads=4)], text_only=False)
+
+
+def test_timings_are_rounded_to_the_microsecond():
+    times = {"queue_s": 0.0, "prefill_s": 0.0123456789, "first_token_s": 2.5, "total_s": 61.0000004}
+    shown = completion(Finished(FinishReason.LENGTH, timings=Timings(**times)))["timings"]
+    for name, seconds in times.items():
+        found = getattr(shown, name.removesuffix("_s"))
+        assert found.ToTimedelta() == timedelta(seconds=seconds), name
+        assert found.nanos % 1000 == 0
