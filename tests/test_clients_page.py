@@ -38,6 +38,7 @@ def test_the_service_config_is_that_of_our_client():
     [
         ("max_message_bytes", "256 KiB"),
         ("max_text_bytes", "16,384 bytes"),
+        ("max_document_bytes", "4 MiB"),
         ("max_concurrent_streams", "256"),
         ("min_ping_interval_s", "one in 5 s"),
         ("max_connection_age_s", "half an hour"),
@@ -45,7 +46,15 @@ def test_the_service_config_is_that_of_our_client():
     ],
 )
 def test_limits_are_the_defaults_of_the_settings(setting, shown):
-    values = {"256 KiB": 1 << 18, "16,384 bytes": 16384, "256": 256, "one in 5 s": 5, "half an hour": 1800, "30 s": 30}
+    values = {
+        "256 KiB": 1 << 18,
+        "16,384 bytes": 16384,
+        "4 MiB": 1 << 22,
+        "256": 256,
+        "one in 5 s": 5,
+        "half an hour": 1800,
+        "30 s": 30,
+    }
     flag = "`--" + setting.replace("_", "-") + "`"
     (row,) = [cells for cells in rows("Limits") if cells[2] == flag]
     assert row[1].startswith(shown)

@@ -57,6 +57,7 @@ def test_texts_are_translated_and_all_else_is_copied():
         ("<p translate=no>no <b translate=yes>yes</b> no</p>yes", ["yes", "yes"]),
         ("<div class='a notranslate'>no <p>no</p></div>yes", ["yes"]),
         ("<p translate=no>no<p>yes", ["yes"]),
+        ("<div translate=no><b>no</div>yes", ["yes"]),
         ("a &eacute;&#x1F600; b", ["a é😀 b"]),
         ("AT&T <3 it &unknown; here", ["AT&T <3 it &unknown; here"]),
         ("<textarea>no</textarea><pre>no</pre><svg><text>no</text></svg><title>yes</title>", ["yes"]),
