@@ -7,6 +7,7 @@ the words that the model aligned with a missing term are replaced by its preferr
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from service.options import OPTIONS, DecodingOptions
 from service.text.edits import Edit, edited, moved
@@ -62,12 +63,25 @@ class Terminology:
         edits = []
         spans = words(translation)
         for cover in placed(list(missing), self._text, translation, links):
-            if cover.start == cover.end:
-                continue
-            start, end = spans[cover.start][0], spans[cover.end - 1][1]
-            if all(end <= before or after <= start for before, after in taken):
+            free = [
+                place
+                for place in range(cover.start, cover.end)
+                if all(spans[place][1] <= before or after <= spans[place][0] for before, after in taken)
+            ]
+            if run := _longest_run(free):
+                start, end = spans[run[0]][0], spans[run[-1]][1]
                 form = missing[cover.node].targets[0]
-                starts_sentence = cover.start == 0 and translation[start].isupper()
+                starts_sentence = run[0] == 0 and translation[start].isupper()
                 edits.append(Edit(start, end, capitalized(form) if starts_sentence else form))
         links = links._replace(target_spans=moved(links.target_spans, edits))
         return edited(translation, edits), links
+
+
+def _longest_run(numbers: Sequence[int]) -> list[int]:
+    """The longest part of ascending numbers without a gap, of several the first."""
+    runs: list[list[int]] = [[]]
+    for number in numbers:
+        if runs[-1] and number > runs[-1][-1] + 1:
+            runs.append([])
+        runs[-1].append(number)
+    return max(runs, key=len)

@@ -5,9 +5,12 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+import grpc
 import pytest
 
 from glossa.client import Client, ClientError
+from glossa.v1 import glossa_pb2 as pb
+from glossa.v1 import glossa_pb2_grpc as pb_grpc
 from tests.e2e.process import serving
 from tests.tiny import TEXTS
 
@@ -15,10 +18,21 @@ SURE = Path(__file__).parents[1] / "bundles/format-11/bundle"  # with calibrated
 TAG = re.compile(r"<[^>]+>|\{\w+\}")
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "markup.md"
+
+
 @pytest.fixture(scope="module")
-def server(tiny_attention_bundle, tiny_translation_bundle):
+def terms(tmp_path_factory):
+    """The file of the glossary `estate`."""
+    file = tmp_path_factory.mktemp("glossaries") / "terms.tsv"
+    file.write_text("red house\tgarden\n")
+    return file
+
+
+@pytest.fixture(scope="module")
+def server(tiny_attention_bundle, tiny_translation_bundle, terms):
     models = {"aligned": str(tiny_attention_bundle), "plain": str(tiny_translation_bundle), "sure": str(SURE)}
-    with serving(models=models) as server:
+    with serving(models=models, glossaries={"estate": str(terms)}) as server:
         yield server
 
 
@@ -114,9 +128,11 @@ def test_terms_of_a_glossary_get_into_the_answer(client, beam):
     plain = client.translate(TEXTS[0], **options)
     missing = next(word for text in TEXTS for word in text.split() if word not in plain.text.split())
     present = plain.text.split()[0]
-    answer = client.translate(TEXTS[0], glossary={"red house": [missing], "old tree": ["x", present]}, **options)
+    answer = client.translate(TEXTS[0], glossary={"red house": [missing]}, **options)
     assert missing in answer.text.split()
-    assert (answer.glossary.terms, answer.glossary.met, answer.glossary.unmet) == (2, 2, ())
+    assert (answer.glossary.terms, answer.glossary.met, answer.glossary.unmet) == (1, 1, ())
+    answer = client.translate(TEXTS[0], glossary={"old tree": ["x", present], "garden": "y"}, **options)
+    assert (answer.text, answer.glossary.terms, answer.glossary.met) == (plain.text, 1, 1)
     assert plain.glossary is None
 
 
@@ -168,3 +184,33 @@ def test_confidence_needs_an_answer_whose_words_the_model_chose(client):
         client.translate("the small red house", **options)
     answer = client.translate("the small red house", beam_size=2, **options)
     assert (answer.glossary.met, answer.confidence.calibrated) == (1, False)
+
+
+def test_a_glossary_of_the_server_is_read_anew_when_it_changes(client, server, terms):
+    options = {"model": "aligned", "glossary": "estate", "max_tokens": 16}
+    assert "garden" in client.translate(TEXTS[0], **options).text.split()
+    terms.write_text("red house\n")
+    refused = server.wait_for("refused_files")
+    assert "line 1" in refused["reason"]
+    assert "garden" in client.translate(TEXTS[0], **options).text.split()
+    terms.write_text("red house\tbirds\n# changed\n")
+    server.wait_for("read_files")
+    assert "birds" in client.translate(TEXTS[0], **options).text.split()
+
+
+def test_the_program_of_the_page_runs(server, capsys):
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    program = program.replace("localhost:50051", server.address).replace("markup=[", 'model="aligned", markup=[')
+    exec(compile(program, "docs/markup.md", "exec"), {})
+    text, placed, terms = capsys.readouterr().out.splitlines()
+    assert sorted(TAG.findall(text)) == ["</b>", "<b>", "{place}"]
+    assert placed.startswith("alignment ")
+    assert terms == "1 of 1 ()"
+
+
+def test_a_stream_rejects_marks(server):
+    with grpc.insecure_channel(server.address) as channel:
+        request = pb.StreamTranslateRequest(model="aligned", text=TEXTS[0], markup=pb.Markup(tags=True))
+        with pytest.raises(grpc.RpcError) as caught:
+            list(pb_grpc.TranslationServiceStub(channel).StreamTranslate(request))
+    assert "call Translate" in caught.value.details()

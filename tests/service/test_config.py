@@ -182,3 +182,15 @@ def test_weights_of_tenants_from_flags_and_yaml(value):
 def test_invalid_weights_are_rejected(value, message):
     with pytest.raises(StartupError, match=f"--tenant-weights: {message}"):
         load_settings({**MODELS, "tenant_weights": value})
+
+
+@pytest.mark.parametrize("value", ["a=/x/a.tsv, b=/b.tsv", {"a": "/x/a.tsv", "b": "/b.tsv"}])
+def test_glossaries_from_flags_and_yaml(value):
+    found = load_settings({**MODELS, "glossaries": value}).glossaries
+    assert found == {"a": Path("/x/a.tsv"), "b": Path("/b.tsv")}
+
+
+@pytest.mark.parametrize("value", ["a", "a=", "a=x,a=y", {"a/b": "x"}])
+def test_invalid_glossaries_are_rejected(value):
+    with pytest.raises(StartupError, match=r"--glossaries: (must be NAME=FILE|a name must be)"):
+        load_settings({**MODELS, "glossaries": value})

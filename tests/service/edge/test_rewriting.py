@@ -189,3 +189,11 @@ def test_a_glossary_that_cannot_be_read_keeps_the_server_from_starting(tmp_path,
         Glossaries({"estate": file})
     with pytest.raises(StartupError, match="glossaries: estate"):
         Glossaries({"estate": tmp_path / "nowhere"})
+
+
+async def test_of_the_words_of_a_missing_term_those_of_another_one_stay(aligned, channel):
+    aligned.answer = answered(result("zwei rote Häuser", 3, 3, 3))
+    terms = glossary(house=["Schloss"], red=["rote"])
+    response = await method(channel, "Translate")(model="aligned", text=TEXT, glossary=terms)
+    assert response.text == "Schloss rote Häuser"
+    assert (response.glossary.met, response.glossary.terms) == (2, 2)
