@@ -35,10 +35,10 @@ class Glossaries:
         if message.name and named is None:
             known = f"known: {', '.join(sorted(self._by_name))}" if self._by_name else "the server has none"
             raise InvalidRequest("glossary.name", f"no glossary {shorten(message.name, 64)!r}; {known}")
-        if named is None and not message.terms:
-            raise InvalidRequest("glossary", "must have terms, or the name of a glossary of the server")
         if not message.terms:
-            return named or Glossary()
+            if named is None:
+                raise InvalidRequest("glossary", "must have terms, or the name of a glossary of the server")
+            return named
         own = _own(message.SerializeToString())
         return own if named is None else own.over(named)
 

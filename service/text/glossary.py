@@ -51,55 +51,52 @@ class Glossary:
         """Raises GlossaryError."""
         if len(terms) > max_terms:
             raise GlossaryError(max_terms, "", f"must be at most {max_terms} terms, got {len(terms)}")
-        self._terms: dict[str, Term] = {}
+        self.terms: dict[str, Term] = {}
         self._by_word: dict[str, list[Term]] = {}  # by their first word, longest first
-        self._below: Glossary | None = None  # whose terms count where these have none of the same source
+        self._others: Glossary | None = None
         for place, term in enumerate(terms):
             _check(term, place)
-            known = self._terms.setdefault(term.source, term)
+            known = self.terms.setdefault(term.source, term)
             if known != term:
                 shown = f"{'|'.join(known.targets)!r} and {'|'.join(term.targets)!r}"
                 problem = (
                     f"contradicts an earlier term: {term.source!r} has {shown}; give each source once, with all forms"
                 )
                 raise GlossaryError(place, "source", problem)
-        for term in self._terms.values():
+        for term in self.terms.values():
             start, end = words(term.source)[0]
             self._by_word.setdefault(term.source[start:end].lower(), []).append(term)
         for found in self._by_word.values():
             found.sort(key=lambda term: -len(term.source))
 
     def over(self, others: Glossary) -> Glossary:
-        """These terms, and of `others` those with another source. Costs nothing: neither is copied."""
+        """These terms, and of others those with another source. Takes no longer for many of them."""
         both = Glossary()
-        both._terms, both._by_word, both._below = self._terms, self._by_word, others
+        both.terms, both._by_word, both._others = self.terms, self._by_word, others
         return both
-
-    def _beginning_with(self, word: str) -> list[Term]:
-        """The terms whose first word, in lower case, is this one; longest first."""
-        found = self._by_word.get(word, [])
-        if self._below is None or not (below := self._below._beginning_with(word)):
-            return found
-        others = [term for term in below if term.source not in self._terms]
-        return sorted([*found, *others], key=lambda term: -len(term.source))
 
     def occurrences(self, text: str) -> list[Occurrence]:
         """The terms of a text, in order."""
-        found: list[Occurrence] = []
-        if not self._terms and self._below is None:
-            return found
         spans = words(text)
-        ends, free = {end for _, end in spans}, 0
+        ends, free, found = {end for _, end in spans}, 0, list[Occurrence]()
         for start, end in spans:
             if start < free:
                 continue
-            for term in self._beginning_with(text[start:end].lower()):
+            for term in self._beginning(text[start:end].lower()):
                 after = start + len(term.source)
                 if after in ends and _is_same(text[start:after], term.source, ignore_case=term.ignore_case):
                     found.append(Occurrence(term, start, after))
                     free = after
                     break
         return found
+
+    def _beginning(self, word: str) -> Sequence[Term]:
+        """The terms with that first word, longest first."""
+        own = self._by_word.get(word, [])
+        if self._others is None:
+            return own
+        others = [term for term in self._others._beginning(word) if term.source not in self.terms]
+        return sorted([*own, *others], key=lambda term: -len(term.source))
 
 
 def form_in(term: Term, translation: str) -> Span | None:

@@ -23,7 +23,7 @@ from service.text.mark_scanner import BREAKS, VOID, Kinds, Mark, decoded, encode
 from service.text.mark_tree import Element, Node, Point
 from service.text.words import is_closing, is_opening, is_spaced
 
-MAX_MARKS = 1000  # per text: each costs up to 50 microseconds to place
+MAX_MARKS = 256  # per text: each takes up to 60 microseconds to place, in each hypothesis
 MAX_DEPTH = 32  # of elements in each other
 SHOWN = 40  # characters of a tag in an error
 
