@@ -72,6 +72,11 @@ class Rewriting:
             return asked
         return dataclasses.replace(asked, alignment="hard")
 
+    @property
+    def has_terms(self) -> bool:
+        """Whether the text has terms of the glossary."""
+        return bool(self._terminology.terms)
+
     def again(self, translation: str) -> DecodingOptions | None:
         """Options of a second request for an answer that lacks terms, or None."""
         return self._terminology.constrained(self.options, translation)

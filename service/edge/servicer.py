@@ -190,9 +190,9 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
         """The response to a request whose text or answer is changed around the translation."""
         model = self.find_for(message, call, "translation")
         read = partial(Rewriting, message, model, self.catalog.limits, self._glossaries)
-        rewriting = await self.built(read, message, call)
+        rewriting = await self.built(read, message, call, is_slow=message.ByteSize() > INLINE_BYTES // 2)
         request, text, tokens, finished = await self._answered(rewriting, rewriting.options, model, message, call)
-        if options := rewriting.again(text):
+        if message.options.beam_size > 1 and (options := await self._again(rewriting, text, call)):
             with contextlib.suppress(InvalidRequest):  # terms that this model cannot be made to say stay unmet
                 request, text, tokens, second = await self._answered(rewriting, options, model, message, call)
                 finished = summed(finished, second)
@@ -211,6 +211,12 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
         tried = pb.TranslateRequest(text="a")
         tried.MergeFrom(request)
         await self.built(partial(Rewriting, tried, model, self.catalog.limits, self._glossaries), tried, call)
+
+    async def _again(self, rewriting: Rewriting, text: str, call: Call) -> DecodingOptions | None:
+        """`rewriting.again(text)`, in a thread: a text may have many terms."""
+        if not rewriting.has_terms:
+            return None
+        return await self.preparation.convert(call.caller, partial(rewriting.again, text))
 
     async def _answered(
         self,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from service.options import OPTIONS, DecodingOptions
 from service.text.edits import Edit, edited, moved
-from service.text.glossary import Glossary, Occurrence, Term, capitalized, form_in
+from service.text.glossary import Glossary, Occurrence, Term, capitalized, forms_in
 from service.text.mark_placement import Links, placed
 from service.text.mark_tree import Element, Node
 from service.text.words import words
@@ -36,7 +36,8 @@ class Terminology:
 
     def unmet(self, translation: str) -> list[Term]:
         """The terms of which a translation has no form."""
-        return [term for term in self.terms if form_in(term, translation) is None]
+        found = zip(self.terms, forms_in(self.terms, translation), strict=True)
+        return [term for term, span in found if span is None]
 
     def constrained(self, options: DecodingOptions, translation: str) -> DecodingOptions | None:
         """Options with which a beam meets the terms that a translation lacks, or None if it lacks none. The terms that
@@ -44,8 +45,7 @@ class Terminology:
         room = MAX_PHRASES - len(options.phrases)
         if options.beam_size < 2 or room < 1 or not (unmet := self.unmet(translation)):
             return None
-        found = [(term, form_in(term, translation)) for term in self.terms]
-        met = [translation[slice(*span)] for _, span in found if span is not None]
+        met = [translation[slice(*span)] for span in forms_in(self.terms, translation) if span is not None]
         phrases = [term.targets[0] for term in unmet] + met
         return dataclasses.replace(options, phrases=(*options.phrases, *phrases[:room]))
 
@@ -54,7 +54,7 @@ class Terminology:
         unmet = set(self.unmet(translation))
         if not unmet or links is None:
             return translation, links
-        taken = [span for term in self.terms if (span := form_in(term, translation)) is not None]
+        taken = [span for span in forms_in(self.terms, translation) if span is not None]
         missing: dict[Node, Term] = {
             Element(one.term.source, "x", one.start, one.end): one.term
             for one in self._occurrences

@@ -99,20 +99,33 @@ class Glossary:
         return sorted([*own, *others], key=lambda term: -len(term.source))
 
 
-def form_in(term: Term, translation: str) -> Span | None:
-    """Where a translation has a form of a term, or None."""
+def forms_in(terms: Iterable[Term], translation: str) -> list[Span | None]:
+    """For each term where a translation has one of its forms, or None."""
     spans = words(translation)
     starts, ends = {start for start, _ in spans}, {end for _, end in spans}
-    searched = translation.lower() if term.ignore_case else translation
-    for form in term.targets:
-        wanted, place = (form.lower() if term.ignore_case else form), -1
-        while (place := searched.find(wanted, place + 1)) >= 0:
+    lowered, first = translation.lower(), min(starts, default=0)
+
+    def place_of(form: str, *, ignore_case: bool) -> Span | None:
+        searched, wanted = (lowered, form.lower()) if ignore_case else (translation, form)
+        place = searched.find(wanted)
+        while place >= 0:
             if place in starts and place + len(form) in ends:
                 return place, place + len(form)
-        first = capitalized(form)  # at the beginning of a sentence
-        if spans and translation.startswith(first, spans[0][0]) and spans[0][0] + len(first) in ends:
-            return spans[0][0], spans[0][0] + len(first)
-    return None
+            place = searched.find(wanted, place + 1)
+        if translation.startswith(capitalized(form), first) and first + len(form) in ends:
+            return first, first + len(form)  # at the beginning of a sentence
+        return None
+
+    def span_of(term: Term) -> Span | None:
+        found = (place_of(form, ignore_case=term.ignore_case) for form in term.targets)
+        return next((span for span in found if span is not None), None)
+
+    return [span_of(term) for term in terms]
+
+
+def form_in(term: Term, translation: str) -> Span | None:
+    """Where a translation has a form of a term, or None."""
+    return forms_in([term], translation)[0]
 
 
 def capitalized(form: str) -> str:
