@@ -215,7 +215,19 @@ class _Placement:
         costs = np.concatenate([[0.0], right.cumsum()]) + np.concatenate([left[::-1].cumsum()[::-1], [0.0]])
         for start, end in taken:
             costs[start - low + 1 : end - low] = np.inf
-        return low + int(costs.argmin())
+        return self._beside_punctuation(low + int(costs.argmin()), before, cover, costs)
+
+    def _beside_punctuation(self, border: int, before: int, cover: Span, costs: np.ndarray) -> int:
+        """A border on the side of punctuation on which the point was: attention to a comma or a full stop is diffuse.
+        before: source words before the point."""
+        low, high = cover
+        is_after, is_followed = self._are_marks[before - 1], self._are_marks[before]
+        step = is_after - is_followed
+        while step and low <= border + min(step, 0) < high and self._target_marks[border + min(step, 0)]:
+            if not np.isfinite(costs[border + step - low]):
+                break
+            border += step
+        return border
 
 
 def _near(weights_JI: np.ndarray) -> np.ndarray:

@@ -80,6 +80,20 @@ def test_a_fragment_closes_before_it_opens_whatever_the_order():
     assert answer.index("</b>") < answer.index("{x}") < answer.index("<i>")
 
 
+@pytest.mark.parametrize(
+    ("raw", "comma", "expected"),
+    [
+        ("a {x}, b.", 0, "A {x}, B."),
+        ("a, {x} b.", 2, "A, {x} B."),
+        ("<b>a</b> {x}, b.", 0, "<b>A</b> {x}, B."),
+        ("a, {x} <b>b.</b>", 2, "A, {x} <b>B.</b>"),
+    ],
+)
+def test_points_stay_on_their_side_of_punctuation(raw, comma, expected):
+    """comma: the word of the source that the comma of the answer is linked to, on the other side of the point."""
+    assert restored(raw, "A, B.", (0, 0), (1, comma), (2, 2), (3, 3)) == expected
+
+
 def test_no_point_is_moved_into_an_element():
     answer = restored("a <b>b c</b> {x} d", "A B D C", (0, 0), (1, 1), (2, 3), (3, 2))
     assert answer in ("A <b>B D C</b> {x}", "A {x} <b>B D C</b>")
