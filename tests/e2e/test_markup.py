@@ -213,4 +213,4 @@ def test_a_stream_rejects_marks(server):
         request = pb.StreamTranslateRequest(model="aligned", text=TEXTS[0], markup=pb.Markup(tags=True))
         with pytest.raises(grpc.RpcError) as caught:
             list(pb_grpc.TranslationServiceStub(channel).StreamTranslate(request))
-    assert "call Translate" in caught.value.details()
+    assert "call Translate" in str(caught.value.details())
