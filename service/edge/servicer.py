@@ -193,7 +193,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
         rewriting = await self.built(read, message, call, is_slow=message.ByteSize() > INLINE_BYTES // 2)
         request, text, tokens, finished = await self._answered(rewriting, rewriting.options, model, message, call)
         if message.options.beam_size > 1 and (options := await self._again(rewriting, text, call)):
-            with contextlib.suppress(InvalidRequest):  # terms that this model cannot be made to say stay unmet
+            with contextlib.suppress(InvalidRequest):  # terms that this model cannot generate stay unmet
                 request, text, tokens, second = await self._answered(rewriting, options, model, message, call)
                 finished = summed(finished, second)
         call.finished = finished

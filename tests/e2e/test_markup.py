@@ -145,7 +145,7 @@ def test_marks_and_terms_go_together(client):
     assert re.search("<b>[^<]*garden[^<]*</b>", answer.text), answer.text
 
 
-def test_a_term_that_the_model_cannot_say_is_unmet(client):
+def test_a_term_that_the_model_cannot_generate_is_unmet(client):
     for beam in (1, 4):
         options = {"model": "plain", "beam_size": beam, "max_tokens": 8}
         answer = client.translate(TEXTS[0], glossary={"red house": "Schornsteinfeger"}, **options)
