@@ -57,7 +57,7 @@ class BatchCall(NamedTuple, Generic[Result]):
 
     def message(self, items: Sequence[Any], *, is_first: bool) -> Any:
         """A message of the call."""
-        first = {"defaults": self.defaults, "in_order": True} if is_first else {}
+        first = {"defaults": self.defaults} if is_first else {}
         return getattr(pb, f"{self.name}Request")(items=items, **first)
 
     def item(self, text: Any) -> Any:
@@ -74,6 +74,22 @@ class BatchCall(NamedTuple, Generic[Result]):
     def outcome(self, result: Any) -> Result | ClientError:
         """The result of an item, or its error."""
         return ClientError.of_status(result.error) if result.HasField("error") else self.reply(result.response)
+
+
+class _InOrder:
+    """Puts results into the order of their items; in the server, a slow item would keep others from beginning."""
+
+    def __init__(self) -> None:
+        self._early: dict[int, Any] = {}  # by number
+        self._next = 0
+
+    def take(self, message: Any) -> Iterator[Any]:
+        """The results whose turn it is, once those of a message have come."""
+        for result in message.results:
+            self._early[int(result.id)] = result
+            while (due := self._early.pop(self._next, None)) is not None:
+                self._next += 1
+                yield due
 
 
 class Batch(Generic[Reply]):
@@ -250,10 +266,10 @@ class Blocking(BatchCalls):
 
     def _batch_outcomes(self, call: BatchCall[Reply]) -> Generator[Reply | ClientError, None, None]:
         feed = Feed(cast(Iterable[Any], call.texts), call.item, call.message)
-        running = self._start_batch(call.name, feed.messages(), call.options)
+        running, results = self._start_batch(call.name, feed.messages(), call.options), _InOrder()
         try:
             for message in running:
-                for result in message.results:
+                for result in results.take(message):
                     feed.answered()
                     yield call.outcome(result)
         except grpc.RpcError as error:
@@ -299,10 +315,10 @@ class Asynchronous(BatchCalls):
 
     async def _batch_outcomes(self, call: BatchCall[Reply]) -> AsyncGenerator[Reply | ClientError, None]:
         feed = AsyncFeed(call.texts, call.item, call.message)
-        running = self._start_batch(call.name, feed.messages(), call.options)
+        running, results = self._start_batch(call.name, feed.messages(), call.options), _InOrder()
         try:
             async for message in running:
-                for result in message.results:
+                for result in results.take(message):
                     feed.answered()
                     yield call.outcome(result)
         except grpc.RpcError as error:

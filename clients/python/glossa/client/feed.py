@@ -1,8 +1,8 @@
 """How items of the caller's iterable become the messages of a call: `Feed`, and `AsyncFeed` for asyncio.
 
-Items are taken as the server answers: at most WINDOW of them have no result yet. They travel in messages of many, as
-many as there are at the moment, so a slow iterable does not hold back what it has given. Nothing here knows what an
-item is.
+Items are taken as the server answers: the results of at most WINDOW of them have not been passed on. They travel in
+messages of many, as many as there are at the moment, so a slow iterable does not hold back what it has given. Nothing
+here knows what an item is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
-WINDOW = 1000  # items without a result
+WINDOW = 4096  # items whose result has not been passed on: those after a slow one, too
 TOGETHER, TOGETHER_BYTES = 128, 1 << 16  # items of a message, of which servers accept 256 KiB by default
 GATHER_S = 0.002  # for further items of a message
 ALIVE_S = 4.0  # between messages: the server ends a call that sends none for longer, by default 10 s

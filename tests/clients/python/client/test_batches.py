@@ -32,6 +32,23 @@ async def test_answers_come_in_the_order_of_the_texts(edge, client):
     assert {request.max_tokens for request in edge.pool.requests} == {7}
 
 
+async def test_a_slow_item_holds_up_the_results_after_it_and_not_their_work(edge, client):
+    edge.pool.hold, count = True, 10 * edge.pool.window
+
+    async def answer_all_but_the_first():
+        for done in range(1, count):
+            await edge.pool.until(lambda done=done: len(edge.pool.sinks) > done)
+            edge.pool.send(edge.pool.sinks[done], ANSWER)
+        assert not reading.done()
+        edge.pool.send(edge.pool.sinks[0], ANSWER)
+
+    found: list[Answer] = []
+    reading = asyncio.create_task(collect(client.translate_batch([TEXT] * count), found))
+    await asyncio.wait_for(answer_all_but_the_first(), 30)
+    await reading
+    assert len(found) == count
+
+
 async def test_errors_of_items_are_values(client):
     outcomes = [outcome async for outcome in client.translate_batch([TEXT, "", TEXT]).outcomes()]
     assert [isinstance(outcome, ClientError) for outcome in outcomes] == [False, True, False]
