@@ -238,6 +238,7 @@ async def test_a_server_that_drains_finishes_what_has_begun(channel, edge):
     error, _ = await failure(call)
     assert error.code() == grpc.StatusCode.UNAVAILABLE
     assert sorted(result.id for result in found) == ["0", "1"]
+    assert len(edge.pool.sinks) == 2, "no item begins once the server drains"
     await stopping
 
 
