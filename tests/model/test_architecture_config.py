@@ -56,7 +56,7 @@ WRONG = [
     ("pooler", "mean", f"must be one of {', '.join(get_args(Pooler))}, got 'mean'"),
     ("extra_eos_ids", (5, -1), "must be token ids, got -1"),
     ("extra_eos_ids", 5, "must be a list of token ids, got 5"),
-    ("labels", ("a", "b"), "go with head classify or attention, got head none"),
+    ("labels", ("a", "b"), "go with head classify, attention or tokens, got head none"),
     ("multi_label", 1, "must be true or false, got 1"),
     ("mask_id", -1, "must be a token or left out, got -1"),
     ("special_token_template", (1,), "must be a SpecialTokenTemplate or left out, got (1,)"),
