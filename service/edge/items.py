@@ -35,7 +35,9 @@ from service.errors import (
 
 ITEM_BYTES = 12 << 10  # of an item, beside its message and its answer; some 4 KB were measured (demo model)
 RESULT_FACTOR = 4  # for each byte of a response that has not been written
-HELD = 4  # windows of items that may be there together, those included whose results are not written
+DONE_BYTES = 2 << 10  # of an item that waits for its result to be written, beside the result
+HELD = 16  # windows of items that may be there together, those included whose results are not written: results in order
+# wait for the slowest one, of up to max_tokens tokens, in whose time the engines answer many others
 BEGUN_TOGETHER = 8  # items, in 1 to 2 ms; then the event loop has its turn
 LOOK_AGAIN_S = 0.25  # for room that other calls take, at the latest
 GATHER_S = 0.02  # from an outcome to its message, while others are on their way: a message costs as much as an item
@@ -225,7 +227,7 @@ class _Run:
             call.leave()
             self._count(call, error)
         size = response.ByteSize() if response is not None else 0
-        call.memory.shrink(RESULT_FACTOR * size + ITEM_BYTES)
+        call.memory.shrink(RESULT_FACTOR * size + DONE_BYTES)
         self._ready[number] = Outcome(item.id, response, error, size)
         del self._tasks[item.id]
         self._changed.set()

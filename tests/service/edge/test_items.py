@@ -10,6 +10,7 @@ from glossa.v1 import glossa_pb2 as pb
 from service.edge.call import Call, report
 from service.edge.items import (
     BEGUN_TOGETHER,
+    DONE_BYTES,
     GATHER_S,
     HELD,
     ITEM_BYTES,
@@ -134,7 +135,7 @@ async def test_a_client_that_reads_nothing_holds_a_bounded_number_of_items_and_c
         await settle()
         begun, reserved = len(batch.begun), batch.memory.reserved_bytes
         assert begun <= HELD * 4
-        assert ITEM_BYTES * begun <= reserved < 2 * ITEM_BYTES * begun
+        assert DONE_BYTES * begun <= reserved < 2 * DONE_BYTES * begun
         await settle()
         assert (len(batch.begun), batch.memory.reserved_bytes) == (begun, reserved)
     assert batch.memory.reserved_bytes == 0
