@@ -40,14 +40,17 @@ def translate(
     document: Annotated[str, typer.Option(help="a file to translate as a whole, or -", rich_help_panel=DOCUMENT)] = "",
     format: Annotated[
         Literal["text", "html", "xliff"] | None,
-        typer.Option(help="of the document; default: by its suffix, or text", rich_help_panel=DOCUMENT),
+        typer.Option(help="of the document; default: by its suffix; text for standard input", rich_help_panel=DOCUMENT),
     ] = None,
     splitter_language: Annotated[
         str, typer.Option(help="whose rules split it into sentences, by its code", rich_help_panel=DOCUMENT)
     ] = "",
     out: Annotated[Path | None, typer.Option(help="file for the translated document", rich_help_panel=DOCUMENT)] = None,
     batch: Annotated[
-        Path | None, typer.Option(help="translate the lines of this file, -: of standard input, past those that fail")
+        Path | None,
+        typer.Option(
+            help="translate the lines of this file (-: standard input) in one call; lines that fail do not stop it"
+        ),
     ] = None,
     *,
     client: Client,
@@ -117,7 +120,7 @@ def terms_of(path: Path) -> list[Any]:
     from service.text.glossary import read_terms
 
     try:
-        terms = read_terms(path.read_text(encoding="utf-8").splitlines())
+        terms = read_terms(path.read_text(encoding="utf-8-sig").splitlines())
     except ValueError as error:
         raise UsageError(f"--glossary {path}: {error}") from error
     return [pb.GlossaryTerm(source=one.source, targets=one.targets, ignore_case=one.ignore_case) for one in terms]
@@ -143,7 +146,7 @@ def ask(verb: str, client: Client, text: str | None, as_json: bool, options: dic
 
 def answer_lines(verb: str, client: Client, as_json: bool, options: dict[str, Any]) -> None:
     """Print the answers to the lines of standard input; a blank line is answered by a blank line."""
-    lines = [line.rstrip("\n") for line in sys.stdin]
+    lines = [line.rstrip("\r\n") for line in sys.stdin]
     texts = (line for line in lines if line.strip())
     if verb == "translate":
         answers: Iterator[Answer] = client.translate_batch(texts, **options)
@@ -167,11 +170,11 @@ def translate_lines(client: Client, file: Path, as_json: bool, options: dict[str
 
     waiting: deque[str] = deque()  # lines that are not answered, from the thread that reads them
     number, failed = 0, 0
-    with contextlib.nullcontext(sys.stdin) if str(file) == "-" else file.open(encoding="utf-8") as lines:
+    with contextlib.nullcontext(sys.stdin) if str(file) == "-" else file.open(encoding="utf-8-sig") as lines:
 
         def texts() -> Iterator[str]:
             for line in lines:
-                text = line.rstrip("\n")
+                text = line.rstrip("\r\n")
                 waiting.append(text)
                 if text.strip():
                     yield text
@@ -224,14 +227,19 @@ def show_answer(answer: Answer, text: str, as_json: bool, *, already: str = "", 
     if as_json:
         return print_json(answer)
     several, written = len(answer.hypotheses) > 1, one_line if in_lines else str
+    markup = getattr(answer, "markup", None)
+    best = markup.plain_text if markup and answer.confidence else answer.text  # whose words have a confidence
     if not several or already:
-        typer.echo(written(sure_text(answer.text, answer.confidence)[len(already) :]))
+        typer.echo(written(sure_text(best, answer.confidence)[len(already) :]))
     for rank, hypothesis in enumerate(answer.hypotheses, start=1):
         if several:
-            shown = sure_text(hypothesis.text, hypothesis.confidence)
+            plain = hypothesis.plain_text if hypothesis.confidence else ""
+            shown = sure_text(plain or hypothesis.text, hypothesis.confidence)
             typer.echo(f"{rank:2}  {hypothesis.score:8.4f}  {written(shown)}")
         show_tokens(hypothesis.token_logprobs)
-        show_alignment(hypothesis.alignment, text, hypothesis.text)
+        show_alignment(
+            hypothesis.alignment, markup.source_text if markup else text, hypothesis.plain_text or hypothesis.text
+        )
     if (terms := getattr(answer, "glossary", None)) and terms.unmet:
         typer.echo(f"terms without their translation: {', '.join(terms.unmet)}", err=True)
     if answer.seed is not None:
@@ -298,7 +306,7 @@ def score(
 def score_lines(client: Client, as_json: bool, options: dict[str, Any]) -> None:
     """Print the scores of the lines SOURCE<tab>TARGET of standard input."""
     for number, line in enumerate(sys.stdin, start=1):
-        fields = line.rstrip("\n").split("\t")
+        fields = line.rstrip("\r\n").split("\t")
         if len(fields) != 2:
             raise UsageError(f"line {number}: expected 2 tab-separated fields, got {len(fields)}")
         with at_line(number):

@@ -20,7 +20,7 @@ Text = Annotated[str | None, typer.Argument(help="a text; without one, each line
 
 def lines_of(text: str | None) -> list[str]:
     """The text of the command line, or the lines of standard input."""
-    return [text] if text is not None else [line.rstrip("\n") for line in sys.stdin]
+    return [text] if text is not None else [line.rstrip("\r\n") for line in sys.stdin]
 
 
 @with_model_flags

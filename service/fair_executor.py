@@ -78,8 +78,8 @@ class FairExecutor:
                 with contextlib.suppress(Exception):  # of callbacks of the future, which logs them
                     try:
                         future.set_result(task())
-                    except Exception as error:
-                        future.set_exception(error)
+                    except BaseException as error:  # the panic of a library in Rust is no Exception
+                        future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
             del future, task, found
             self._end(tenant, began_s)
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from glossa.v1 import glossa_pb2 as pb
+from service.edge.batches import defaults_bytes, merged
 from service.edge.call import Call
 from service.edge.conversation import takes_items
 from service.edge.documents import Document, check_document, fits, text_of, translation_of
@@ -40,13 +41,24 @@ class DocumentCalls(ItemCalls):
         prompts = check_document(model, options, languages_of(first))
         if first.markup.tags:
             raise InvalidRequest("markup.tags", "must be false: tags are those of the format; choose html or xliff")
-        await self.check_translation(translation_of(first), model, call)
+        defaults = translation_of(first)
+        await self.check_translation(defaults, model, call)
+
+        async def translate(request: pb.TranslateRequest, item: Call) -> pb.TranslateResponse:
+            return await self.Translate(merged(request, defaults), item)
+
         size, idle_s = limits.max_document_bytes, self.items.limits.idle_s
         text = await text_of(first, messages, call, limit=size, idle_s=idle_s)
         document = Document(text, first, call, partial(fits, prompts, limits), self.preparation)
         await document.read()
         outcomes = self.items.run(
-            call, document.items(), self.Translate, window=model.pool.window, in_order=True, has_client=False
+            call,
+            document.items(),
+            translate,
+            window=model.pool.window,
+            in_order=True,
+            has_client=False,
+            item_bytes=defaults_bytes(defaults),
         )
         async with contextlib.aclosing(outcomes):
             async for message in document.responses(outcomes, self.items.clock):

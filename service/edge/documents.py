@@ -37,6 +37,7 @@ from service.text.spans import Cursor
 DOCUMENT_FACTOR = 12  # bytes of memory for each byte of a document: an ASCII text with one emoji has 4 in each copy
 SPLIT_FIRST, SPLIT_GROWTH, SPLIT_TOGETHER = 4, 8, 512  # segments: the first sentence need not wait for others, and the
 # window is soon full; 512 take some 15 ms in a thread
+ITEMS_TOGETHER = 64
 MAX_UNMET = 100  # sources of unmet terms in a summary
 MAX_SEGMENTS, MAX_TEXT = 128, 1 << 18  # of a response: segments, characters of their texts
 
@@ -197,12 +198,12 @@ class Document:
                 splitting = asyncio.create_task(self._split_in_thread(segments, count))
                 self._pending += split
                 self._waiting += [pending for pending in split if pending.missing]
-                items = list[Item]()
-                for part in [part for pending in split if pending.missing for part in pending.parts]:
-                    if isinstance(part, Text):
-                        items.append(Item(str(number), self._request(part)))
-                        number += 1
-                yield items
+                parts = [part for pending in split if pending.missing for part in pending.parts]
+                texts = [part for part in parts if isinstance(part, Text)]
+                for start in range(0, len(texts), ITEMS_TOGETHER):  # a sentence may have a text between any two tags
+                    some = texts[start : start + ITEMS_TOGETHER]
+                    yield [Item(str(number + place), self._request(part)) for place, part in enumerate(some)]
+                    number += len(some)
         finally:
             splitting.cancel()
 
@@ -234,13 +235,10 @@ class Document:
                 place = span.end
         return _Pending(segment, tuple(parts), sum(isinstance(part, Text) for part in parts))
 
-    def _request(self, part: Text) -> Any:
-        first = self._first
-        request = translation_of(first)
-        request.text = part.text
-        if part.has_tags:
-            request.markup.tags = True
-        return request
+    @staticmethod
+    def _request(part: Text) -> Any:
+        """The request for a text, without what all of them share."""
+        return pb.TranslateRequest(text=part.text, markup=pb.Markup(tags=True) if part.has_tags else None)
 
     async def responses(
         self, outcomes: AsyncGenerator[list[Outcome], None], clock: Callable[[], float]

@@ -59,6 +59,6 @@ def _own(message: bytes) -> Glossary:
 
 def _glossary(name: str, path: Path) -> Glossary:
     try:
-        return Glossary(read_terms(path.read_text(encoding="utf-8").splitlines()), max_terms=MAX_FILE_TERMS)
+        return Glossary(read_terms(path.read_text(encoding="utf-8-sig").splitlines()), max_terms=MAX_FILE_TERMS)
     except (OSError, ValueError) as error:
         raise StartupError(f"glossaries: {name}: {path}: {error}") from error

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeVar
 
 from export.manifest import Task
-from service.edge.batches import check_model, items_of, response_of
+from service.edge.batches import check_model, defaults_bytes, items_of, merged, response_of
 from service.edge.call import Call
 from service.edge.catalog import Catalog
 from service.edge.items import Answer, ItemRunner
@@ -46,11 +46,15 @@ class ItemCalls(ModelCalls):
         model = self.find(first.defaults.model, call, *tasks, can=can)
 
         async def checked(request: Any, item: Call) -> Any:
-            check_model(request.model, first.defaults, model)
-            return await answer(request, item)
+            whole = merged(request, first.defaults)
+            check_model(whole.model, first.defaults, model)
+            return await answer(whole, item)
 
+        size = defaults_bytes(first.defaults)
         items = items_of(first, messages, call)
-        outcomes = self.items.run(call, items, checked, window=model.pool.window, in_order=first.in_order)
+        outcomes = self.items.run(
+            call, items, checked, window=model.pool.window, in_order=first.in_order, item_bytes=size
+        )
         async with contextlib.aclosing(outcomes):
             async for some in outcomes:
                 yield response_of(response_type, some)

@@ -115,26 +115,37 @@ class ItemRunner:
         window: int,
         in_order: bool = False,
         has_client: bool = True,
+        item_bytes: int = 0,
     ) -> AsyncGenerator[list[Outcome], None]:
         """The outcomes of all items, those together that are there together. `call` must use its model already: its
         items get the same version.
 
         source: may raise RequestError; the items that have begun are answered first, then it is raised.
+        item_bytes: what each item needs beside its own message, while it is in flight.
         window: items in flight without an outcome. in_order: outcomes come in the order of the items. Raises
         InvalidRequest for an id that is in flight, DeadlineExceeded for a source that stays idle, ShuttingDown when the
         server drains and the items that have begun are answered. Asking for the next outcomes means that those before
         are written. has_client: the source waits for the client, which may not be idle.
         """
         idle_s = self.limits.idle_s if has_client else None
-        return _Run(self, call, answer, window, idle_s, in_order=in_order).outcomes(source)
+        return _Run(self, call, answer, window, idle_s, in_order=in_order, item_bytes=item_bytes).outcomes(source)
 
 
 class _Run:
     """The items of one call."""
 
     def __init__(
-        self, runner: ItemRunner, call: Call, answer: Answer, window: int, idle_s: float | None, *, in_order: bool
+        self,
+        runner: ItemRunner,
+        call: Call,
+        answer: Answer,
+        window: int,
+        idle_s: float | None,
+        *,
+        in_order: bool,
+        item_bytes: int,
     ) -> None:
+        self._item_bytes = ITEM_BYTES + item_bytes
         self._runner, self._call, self._answer, self._window = runner, call, answer, window
         self._idle_s = idle_s
         self._in_order = in_order
@@ -208,7 +219,7 @@ class _Run:
         try:
             while True:
                 try:
-                    call.memory.grow(ITEM_BYTES)
+                    call.memory.grow(self._item_bytes)
                     break
                 except MemoryLimit as full:
                     await self._wait_for_room(full, call.deadline_s)
@@ -260,8 +271,9 @@ class _Run:
             raise error
         self._waiting += 1
         try:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._freed.wait(), min(left_s, error.retry_after_s, LOOK_AGAIN_S))
+            with contextlib.suppress(TimeoutError):  # wait_for of Python 3.11 may swallow a cancellation
+                async with asyncio.timeout(min(left_s, error.retry_after_s, LOOK_AGAIN_S)):
+                    await self._freed.wait()
         finally:
             self._waiting -= 1
             if not self._waiting:
@@ -319,10 +331,12 @@ class _Run:
         tasks = [feeding, *self._tasks.values()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        cancelled = Cancelled(ENDED)
-        for _ in range(self.counts.begun - self.counts.answered - self.counts.failed.total()):
-            self._count_end(cancelled)  # of those that had no turn of the event loop
-        for memory in self._held.values():
-            memory.release()
-        self._held.clear()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            cancelled = Cancelled(ENDED)
+            for _ in range(self.counts.begun - self.counts.answered - self.counts.failed.total()):
+                self._count_end(cancelled)  # of those that had no turn of the event loop
+            for memory in self._held.values():
+                memory.release()
+            self._held.clear()

@@ -114,7 +114,8 @@ class Rewriting:
     def _rewritten(self, text: str, result: HypothesisResult | None) -> tuple[str, str]:
         """An answer with its terms, without and with its marks."""
         links = None if result is None else token_links(self._model, result, self.text)
-        text, links = self._terminology.replaced(text, links)
+        if self._asked.beam_size < 2:  # in a beam, terms are forced
+            text, links = self._terminology.replaced(text, links)
         return text, self._marked.restored(text, links)
 
 

@@ -27,7 +27,7 @@ from service.edge.encoding_calls import EncodingCalls
 from service.edge.glossaries import Glossaries
 from service.edge.item_calls import Messages
 from service.edge.items import ItemRunner
-from service.edge.model_calls import convert_off_loop, languages_of, submitted
+from service.edge.model_calls import FULL, convert_off_loop, languages_of, submitted
 from service.edge.model_description import describe
 from service.edge.preparation import Preparation
 from service.edge.prompt_encoder import INLINE_BYTES, NO_LANGUAGES
@@ -193,7 +193,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
         rewriting = await self.built(read, message, call, is_slow=message.ByteSize() > INLINE_BYTES // 2)
         request, text, tokens, finished = await self._answered(rewriting, rewriting.options, model, message, call)
         if message.options.beam_size > 1 and (options := await self._again(rewriting, text, call)):
-            with contextlib.suppress(InvalidRequest):  # terms that this model cannot generate stay unmet
+            with contextlib.suppress(InvalidRequest, *FULL):  # the first answer stands, and terms stay unmet
                 request, text, tokens, second = await self._answered(rewriting, options, model, message, call)
                 finished = summed(finished, second)
         call.finished = finished

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from service.text.mark_scanner import encoded
 from service.text.mark_tree import Placed, Point
-from service.text.words import is_closing, is_opening, words
+from service.text.words import is_closing, is_opening, is_spaced, words
 
 
 class _Event(NamedTuple):
@@ -114,12 +114,14 @@ class _Border:
         if not points:
             return [False]
         found: list[Point] = [point for number in points if (point := self.events[number].point)]
-        blanks = [
-            not found[0].is_glued_left,
-            *(not point.is_joined for point in found[1:]),
-            not found[-1].is_glued_right,
-        ]
         is_first, is_last = not self.start, self.end == len(self.translation)
+        runs_on = not is_first and found[0].raw[:1] not in "<{" and is_spaced(self.translation[self.start - 1])
+        goes_on = not is_last and found[-1].raw[-1:] not in ">}" and is_spaced(self.translation[self.end])
+        blanks = [  # a number or a URL is never glued to a letter
+            runs_on or not found[0].is_glued_left,
+            *(not point.is_joined for point in found[1:]),
+            goes_on or not found[-1].is_glued_right,
+        ]
         if is_first and not (self.gap and is_last):
             blanks[0] = False
         if is_last:

@@ -21,6 +21,7 @@ DEFAULT_LANGUAGE = "en"  # where a request names none; the answer reports it
 
 # Ends of sentences by the library that are none, each seen in news: numbers of a day or an ordinal in German, titles
 # and months in French.
+_SPACE = re.compile(r"\s")
 _NO_ENDS = {
     "de": re.compile(r"(?<![\w.,:])\d{1,2}\.\s*$"),
     "fr": re.compile(r"(?<![\w.])(M|janv|févr|avr|juil|sept|oct|nov|déc)\.\s*$"),
@@ -65,8 +66,9 @@ def sentences(text: str, splitter: Splitter) -> Iterator[Span]:
 
 
 def _ends(window: str, language: str) -> list[int]:
-    """Where the sentences of a text end, the last one at its end. The library takes a hard space for a letter."""
-    pieces = sentencex.segment(language, window.replace("\xa0", " ").replace("\u202f", " "))
+    """Where the sentences of a text end, the last one at its end. The library takes a hard space for a letter, and
+    panics at some other spaces of several bytes."""
+    pieces = sentencex.segment(language, _SPACE.sub(" ", window))
     assert sum(map(len, pieces)) == len(window), "sentences tile a text without line breaks"
     no_end, ends, end = _NO_ENDS.get(language), [], 0
     for piece in pieces:

@@ -148,3 +148,13 @@ def test_tenants_that_have_rested_are_forgotten():
     assert len(executor._rested) <= 2
     assert not executor._running
     assert not executor._waiting
+
+
+def test_a_thread_outlives_a_task_whose_end_is_no_exception(executor):
+    def panic():
+        raise BaseException("panic")
+
+    for _ in range(3):  # more than there are threads
+        with pytest.raises(RuntimeError, match="panic"):
+            executor.submit("a", panic).result(WITHIN_S)
+    assert executor.submit("a", lambda: 1).result(WITHIN_S) == 1

@@ -57,7 +57,7 @@ def tokens(source: str) -> Iterator[Token]:
             if name in RAW and not tag[1] and (stop := _raw_end(source, name, place)) > place:
                 yield Token("text", place, stop)
                 place = stop
-        elif source[start + 1] in "!?" or (source[start + 1] == "/" and not source[start + 2 : start + 3].isalpha()):
+        elif source[start + 1] in "!?" or (source[start + 1] == "/" and not _is_letter(source[start + 2 : start + 3])):
             stop = _comment_end(source, start)
             yield Token("other", start, stop)
             place = stop
@@ -77,7 +77,11 @@ def attributes(source: str, tag: Token) -> Iterator[Attribute]:
 
 def _is_markup(source: str, start: int) -> bool:
     following = source[start + 1 : start + 2]
-    return following in ("!", "?", "/") or (following.isascii() and following.isalpha())
+    return following in ("!", "?", "/") or _is_letter(following)
+
+
+def _is_letter(character: str) -> bool:
+    return character.isascii() and character.isalpha()
 
 
 def _comment_end(source: str, start: int) -> int:

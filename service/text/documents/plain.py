@@ -16,7 +16,7 @@ from service.text.spans import Span
 
 MIN_WIDTH, MAX_WIDTH = 40, 120  # of wrapped text: shorter lines are verses or lists, longer ones paragraphs
 _LINE = re.compile(r"([^\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]*)(\r\n|[\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]|\Z)")
-_BREAK = re.compile(r"[ \t]*(?:\r\n|\n|\r)[ \t]*")
+_BREAK = re.compile(r"(?:(?<![ \t])[ \t]++)?+(?:\r\n|\n|\r)[ \t]*+")  # in the time of one reading
 
 
 def check(source: str) -> str:

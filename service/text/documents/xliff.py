@@ -62,6 +62,7 @@ class _Unit:
     """A source with its target. Places are byte offsets; tags and elements include their brackets."""
 
     start: int  # of what is replaced: the <segment> tag, whose state changes, or the <source>
+    tag_end: int  # of that tag
     is_translated: bool
     is_version_1: bool
     state: str = ""
@@ -163,7 +164,7 @@ class _Reader:
         elif local == ("trans-unit" if self.header.is_version_1 else "segment"):
             is_kept = attributes.get("approved") == "yes" or attributes.get("state") in _KEPT
             is_translated = self._stack[-1][1] and not is_kept
-            self._unit = _Unit(self._at, is_translated, self.header.is_version_1)
+            self._unit = _Unit(self._at, self._opened_end, is_translated, self.header.is_version_1)
         elif self._unit is not None and len(self._stack) >= 2 and self._stack[-2][0] in ("trans-unit", "segment"):
             self._open_text(local, prefix, attributes)
 
@@ -188,6 +189,7 @@ class _Reader:
             return
         parent = self._stack[-1][0] if self._stack else ""
         is_empty = self._at == self._opened_end and self._data[self._at - 2 : self._at] == b"/>"
+        self._opened_end = -1  # only the element that was opened last can be empty
         end = self._at if is_empty else self._tag_end()
         if parent in ("trans-unit", "segment") and local == "source":
             self._end_run(self._at)
@@ -245,8 +247,8 @@ class _Place:
 
 def _segment(source: str, unit: _Unit, place: _Place, splitter: Splitter) -> Segment | None:
     """The segment of a unit; None if it has nothing to translate."""
-    if not unit.is_translated or unit.source_end < 0:
-        return None
+    if not unit.is_translated or unit.source_end < 0 or 0 <= unit.target_start < unit.source_end:
+        return None  # a target before its source is against the specification; both are copied
     start, source_start = place.of(unit.start), place.of(unit.source_start)
     runs = [Run(place.of(begin), place.of(end), text) for begin, end, text in unit.runs]
     parts, pieces = _translation(source, runs, splitter)
@@ -255,7 +257,7 @@ def _segment(source: str, unit: _Unit, place: _Place, splitter: Splitter) -> Seg
     source_end, has_target = place.of(unit.source_end), unit.target_end >= 0
     head = source[start:source_end]
     if not unit.is_version_1:
-        length = source.index(">", start) + 1 - start
+        length = place.of(unit.tag_end) - start
         head = _with_state(head[:length], "translated") + head[length:]
     if has_target:
         target_start, tag_end = place.of(unit.target_start), place.of(unit.target_tag_end)

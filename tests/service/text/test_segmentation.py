@@ -79,3 +79,9 @@ def test_hostile_text_takes_linear_time(part):
     began_s = time.process_time()
     assert sum(span.end - span.start for span in sentences(text, ENGLISH)) == len(text)
     assert time.process_time() - began_s < 5
+
+
+@pytest.mark.parametrize("text", ["M\u2009.", "Hallo M\u3000. Welt", "A\u2028."])
+@pytest.mark.parametrize("language", ["en", "de", "fr"])
+def test_the_library_does_not_panic_at_wide_spaces(text, language):
+    assert "".join(text[start:end] for start, end in sentences(text, Splitter(language))) == text

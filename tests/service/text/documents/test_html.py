@@ -197,3 +197,14 @@ def test_hostile_documents_take_linear_time(part):
     for _ in segments(source, Splitter("en")):
         pass
     assert time.process_time() - began_s < 10
+
+
+@pytest.mark.parametrize("stray", ["</é>", "</б>", "</1>"])
+def test_a_stray_end_tag_does_not_hide_the_rest(stray):
+    texts = [
+        part.text
+        for one in segments(f"<p>One.</p>{stray}<p>Two.</p>", Splitter("en"))
+        for part in one.parts
+        if not isinstance(part, str)
+    ]
+    assert texts == ["One.", "Two."]

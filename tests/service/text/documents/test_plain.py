@@ -78,3 +78,12 @@ def test_hostile_text_takes_linear_time(part):
     for _ in segments(part * (200_000 // len(part)), Splitter("en")):
         pass
     assert time.process_time() - began_s < 5
+
+
+def test_spaces_without_a_line_break_take_linear_time():
+    source, began_s = "a" + " " * 500_000 + "b", time.process_time()
+    assert (
+        "".join(source[span.start : span.end] for span in (one.span for one in segments(source, Splitter(""))))
+        == source
+    )
+    assert time.process_time() - began_s < 5

@@ -118,3 +118,25 @@ def test_segments_tile_the_document_and_targets_keep_their_tags(sources):
             texts = ["".join(one.itertext()).split() for one in (unit[0], target)]
             tags = [[tag.tag for tag in one.iter()][1:] for one in (unit[0], target)]
             assert (texts[0], tags[0]) == (texts[1], tags[1])
+
+
+@pytest.mark.parametrize("old", ["", '<target>alt <x id="1"/></target>'])
+def test_texts_may_end_with_an_empty_element(old):
+    unit = f'<trans-unit id="1"><source>Hello world <x id="1"/></source>{old}</trans-unit>'
+    translated = answer(f'<xliff version="1.2"><file source-language="en">{unit}</file></xliff>')
+    found = ElementTree.fromstring(translated)[0][0]
+    assert [element.tag for element in found] == ["source", "target"]
+    assert "".join(found[1].itertext()).strip() == "HELLO WORLD"
+
+
+def test_a_target_before_its_source_is_copied():
+    unit = "<trans-unit><target>alt</target> <source>old</source></trans-unit>"
+    source = f'<xliff version="1.2"><file source-language="en">{unit}</file></xliff>'
+    assert answer(source) == source
+
+
+def test_the_state_follows_the_tag_whatever_its_attributes_are():
+    unit = '<unit id="u"><segment id="a&gt;b>c"><source>old</source></segment></unit>'
+    source = f'<xliff version="2.0" srcLang="en" trgLang="de"><file id="f">{unit}</file></xliff>'
+    (segment,) = ElementTree.fromstring(answer(source)).iter("segment")
+    assert segment.attrib == {"id": "a>b>c", "state": "translated"}
