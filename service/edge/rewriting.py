@@ -15,7 +15,7 @@ from glossa.v1 import glossa_pb2 as pb
 from service.edge.alignment import align
 from service.edge.answer_confidence import answer_confidence
 from service.edge.glossaries import Glossaries
-from service.edge.proto_conversion import completion, decoding_options, details
+from service.edge.proto_conversion import completion, decoding_options, details, spans_of
 from service.edge.request_limits import TextLimits
 from service.edge.served_model import ServedModel
 from service.edge.terminology import Terminology
@@ -96,9 +96,12 @@ class Rewriting:
             has_tokens=message.include_tokens,
             confidence=self._confidence,
         )
-        plain, restored = self._rewritten(text, results[0] if results else None)
+        plain, restored, _ = self._rewritten(text, results[0] if results else None)
         for hypothesis, result in zip(fields.get("hypotheses", ()), results, strict=False):
-            hypothesis.plain_text, hypothesis.text = self._rewritten(result.text, result)
+            hypothesis.plain_text, hypothesis.text, links = self._rewritten(result.text, result)
+            if links is not None and hypothesis.HasField("alignment"):  # terms have moved the words after them
+                del hypothesis.alignment.target_spans[:]
+                hypothesis.alignment.target_spans.extend(spans_of(links.target_spans))
         if message.HasField("markup"):
             is_aligned = bool(results) and results[0].attention is not None
             placement = pb.MARK_PLACEMENT_ALIGNMENT if is_aligned else pb.MARK_PLACEMENT_PROPORTIONAL
@@ -111,12 +114,12 @@ class Rewriting:
         shown = tokens if message.include_tokens else ()
         return pb.TranslateResponse(text=restored, tokens=shown, **completion(finished), **fields)
 
-    def _rewritten(self, text: str, result: HypothesisResult | None) -> tuple[str, str]:
-        """An answer with its terms, without and with its marks."""
+    def _rewritten(self, text: str, result: HypothesisResult | None) -> tuple[str, str, Links | None]:
+        """An answer with its terms, without and with its marks, and the links of the first of these."""
         links = None if result is None else token_links(self._model, result, self.text)
         if self._asked.beam_size < 2:  # in a beam, terms are forced
             text, links = self._terminology.replaced(text, links)
-        return text, self._marked.restored(text, links)
+        return text, self._marked.restored(text, links), links
 
 
 def summed(first: Finished, second: Finished) -> Finished:

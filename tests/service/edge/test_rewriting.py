@@ -93,6 +93,17 @@ async def test_a_term_never_replaces_a_form_of_another_one(aligned, channel):
     assert (response.glossary.met, list(response.glossary.unmet)) == (1, ["small"])
 
 
+async def test_spans_of_an_alignment_follow_the_terms(aligned, channel):
+    aligned.answer = answered(result("zwei rote Häuser", 0, 1, 3))
+    options = pb.DecodingOptions(alignment=pb.ALIGNMENT_KIND_HARD)
+    fields = {"model": "aligned", "text": TEXT, "options": options}
+    response = await method(channel, "Translate")(glossary=glossary(red=["dunkelrote", "x"]), **fields)
+    (hypothesis,) = response.hypotheses
+    spans = [(span.start, span.end) for span in hypothesis.alignment.target_spans]
+    pieces = [response.text[start:end].strip() for start, end in spans if start < end]
+    assert " ".join(pieces) == response.text == hypothesis.plain_text == "dunkelrote rote Häuser", pieces
+
+
 async def test_without_an_alignment_a_missing_term_is_unmet(edge, channel):
     response = await method(channel, "Translate")(text=TEXT, glossary=glossary(house=["Schloss"]))
     assert response.text == "zwei rote Häuser"
