@@ -67,6 +67,8 @@ def translate(
         raise UsageError("--format, --splitter-language and --out: need --document")
     if uncertain_below is not None and not confidence:
         raise UsageError("--uncertain-below needs --confidence")
+    if uncertain_below is not None and not 0 <= uncertain_below <= 1:
+        raise UsageError(f"--uncertain-below: must be 0..1, got {uncertain_below:g}")
     options |= {"confidence": True} if confidence else {}
     options |= {} if uncertain_below is None else {"uncertain_below": uncertain_below}
     with report_errors():
