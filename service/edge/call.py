@@ -62,6 +62,7 @@ class Call:
         self.task: asyncio.Task[Any] | None = None
         self.ended_by: RequestError | None = None  # by the server, before its answer was complete
         self.is_between_requests = False  # a stream of requests waits for the next one
+        self.is_draining = False  # the server ends: a call with items that has not begun begins none
         self.on_drain: Callable[[], object] | None = None  # of a call with items: it must begin no more of them
         self.wait_for_room: Wait | None = None  # of an item: where others are refused, it waits
         self.items: Items | None = None  # of a call that has some
@@ -73,6 +74,12 @@ class Call:
         """Notes the call's own trace, None if it is not sampled: metrics then refer to none, as none will be found."""
         self.trace, self.exemplar = trace, trace.trace_id if trace else ""
         self.trace_id = self.exemplar or self.trace_id
+
+    def drain(self) -> None:
+        """The server ends."""
+        self.is_draining = True
+        if self.on_drain is not None:
+            self.on_drain()
 
     def begin_request(self) -> None:
         """Forgets the request before and leaves its model: a stream of requests has one after the other."""

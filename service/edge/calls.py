@@ -113,8 +113,7 @@ class Calls:
         self._is_draining = True
         _end_all([call for call in self._open if call.is_between_requests])
         for call in self._open:
-            if call.on_drain is not None:
-                call.on_drain()
+            call.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await self._idle.wait()

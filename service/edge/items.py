@@ -162,6 +162,8 @@ class _Run:
         feeding = asyncio.create_task(self._feed(source))
         feeding.add_done_callback(lambda _: self._changed.set())
         self._call.on_drain, self._call.wait_for_room = feeding.cancel, self._wait_for_memory
+        if self._call.is_draining:  # since before, while a document was read
+            feeding.cancel()
         try:
             while self._held or not feeding.done():
                 await self._next_change(feeding)

@@ -313,6 +313,15 @@ async def test_a_call_that_drains_answers_what_has_begun():
     assert batch.begun == ["i0", "i1"]
 
 
+async def test_a_call_that_drains_before_its_items_begin_answers_none():
+    batch = Batch(is_quick=True)
+    batch.call.is_draining = True
+    with pytest.raises(ShuttingDown):
+        await batch.all(["a", "b"])
+    assert batch.begun == []
+    assert batch.memory.reserved_bytes == 0
+
+
 async def test_a_call_whose_items_have_all_begun_drains_to_its_end():
     batch = Batch()
     async with batch.run(["a"]) as outcomes:
