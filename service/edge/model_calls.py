@@ -73,12 +73,16 @@ class ModelCalls:
                 await call.wait(error)
 
     @staticmethod
-    async def finished(model: ServedModel, request: Request, call: Call) -> Finished:
-        """The end of a request, without its text."""
+    async def answered(model: ServedModel, request: Request, call: Call) -> tuple[str, tuple[int, ...], Finished]:
+        """The text, the token ids and the end of the answer to a request that is not streamed, which is one piece."""
         async with submitted(model, request, call) as events:
-            _, _, call.finished = await events.piece()
+            text, tokens, call.finished = await events.piece()
         assert call.finished is not None
-        return call.finished
+        return text, tokens, call.finished
+
+    async def finished(self, model: ServedModel, request: Request, call: Call) -> Finished:
+        """The end of a request, without its text."""
+        return (await self.answered(model, request, call))[-1]
 
 
 @contextlib.asynccontextmanager

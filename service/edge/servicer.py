@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
-from operator import attrgetter
 from typing import Any, TypeVar
 
 import grpc
@@ -18,6 +17,7 @@ import grpc
 from export.manifest import Task
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.answer_confidence import INLINE_TOKENS, answer_confidence
+from service.edge.batches import merged
 from service.edge.call import Call
 from service.edge.calls import Calls
 from service.edge.catalog import DECODER_TASKS, Catalog
@@ -51,7 +51,6 @@ SERVICES = services_of(pb.DESCRIPTOR)
 RPCS = rpcs_of(pb.DESCRIPTOR)
 
 T = TypeVar("T")
-is_classifier = attrgetter("is_classifier")
 
 
 class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
@@ -173,17 +172,15 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
     async def _unary(self, task: Task, message: Any, call: Call) -> dict[str, Any]:
         """The fields of a unary response."""
         model, request = await self._build(task, message, call, is_streamed=False)
-        async with submitted(model, request, call) as events:
-            text, tokens, call.finished = await events.piece()
-        assert call.finished is not None, "the answer of a request that is not streamed is one piece"
+        text, tokens, finished = await self.answered(model, request, call)
         if self.log_text:
             call.texts["answer"] = text
         prompt = request.continued_text if request.options.echo else ""
         return {
             "text": prompt + text,
             "tokens": tokens if message.include_tokens else (),
-            **completion(call.finished),
-            **await self._details(call.finished, request, model, message),
+            **completion(finished),
+            **await self._details(finished, request, model, message),
         }
 
     async def _rewritten(self, message: pb.TranslateRequest, call: Call) -> pb.TranslateResponse:
@@ -208,8 +205,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
         if not is_rewritten(request):
             answer_confidence(request, model)
             return
-        tried = pb.TranslateRequest(text="a")
-        tried.MergeFrom(request)
+        tried = merged(request, pb.TranslateRequest(text="a"))
         await self.built(partial(Rewriting, tried, model, self.catalog.limits, self._glossaries), tried, call)
 
     async def _again(self, rewriting: Rewriting, text: str, call: Call) -> DecodingOptions | None:
@@ -230,10 +226,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
         decoding = self.builder(model, call).decoding
         build = partial(decoding, rewriting.text, options, languages_of(message), is_streamed=False)
         request = await self.built(build, message, call, is_slow=options.use_shortlist)
-        async with submitted(model, request, call) as events:
-            text, tokens, call.finished = await events.piece()
-        assert call.finished is not None, "the answer of a request that is not streamed is one piece"
-        return request, text, tokens, call.finished
+        return request, *await self.answered(model, request, call)
 
     async def _stream(self, task: Task, message: Any, call: Call, build: Callable[..., T]) -> AsyncGenerator[T, None]:
         """The messages of a stream, each built from its fields."""
