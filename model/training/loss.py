@@ -21,6 +21,7 @@ from model.encoder import Encoder
 from model.mixture_of_experts import ExpertFeedForward
 from model.training.data import Batch
 from model.training.encoder_data import IGNORED
+from model.training.r_drop import paired_cross_entropy, paired_label_loss, twice
 
 CHUNK = 512  # positions; 256 to 1,024 differ by 2 %
 BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")  # of x86 and Arm processors, as torch names them
@@ -63,24 +64,34 @@ def projected_cross_entropy(
 
 
 def batch_loss(
-    model: Model, batch: Batch, *, smoothing: float = 0.0, bf16: bool = False, balance_weight: float = 0.0
+    model: Model,
+    batch: Batch,
+    *,
+    smoothing: float = 0.0,
+    bf16: bool = False,
+    balance_weight: float = 0.0,
+    r_drop_weight: float = 0.0,
 ) -> Loss:
     """Loss of a batch; bf16 runs the model's products, and that with the vocabulary, in bfloat16.
 
-    balance_weight: the weight of the balance loss of each mixture-of-experts layer, per target.
+    balance_weight: the weight of the balance loss of each mixture-of-experts layer, per target. r_drop_weight: that of
+    the divergence between two passes (`r_drop`); 0: one pass.
     """
+    rows = twice(batch) if r_drop_weight else batch
     if isinstance(model, Encoder):
-        loss, targets = _encoder_loss(model, batch, smoothing=smoothing, bf16=bf16)
+        loss, targets = _encoder_loss(model, rows, smoothing=smoothing, bf16=bf16, r_drop_weight=r_drop_weight)
     else:
-        loss, targets = _decoder_loss(model, batch, smoothing=smoothing, bf16=bf16)
+        loss, targets = _decoder_loss(model, rows, smoothing=smoothing, bf16=bf16, r_drop_weight=r_drop_weight)
     for module in model.modules():
         if isinstance(module, ExpertFeedForward) and module.balance is not None and balance_weight:
             loss = loss._replace(smoothed=loss.smoothed + balance_weight * targets * module.balance)
     return loss
 
 
-def _decoder_loss(model: GenerativeModel, batch: Batch, *, smoothing: float, bf16: bool) -> tuple[Loss, int]:
-    """The loss and the number of targets."""
+def _decoder_loss(
+    model: GenerativeModel, batch: Batch, *, smoothing: float, bf16: bool, r_drop_weight: float
+) -> tuple[Loss, int]:
+    """The loss and the number of targets, those of one pass."""
     with torch.autocast(batch.input_BT.device.type, torch.bfloat16, enabled=bf16):
         if isinstance(model, SourceModel):
             states_BTM = model(batch.source_BS, batch.lengths_B, batch.input_BT)
@@ -89,13 +100,21 @@ def _decoder_loss(model: GenerativeModel, batch: Batch, *, smoothing: float, bf1
     hidden_NM, targets_N = drop_padding(states_BTM, batch.target_BT, model.config.pad_id)
     hidden_NM = hidden_NM.to(torch.bfloat16 if bf16 else torch.float32)
     output = model.decoder.unembedding
+    if r_drop_weight:
+        once_N = targets_N[: len(targets_N) // 2]
+        paired = paired_cross_entropy(
+            hidden_NM, output.weight, once_N, bias_V=output.bias, weight=r_drop_weight, smoothing=smoothing
+        )
+        return Loss(*paired), len(once_N)
     loss = projected_cross_entropy(hidden_NM, output.weight, targets_N, bias_V=output.bias, smoothing=smoothing)
     return loss, len(targets_N)
 
 
-def _encoder_loss(model: Encoder, batch: Batch, *, smoothing: float, bf16: bool) -> tuple[Loss, int]:
-    """The loss and the number of targets: the masked tokens or the labels. Only a seventh of the tokens, or one vector
-    per text, is projected, so the logits may be materialised."""
+def _encoder_loss(
+    model: Encoder, batch: Batch, *, smoothing: float, bf16: bool, r_drop_weight: float
+) -> tuple[Loss, int]:
+    """The loss and the number of targets: the masked tokens or the labels of one pass. Only a seventh of the tokens, or
+    one vector per text, is projected, so the logits may be materialised."""
     with torch.autocast(batch.source_BS.device.type, torch.bfloat16, enabled=bf16):
         logits, targets_N = encoder_logits(model, batch)
     logits = logits.float()
@@ -104,6 +123,10 @@ def _encoder_loss(model: Encoder, batch: Batch, *, smoothing: float, bf16: bool)
         loss = functional.binary_cross_entropy_with_logits(logits, wanted, reduction="sum")
         return Loss(loss, loss.detach()), len(targets_N)
     plain = functional.cross_entropy(logits.detach(), targets_N, reduction="sum")
+    if r_drop_weight:
+        once_N = targets_N[: len(targets_N) // 2]
+        paired = paired_label_loss(logits, once_N, weight=r_drop_weight, smoothing=smoothing)
+        return Loss(paired, plain / 2), len(once_N)
     smoothed = functional.cross_entropy(logits, targets_N, reduction="sum", label_smoothing=smoothing)
     return Loss(smoothed, plain), len(targets_N)
 

@@ -34,6 +34,7 @@ from model.training.labelled_spans import labels_of
 from model.training.loss import batch_loss, takes_bf16
 from model.training.optimiser import learning_rate, make_optimiser
 from model.training.progress import Display, clock
+from model.training.r_drop import check_r_drop
 from model.training.report import curves_png, encoder_scores, final_scores, lineage_of, metrics_csv, model_card
 from model.training.training_state import Progress, TrainError, average_states, claim, load_newest, prune, save_state
 
@@ -167,6 +168,7 @@ class _Run:
         display.message(f"tokenizer: {tokenizer.vocab_size:,} entries ({config.tokenizer})")
         model_config = model_config.replace(vocab_size=tokenizer.vocab_size, **_from_data(model_config, data))
         model_config.check_trainable()
+        check_r_drop(model_config, config)
         make = batches_of if model_config.has_decoder else encoder_batches
         self.batches = make(data, tokenizer, model_config, config)
         self.validation = make(validation, tokenizer, model_config, config)
@@ -235,6 +237,7 @@ class _Run:
                 smoothing=config.label_smoothing,
                 bf16=self.bf16,
                 balance_weight=config.balance_weight,
+                r_drop_weight=config.r_drop_weight,
             )
             (loss.smoothed / tokens).backward()  # type: ignore[no-untyped-call]
             progress.loss_sum += loss.plain.item()
