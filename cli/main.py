@@ -20,6 +20,7 @@ from cli.corpus import corpus
 from cli.demo import demo
 from cli.doctor import doctor
 from cli.encode import classify, embed, fill_mask, tag
+from cli.ensemble import ensemble
 from cli.evaluate import evaluate
 from cli.export import export, verify
 from cli.import_model import import_
@@ -34,6 +35,7 @@ VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "corpus": corpus,
         "train": train,
         "import": import_,
+        "ensemble": ensemble,
         "eval": evaluate,
         "export": export,
         "verify": verify,

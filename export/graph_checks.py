@@ -17,7 +17,7 @@ from export.graphs.tracing import versions
 from export.manifest import Role
 from export.passes.fuse_rotary import ROTARY_MULTIPLE
 from export.passes.optimize import makers_of
-from model.architecture_config import RecurrentConfig
+from model.architecture_config import EncoderDecoderConfig, RecurrentConfig
 from model.config import ModelConfig
 from model.recurrent import state_names
 
@@ -73,6 +73,9 @@ def check_graph(
         elif not encoder_operator:
             softmaxes = blocks
         softmaxes += int(config.head == "attention")
+    members = config.ensemble_size if isinstance(config, EncoderDecoderConfig) else 1
+    if role == "decode" and members > 1:
+        softmaxes = members
     routers = blocks if config.num_experts else 0
     counts = {
         "GroupQueryAttention": nodes,
@@ -86,7 +89,7 @@ def check_graph(
     _check_counts(graph, role, counts, packed=packable)
     if role == "decode":
         _check_totals(graph)
-        _check_logits(graph)
+        _check_logits(graph, members)
 
 
 def _check_recurrent_graph(graph: ModelProto, role: Role, config: ModelConfig) -> None:
@@ -133,11 +136,15 @@ def _check_totals(graph: ModelProto) -> None:
                 raise ExportError(f"decode: only attention may read {name}, got {node.op_type}; versions: {versions()}")
 
 
-def _check_logits(graph: ModelProto) -> None:
-    """Raise ExportError unless the head's products are float32, by a cast or by the type of the head's weights."""
+def _check_logits(graph: ModelProto, members: int = 1) -> None:
+    """Raise ExportError unless the head's products are float32, by a cast or by the type of the head's weights;
+    an ensemble has one for each member."""
     makers = makers_of(graph.graph)
     types = {tensor.name: tensor.data_type for tensor in graph.graph.initializer}
-    head = makers["logits"]
-    found = head.attribute[0].i if head.op_type == "Cast" else types[head.input[1]]
-    if found != TensorProto.FLOAT:
+    if members > 1:
+        heads = [makers[node.input[0]] for node in graph.graph.node if node.op_type == "Softmax"]
+    else:
+        heads = [makers["logits"]]
+    found = {head.attribute[0].i if head.op_type == "Cast" else types[head.input[1]] for head in heads}
+    if found != {TensorProto.FLOAT}:
         raise ExportError("decode: logits must be float32, whatever the precision of the graph")

@@ -34,7 +34,7 @@ _NONE: Mapping[str, int] = {}
 _AXIS = {"axis": INT}
 _NORM = {"axis": INT, "epsilon": FLOAT, "stash_type": INT}
 _PLAIN = """
-Abs Add And CastLike Clip CumSum DequantizeLinear Div Equal Expand GatherND GreaterOrEqual Identity Less
+Abs Add And CastLike Clip CumSum DequantizeLinear Div Equal Expand GatherND GreaterOrEqual Identity Less Log
 MatMul MatMulInteger Mul Neg NonZero Not QuantizeLinear Range Relu Sigmoid Slice Squeeze Sub Tanh
 Unsqueeze Where
 """  # operators of ONNX without attributes

@@ -26,7 +26,7 @@ def entries_of(config: ModelConfig, *, attention: bool) -> dict[str, Any]:
     if config.has_decoder:
         task = "translation" if config.has_encoder else "generation"
     encoding = Encoding(
-        width=config.source_dim if config.is_recurrent else config.d_model,
+        width=config.source_dim,
         has_pooler=config.pooler != "none",
         mask=config.mask_id if config.head == "masked" else None,
         labels=config.labels,

@@ -128,6 +128,11 @@ def check_options(config: ModelConfig, options: ExportOptions) -> None:
         )
     if options.parallel and not (config.has_encoder and config.has_decoder):
         raise ExportError("shortlist: only models that translate have it; export this one without shortlist")
+    if options.parallel and config.source_dim > config.d_model and not config.is_recurrent:
+        raise ExportError(
+            "shortlist: not of an ensemble, whose members each have a product with the vocabulary; "
+            "export it without shortlist"
+        )
     if options.confidence and not (config.has_encoder and config.has_decoder):
         raise ExportError("confidence: only models that translate have it; export this one without --calibrate")
     if options.confidence and options.confidence_samples < MIN_SAMPLES:

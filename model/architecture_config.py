@@ -151,6 +151,7 @@ class EncoderDecoderConfig(TransformerConfig, _TranslationConfig):
     encoder_num_heads: int = bounded(0, 0)  # of the encoder's self-attention; 0: num_heads
     encoder_d_ff: int = bounded(0, 0)  # 0: d_ff
     sliding_window: int = bounded(0, 0)  # a decoder's token attends to itself and the window - 1 tokens before; 0: all
+    ensemble_size: int = bounded(1, 1)  # members whose distributions are averaged; the layers are those of all together
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -159,6 +160,29 @@ class EncoderDecoderConfig(TransformerConfig, _TranslationConfig):
         is_multiple = heads % kv_heads == 0
         check(is_multiple, "encoder_num_heads", f"must be a multiple of num_kv_heads {kv_heads}, got {heads}")
         _ = self.encoder_stack  # which must be a valid configuration, too
+        for field in ("num_encoder_layers", "num_decoder_layers"):
+            layers, size = getattr(self, field), self.ensemble_size
+            check(layers % size == 0, field, f"must be a multiple of ensemble_size {size}, got {layers}")
+        has_experts = self.ensemble_size > 1 and self.num_experts > 0
+        check(not has_experts, "ensemble_size", "must be 1 with num_experts: ensembles of experts are not supported")
+
+    def check_trainable(self) -> None:
+        """As `ModelConfig.check_trainable`; the members of an ensemble are trained one by one."""
+        super().check_trainable()
+        size = self.ensemble_size
+        check(size == 1, "ensemble_size", f"must be 1 for training, got {size}; train the members, each with its seed")
+
+    @property
+    def member(self) -> EncoderDecoderConfig:
+        """The configuration of one member of an ensemble."""
+        size = self.ensemble_size
+        encoder_layers, decoder_layers = self.num_encoder_layers // size, self.num_decoder_layers // size
+        return self.replace(ensemble_size=1, num_encoder_layers=encoder_layers, num_decoder_layers=decoder_layers)
+
+    @property
+    def source_dim(self) -> int:
+        """The width of the encoder's states: those of all members."""
+        return self.d_model * self.ensemble_size
 
     @property
     def encoder_stack(self) -> TransformerConfig:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from model.architecture_config import EncoderDecoderConfig
 from model.config import Architecture, ModelConfig, check
 from model.encoder import Encoder
+from model.ensemble import Ensemble
 from model.recurrent import Recurrent
 from model.transformer import Decoder, EncoderDecoder
 
@@ -33,4 +35,6 @@ def build(config: ModelConfig) -> Any:
     Raises ConfigError while the size of the vocabulary is unknown.
     """
     check(config.vocab_size > 0, "vocab_size", "must be set from the tokenizer before a model is built, got 0")
+    if isinstance(config, EncoderDecoderConfig) and config.ensemble_size > 1:
+        return Ensemble(config)
     return _MODELS[config.architecture](config)

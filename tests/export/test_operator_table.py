@@ -32,6 +32,7 @@ ONE_LAYER = {"num_encoder_layers": 1, "num_decoder_layers": 1}
 TWO_LAYERS = {"num_decoder_layers": 2}
 OWN: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {  # name: architecture, mechanisms, schemes
     "translation": ("encoder_decoder", {}, ALL),
+    "ensemble": ("encoder_decoder", {"ensemble_size": 2, "num_encoder_layers": 2, "num_decoder_layers": 2}, ALL),
     "rms, gated": ("encoder_decoder", {"norm": "rms", "gated": True, "activation": "silu", "bias": False}, FLOATS),
     "after the layers": ("encoder_decoder", {"norm_position": "post", "activation": "gelu_tanh"}, PLAIN),
     "shaw": ("encoder_decoder", {"positions": "shaw", "position_range": 4}, FLOATS),
@@ -80,7 +81,7 @@ def found_in(model, schemes, directory):
     found = set()
     config = model.config
     attention = not config.is_recurrent or config.score != "none"
-    shortlist = config.has_encoder and config.has_decoder
+    shortlist = config.has_encoder and config.has_decoder and getattr(config, "ensemble_size", 1) == 1
     traced = trace_model(model, attention=attention, shortlist=shortlist)
     ranges = None
     for name in schemes:

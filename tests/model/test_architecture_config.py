@@ -75,6 +75,7 @@ WRONG = [
     ("num_encoder_layers", 0, "must be at least 1, got 0"),
     ("num_decoder_layers", 0, "must be at least 1, got 0"),
     ("gated", 1, "must be true or false, got 1"),
+    ("ensemble_size", 0, "must be at least 1, got 0"),
     ("num_experts", -1, "must be at least 0, got -1"),
     ("experts_per_token", 2, "must be 1..1, got 2"),
     ("compression_stride", -1, "must be at least 0, got -1"),

@@ -1,0 +1,59 @@
+"""A checkpoint of an ensemble, from the checkpoints of its members."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from model.architecture_config import EncoderDecoderConfig
+from model.atomic_write import DIGESTS, digest_of_file
+from model.checkpoint import CheckpointError, check_unfinished, load_checkpoint, save_checkpoint, weights_of
+from model.config import ConfigError
+from model.ensemble import ensemble_config, ensemble_weights
+
+
+def save_ensemble(members: Sequence[Path], out: Path) -> EncoderDecoderConfig:
+    """Write the checkpoint of an ensemble of these checkpoints, which must be encoder-decoders of one shape with one
+    tokenizer, best trained on the same data with different seeds. Its lineage has those of the members.
+
+    Raises CheckpointError; `out` is then no checkpoint.
+    """
+    check_unfinished(out)
+    loaded = [load_checkpoint(path) for path in members]
+    configs = list[EncoderDecoderConfig]()
+    for path, checkpoint in zip(members, loaded, strict=True):
+        kind = checkpoint.config.architecture
+        if not isinstance(checkpoint.config, EncoderDecoderConfig):
+            raise CheckpointError(f"{path}: only models of architecture encoder_decoder form ensembles, got {kind}")
+        if checkpoint.config.ensemble_size > 1:
+            raise CheckpointError(f"{path}: is an ensemble already; give its members one by one")
+        if checkpoint.tokenizer.to_json() != loaded[0].tokenizer.to_json():
+            raise CheckpointError(
+                f"{path}: has another tokenizer than {members[0]}; train the members on the same data, "
+                "each with a seed of its own, or with --tokenizer"
+            )
+        configs.append(checkpoint.config)
+    try:
+        config = ensemble_config(configs)
+    except ConfigError as error:
+        raise CheckpointError(f"{members[-1]}: {error}") from error
+    save_checkpoint(
+        out,
+        config,
+        ensemble_weights([weights_of(checkpoint.model) for checkpoint in loaded], config),
+        tokenizer=loaded[0].tokenizer,
+        train=None,
+        metrics={},
+        lineage={
+            **{key: loaded[0].lineage[key] for key in ("data", "data_sha256") if key in loaded[0].lineage},
+            "members": [
+                {
+                    "checkpoint_sha256": digest_of_file(path / DIGESTS),
+                    "metrics": checkpoint.metrics,
+                    **checkpoint.lineage,
+                }
+                for path, checkpoint in zip(members, loaded, strict=True)
+            ],
+        },
+    )
+    return config
