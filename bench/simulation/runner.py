@@ -55,10 +55,15 @@ def following(number: int, token: int) -> int:
 
 def greedy_answer(table: Table, request: Request) -> tuple[int, ...]:
     """The tokens of a greedy answer, whatever the request's neighbours."""
-    number, tokens = begun(request.source), list[int]()
-    for token in request.prompt:
+    return greedy_tokens(table, request.source, request.prompt, request.max_tokens)
+
+
+def greedy_tokens(table: Table, source: Sequence[int], prompt: Sequence[int], max_tokens: int) -> tuple[int, ...]:
+    """The most likely tokens after a source and a prompt, the end included."""
+    number, tokens = begun(source), list[int]()
+    for token in prompt:
         number = following(number, token)
-    while len(tokens) < request.max_tokens and EOS not in tokens:
+    while len(tokens) < max_tokens and EOS not in tokens:
         tokens.append(table.ids[number % LINES][0])
         number = following(number, tokens[-1])
     return tuple(tokens)

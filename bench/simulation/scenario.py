@@ -46,12 +46,15 @@ KINDS: dict[str, dict[str, Any]] = {
     "invalid": {"beam_size": 200},
     "too wide": {"beam_size": 16},
 }
+ITEM_KINDS = ("greedy", "greedy", "greedy", "beam", "samples", "stop", "phrase", "impossible", "invalid")
+LINE_ENDS = ("\n", "\n\n", "\n", " ")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
     """What a seed draws once. step_s: of one row. gap_s: mean time between two arrivals. drains_s: when the server is
-    stopped; None: when all calls have ended. loops: processes that end again and again are part of it."""
+    stopped; None: when all calls have ended. loops: processes that end again and again are part of it. texts: that are
+    asked for often."""
 
     rng: random.Random
     task: Task
@@ -67,6 +70,7 @@ class Scenario:
     capacity: int  # packets of a socket
     latency_s: float
     troubles: frozenset[str]
+    texts: tuple[str, ...]
 
     @classmethod
     def draw(cls, seed: int, requests: int) -> Scenario:
@@ -109,6 +113,7 @@ class Scenario:
             capacity=rng.choice([1, 2, 4]) if "small sockets" in troubles else 64,
             latency_s=rng.choice([0.0, 0.0, 0.0002, 0.002]),
             troubles=troubles,
+            texts=tuple(" ".join(rng.choices(WORDS, k=rng.randrange(1, 8))) for _ in range(4)),
         )
 
     @staticmethod
@@ -205,19 +210,76 @@ class Scenario:
         caller = [(TENANT, f"tenant-{rng.randrange(4)}")] if rng.random() < 0.9 else []
         if rng.random() < 0.5:
             caller.append((PRIORITY, rng.choice(list(PRIORITIES))))
-        return CallPlan(f"call-{number}", rpc, sent, message_s, timeout_s, leaves_s, reads_s, tuple(caller))
+        later = self._later(rpc, message) if rpc.type == "bidi_stream" else ()
+        return CallPlan(f"call-{number}", rpc, sent, message_s, timeout_s, leaves_s, reads_s, tuple(caller), later)
+
+    def _later(self, rpc: Rpc, first: Any) -> tuple[tuple[float, Any], ...]:
+        """What follows the first message of a call with many items, or of a document."""
+        rng, more = self.rng, list[Any]()
+        for number in range(rng.choice([0, 0, 1, 3])):
+            if rpc.method == "TranslateDocument":
+                more.append(pb.TranslateDocumentRequest(text=self._document_text()))
+            else:
+                more.append(type(first)(items=self._items(rpc, 100 * (number + 1))))
+        if rng.random() > 0.03:  # of few clients the stream never ends
+            more.append(grpc.aio.EOF)
+        gap_s = rng.choice([0.0, self.step_s, self.step_s * 20])
+        return tuple((gap_s, message) for message in more)
+
+    def _text(self, longest: int = 8) -> str:
+        if self.rng.random() < 0.3:
+            return self.rng.choice(self.texts)
+        return " ".join(self.rng.choices(WORDS, k=self.rng.randrange(1, longest)))
+
+    def _items(self, rpc: Rpc, first: int) -> list[Any]:
+        """Items of a message, with ids from a number on, or those that the server gives."""
+        rng = self.rng
+        item_type = getattr(pb, f"{rpc.method}Item")
+        ids = [str(first + place) for place in range(rng.choice([1, 2, 4, 12]))]
+        if rng.random() < 0.03:
+            ids[-1] = ids[0]  # refused, if both are there together
+        return [item_type(id=name, request=self._item(rpc)) for name in ids]
+
+    def _item(self, rpc: Rpc) -> Any:
+        if rpc.method == "ScoreBatch":
+            return pb.ScoreRequest(text=self._text(), target=self._text())
+        options = pb.DecodingOptions(**KINDS[self.rng.choice(ITEM_KINDS)])
+        if options.num_sequences:
+            options.seed = 5
+        return pb.TranslateRequest(text=self._text() if self.rng.random() > 0.02 else "", options=options)
+
+    def _document_text(self) -> str:
+        """Lines, some of them blank or without words."""
+        rng = self.rng
+        lines = [rng.choice(["", "--", self._text(24), self._text()]) for _ in range(rng.choice([1, 3, 9]))]
+        return "".join(f"{line}{rng.choice(LINE_ENDS)}" for line in lines)
+
+    def _many(self) -> tuple[Rpc, Any]:
+        """The first message of a call with many items, or of a document."""
+        rng = self.rng
+        options = pb.DecodingOptions(max_tokens=rng.choice([1, 4, 8]))
+        if self.task == "generation" or (draw := rng.random()) < 0.2:
+            rpc = BY_METHOD["ScoreBatch"]
+            return rpc, pb.ScoreBatchRequest(in_order=rng.random() < 0.5, items=self._items(rpc, 0))
+        if draw < 0.5:
+            return BY_METHOD["TranslateDocument"], pb.TranslateDocumentRequest(
+                text=f"a{self._document_text()}", options=options
+            )
+        rpc, defaults = BY_METHOD["TranslateBatch"], pb.TranslateRequest(options=options, include_tokens=True)
+        return rpc, pb.TranslateBatchRequest(defaults=defaults, in_order=rng.random() < 0.5, items=self._items(rpc, 0))
 
     def _question(self, number: int) -> tuple[Rpc, Any]:
         rng = self.rng
         draw = rng.random()
-        text = " ".join(rng.choices(WORDS, k=rng.randrange(1, 24 if draw < 0.2 else 8)))
+        if rng.random() < 0.04:
+            return self._many()
+        text = self._text(24 if draw < 0.2 else 8)
         if draw < 0.02:
             return BY_METHOD["GetModel"], pb.GetModelRequest(model=rng.choice(["m", "n"]))
         if draw < 0.03:
             return BY_METHOD["Embed"], pb.EmbedRequest(text=text)
         if draw < 0.08:
-            target = " ".join(rng.choices(WORDS, k=rng.randrange(1, 8)))
-            return BY_METHOD["Score"], pb.ScoreRequest(text=text, target=target)
+            return BY_METHOD["Score"], pb.ScoreRequest(text=text, target=self._text())
         kind = "greedy" if rng.random() < 0.7 else rng.choice(list(KINDS))
         given = dict(KINDS[kind])
         if "temperature" in given:

@@ -7,6 +7,7 @@ once, and everything after its end is a violation.
 from __future__ import annotations
 
 import asyncio
+import collections
 import functools
 import re
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import grpc
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
+from bench.simulation.answers import Answers
 from bench.simulation.ledger import Ledger
 from bench.simulation.loop import SimulatedLoop
 from glossa.v1 import glossa_pb2 as pb
@@ -33,6 +35,7 @@ class CallPlan(NamedTuple):
 
     message: None for bytes that are no message; EOF for a call that ends without one. message_s: None: it never comes.
     leaves_s: when the client goes away. reads_s: how long it takes for each message of a stream; None: it reads none.
+    later: further messages of a stream, and EOF at its end, each with the seconds since the one before.
     """
 
     name: str
@@ -43,25 +46,37 @@ class CallPlan(NamedTuple):
     leaves_s: float | None = None
     reads_s: float | None = 0.0
     metadata: tuple[tuple[str, str], ...] = ()
+    later: tuple[tuple[float, Message | object], ...] = ()
+
+    @property
+    def messages(self) -> list[Message | object]:
+        """All that it sends."""
+        return [self.message, *(message for _, message in self.later)]
 
 
 class Context:
     """See `grpc.aio.ServicerContext`, as far as `Calls` uses it."""
 
-    def __init__(self, plan: CallPlan, loop: SimulatedLoop, ledger: Ledger) -> None:
+    def __init__(self, plan: CallPlan, loop: SimulatedLoop, ledger: Ledger, answers: Answers) -> None:
         self.plan, self._loop, self._ledger = plan, loop, ledger
         self.began_s = loop.time()
         self.end: tuple[str, str] | None = None
         self._has_metadata = False
-        self._message: asyncio.Future[Any] = loop.create_future()
+        self._messages: asyncio.Queue[Any] = asyncio.Queue()
+        self._check = answers.check_of(plan.name, plan.messages)
+        self._unsent = collections.deque(plan.messages)
         if plan.message_s is not None:
             loop.call_later(plan.message_s, self._deliver)
 
     def _deliver(self) -> None:
-        if not self._message.done():
-            sent = self.plan.message
-            data = sent.SerializeToString() if isinstance(sent, Message) else sent
-            self._message.set_result(NO_MESSAGE if data is None else data)
+        """Sends the next message."""
+        if self.end is not None:
+            return
+        sent: Any = self._unsent.popleft()
+        data = sent.SerializeToString() if isinstance(sent, Message) else sent
+        self._messages.put_nowait(NO_MESSAGE if data is None else data)
+        if self._unsent:
+            self._loop.call_later(self.plan.later[-len(self._unsent)][0], self._deliver)
 
     def time_remaining(self) -> float | None:
         timeout_s = self.plan.timeout_s
@@ -74,7 +89,7 @@ class Context:
         return ((REQUEST_ID, self.plan.name), *self.plan.metadata)
 
     async def read(self) -> Any:
-        return await self._message
+        return grpc.aio.EOF if self.end is not None else await self._messages.get()
 
     async def send_initial_metadata(self, metadata: Any) -> None:
         self._check_open("initial metadata")
@@ -84,6 +99,8 @@ class Context:
 
     async def write(self, message: Message) -> None:
         self._check_open("a message")
+        if self._check is not None:
+            self._check.take(message)
         if self.plan.reads_s is None:
             await self._loop.create_future()  # until its handler gives up
         elif self.plan.reads_s:
@@ -102,8 +119,9 @@ class Context:
         self._check_open("an end")
         if self.end is None:
             self.end = code, reason
-            if not self._message.done():
-                self._message.set_result(grpc.aio.EOF)
+            self._messages.put_nowait(grpc.aio.EOF)  # for a handler that still reads
+            if self._check is not None:
+                self._check.end(code)
             self._ledger.end(self.plan.name, code, reason)
 
     def _check_open(self, what: str) -> None:
@@ -131,15 +149,21 @@ class Transport:
     """The calls of one server, and its `grpc.aio.Server` as far as `Server.stop` uses it."""
 
     def __init__(
-        self, loop: SimulatedLoop, calls: Calls, behaviours: Callable[[str], Callable[..., Any]], ledger: Ledger
+        self,
+        loop: SimulatedLoop,
+        calls: Calls,
+        behaviours: Callable[[str], Callable[..., Any]],
+        ledger: Ledger,
+        answers: Answers,
     ) -> None:
-        self.calls, self._loop, self._behaviours, self._ledger = calls, loop, behaviours, ledger
+        self.calls, self._loop, self._behaviours = calls, loop, behaviours
+        self._ledger, self._answers = ledger, answers
         self.handlers: dict[asyncio.Task[None], None] = {}  # in their order, which that of a set would not be
         self.is_stopping = False
 
     def begin(self, plan: CallPlan) -> None:
         """A call arrives."""
-        context = Context(plan, self._loop, self._ledger)
+        context = Context(plan, self._loop, self._ledger, self._answers)
         if self.is_stopping:
             context.finish("UNAVAILABLE", "connection closed")
             return
@@ -183,6 +207,8 @@ class Transport:
             return
         if (response is None) == (rpc.type == "unary"):
             self._ledger.break_promise(f"call {context.plan.name} ended without its response")
+        elif response is not None:
+            self._answers.take(f"call {context.plan.name}", context.plan.message, response)
         context.finish("OK", "")
 
     def _cut_off(self, context: Context) -> None:

@@ -12,11 +12,13 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from bench.simulation.answers import Answers
 from bench.simulation.ledger import CheckedPool, Ledger
 from bench.simulation.loop import End, SimulatedLoop, connection
+from bench.simulation.preparation import SimulatedPreparation
 from bench.simulation.process import CHOICE, DIGEST, SimulatedProcess
 from bench.simulation.runner import SimulatedRunner
-from bench.simulation.scenario import TABLE, TOKENIZER, Scenario
+from bench.simulation.scenario import MAX_SOURCE, TABLE, TOKENIZER, Scenario
 from bench.simulation.transport import Transport
 from service.cache_layout import CacheLayout
 from service.decoding.vocabulary import Vocabulary
@@ -61,7 +63,12 @@ class World:
         self.ledger = Ledger(
             loop.time, TABLE, may_fail=scenario.may_fail, latency_s=scenario.latency_s, trace=self.trace
         )
+        self.answers = Answers(
+            *(TABLE, TOKENIZER, MAX_SOURCE, self.ledger.break_promise, lambda what: self.ledger.events.update([what])),
+            may_fail=scenario.may_fail,
+        )
         self.server = Server(scenario.settings, open_model=_no_model, clock=loop.time)
+        self.server._preparation = SimulatedPreparation(scenario.settings.tenant_share)
         self._ends: dict[int, End] = {}
         self._next_number = 1000
         self._generations = collections.Counter[int]()
@@ -151,7 +158,7 @@ class World:
         )
         server._catalog.add(model)
         servicer = Servicer(server._catalog, server._preparation, server.calls.items, server._glossaries)
-        transport = Transport(loop, server.calls, lambda method: getattr(servicer, method), self.ledger)
+        transport = Transport(loop, server.calls, lambda method: getattr(servicer, method), self.ledger, self.answers)
         server._grpc, server.state = transport, "ready"
         server._running.append(loop.create_task(server._beat()))
         server._close_connections = transport.close_connections  # type: ignore[method-assign]

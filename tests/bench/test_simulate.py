@@ -7,13 +7,17 @@ from typing import Any, cast
 
 import pytest
 
+import service.edge.item_calls
 import service.edge.process_pool
 from bench.simulate import ENDS, missing_ends, run_seeds, summary
 from bench.simulation.loop import SimulatedLoop, Stuck, connection
 from bench.simulation.world import simulate_seed
 from service.answer_pace import AnswerPace
+from service.edge.batches import response_of
 from service.edge.calls import Calls
+from service.edge.documents import Document
 from service.edge.engine_link import EngineLink, deliver
+from service.edge.items import ItemRunner
 from service.edge.process_pool import ProcessPool
 from service.engine.admission import Capacity
 from service.engine.core import EngineCore
@@ -148,6 +152,52 @@ def shutting_down_instead_of_running(patch):
     patch.setattr(EngineLink, "end", end)
 
 
+def changed_results(patch, change):
+    """Outcomes of items, changed before they are sent."""
+    patch.setattr(
+        service.edge.item_calls, "response_of", lambda kind, outcomes: response_of(kind, change(list(outcomes)))
+    )
+
+
+def a_result_lost(patch):
+    changed_results(patch, lambda outcomes: outcomes[:-1] if len(outcomes) > 2 else outcomes)
+
+
+def a_result_twice(patch):
+    changed_results(patch, lambda outcomes: [*outcomes, outcomes[0]])
+
+
+def answers_of_other_items(patch):
+    changed_results(
+        patch,
+        lambda outcomes: [
+            one._replace(response=other.response) if one.response and other.response else one
+            for one, other in zip(outcomes, outcomes[::-1], strict=True)
+        ],
+    )
+
+
+def results_in_any_order(patch):
+    run = ItemRunner.run
+    patch.setattr(ItemRunner, "run", lambda self, *given, **named: run(self, *given, **{**named, "in_order": False}))
+
+
+def a_segment_lost(patch):
+    ready = Document._ready
+    patch.setattr(Document, "_ready", lambda self: ready(self)[1:])
+
+
+def a_segment_of_the_source(patch):
+    segment = Document._segment
+
+    def untranslated(self, pending):
+        found = segment(self, pending)
+        found.text = self._text[found.source.start : found.source.end]
+        return found
+
+    patch.setattr(Document, "_segment", untranslated)
+
+
 MUTATIONS = {
     lost_cancellations: "computed for a client that had gone",
     ignored_deadlines: "computed after its deadline",
@@ -161,6 +211,12 @@ MUTATIONS = {
     a_pool_that_closes_at_once: "are left",
     a_wrong_error: "ended with INTERNAL",
     shutting_down_instead_of_running: "after its end",
+    a_result_lost: "without the results of",
+    a_result_twice: "got a result twice",
+    answers_of_other_items: "of call-",
+    results_in_any_order: "before an earlier one",
+    a_segment_lost: "does not continue at",
+    a_segment_of_the_source: "document call-",
 }
 
 
