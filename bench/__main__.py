@@ -67,6 +67,7 @@ TOPICS = {
     "a GPU": ("gpu-check",),
     "promises": (
         "simulate",
+        "round-trips",
         "invariance",
         "soak",
         "leaks",

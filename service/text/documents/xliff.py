@@ -2,11 +2,14 @@
 
 A unit that must not be translated, or whose target has been translated or reviewed, is copied. The state of a new
 target asks for a review. Inline elements are copied into the target; a text between two of them is translated by
-itself. Read by expat; a DOCTYPE is refused, so entities are the five of XML.
+itself. A source that a tool has segmented (<seg-source>, version 1.2) is translated segment by segment instead of the
+<source> before it: its tool finds the segments of a target by their <mrk>. Read by expat; a DOCTYPE is refused, so
+entities are the five of XML.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +27,7 @@ INDENT = 256  # characters of white space before a source that its target gets t
 _READ_BYTES = 1 << 16  # at a time: units are yielded in between
 _TAG = re.compile(rb"<(?:[^\"'>]++|\"[^\"]*+\"|'[^']*+')*+>")
 _STATE = re.compile(r"""(\sstate\s*=\s*)("[^"]*"|'[^']*')""")
+SEGMENT = "mrk of a segment"
 _CODE = frozenset(("bpt", "ept", "ph", "it", "sub"))  # inline elements of version 1.2 whose text is code
 _KEPT = frozenset(("translated", "final", "signed-off", "reviewed"))  # states of targets that are not replaced
 
@@ -73,6 +77,7 @@ class _Unit:
     target_tag_end: int = -1
     target_end: int = -1
     runs: list[tuple[int, int, str]] = field(default_factory=list)  # start, end, characters; none for tags
+    borders: set[int] = field(default_factory=set)  # where tags of segments begin
 
 
 class _Reader:
@@ -80,9 +85,10 @@ class _Reader:
 
     def __init__(self) -> None:
         self.header: Header | None = None
-        self._stack: list[tuple[str, bool]] = []  # local names of open elements, and whether they are translated
+        self._stack: list[tuple[str, bool]] = []  # names of open elements, SEGMENT among them, and whether translated
         self._tags = 0
         self._unit: _Unit | None = None
+        self._whole: list[tuple[int, int, str]] = []  # runs of a source that is also there in segments
         self._done: list[_Unit] = []
         self._run: tuple[int, str] | None = None  # the last one inside a source
         self._cdata: list[str] | None = None  # the characters of an open CDATA section
@@ -156,7 +162,10 @@ class _Reader:
             raise DocumentError(f"must have at most {MAX_DEPTH} elements in each other, <{name}> is one more")
         self._begin_run("")
         self._opened_end = self._tag_end()
-        self._stack.append((local, self._translates(local, attributes)))
+        is_segment = local == "mrk" and attributes.get("mtype") == "seg"
+        self._stack.append((SEGMENT if is_segment else local, self._translates(local, attributes)))
+        if is_segment and self._unit is not None:
+            self._unit.borders.add(self._at)
         if local == "xliff" or (local == "file" and self.header and self.header.is_version_1):
             self._read_header(local, attributes)
         elif self.header is None:
@@ -177,6 +186,10 @@ class _Reader:
             self._run = (end, "")
             if self._unit.is_version_1:
                 self._unit.start = self._at
+        elif local == "seg-source" and self._unit.is_version_1 and 0 <= self._unit.start < self._unit.source_end:
+            self._whole, self._unit.runs = self._unit.runs, []
+            self._unit.source_start, self._unit.source_end = self._at, -1
+            self._run = (end, "")
         elif local == "target":
             self._unit.target_start, self._unit.target_tag_end = self._at, end
             if attributes.get("state") in _KEPT:
@@ -191,9 +204,13 @@ class _Reader:
         is_empty = self._at == self._opened_end and self._data[self._at - 2 : self._at] == b"/>"
         self._opened_end = -1  # only the element that was opened last can be empty
         end = self._at if is_empty else self._tag_end()
-        if parent in ("trans-unit", "segment") and local == "source":
+        if local == SEGMENT:
+            unit.borders.add(self._at)
+        if parent in ("trans-unit", "segment") and local in ("source", "seg-source") and unit.source_end < 0:
             self._end_run(self._at)
             unit.source_end = end
+            if local == "seg-source" and not any(text for _, _, text in unit.runs):
+                unit.runs = self._whole
         elif parent in ("trans-unit", "segment") and local == "target":
             unit.target_end = end
         elif local in ("trans-unit", "segment"):
@@ -250,8 +267,12 @@ def _segment(source: str, unit: _Unit, place: _Place, splitter: Splitter) -> Seg
     if not unit.is_translated or unit.source_end < 0 or 0 <= unit.target_start < unit.source_end:
         return None  # a target before its source is against the specification; both are copied
     start, source_start = place.of(unit.start), place.of(unit.source_start)
-    runs = [Run(place.of(begin), place.of(end), text) for begin, end, text in unit.runs]
-    parts, pieces = _translation(source, runs, splitter)
+    blocks: list[list[Run]] = [[]]
+    for begin, end, text in unit.runs:
+        if begin in unit.borders:
+            blocks.append([])
+        blocks[-1].append(Run(place.of(begin), place.of(end), text))
+    parts, pieces = _translation(source, blocks, splitter)
     if not any(isinstance(part, Text) for part in parts):
         return None
     source_end, has_target = place.of(unit.source_end), unit.target_end >= 0
@@ -272,10 +293,14 @@ def _segment(source: str, unit: _Unit, place: _Place, splitter: Splitter) -> Seg
     return Segment(Span(start, end), (opening, *parts, closing), (opening, *pieces, closing))
 
 
-def _translation(source: str, runs: list[Run], splitter: Splitter) -> tuple[list[str | Text], list[str | Text]]:
-    """The parts of a target, the source's texts and between them what is copied; and its pieces, see `Segment`."""
+def _translation(source: str, blocks: list[list[Run]], splitter: Splitter) -> tuple[list[str | Text], list[str | Text]]:
+    """The parts of a target, the source's texts and between them what is copied; and its pieces, see `Segment`.
+
+    blocks: runs that no sentence leaves.
+    """
+    runs = list(itertools.chain.from_iterable(blocks))
     parts, pieces, place = list[str | Text](), list[str | Text](), runs[0].start if runs else 0
-    for sentence in sentences_of(source, runs, splitter):
+    for sentence in itertools.chain.from_iterable(sentences_of(source, block, splitter) for block in blocks):
         gap = source[place : sentence.span.start]
         parts += [gap, *sentence.parts]
         pieces += [gap, *sentence.pieces]
