@@ -1,8 +1,10 @@
-"""`glossa import`: a model in the format of Hugging Face to a checkpoint. The work is `model.pretrained`'s."""
+"""`glossa import`: a model in the format of Hugging Face, a directory or one of the Hub by its name, to a checkpoint.
+The work is `model.pretrained`'s."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,8 +18,19 @@ if TYPE_CHECKING:
 
 
 def import_(
-    directory: Annotated[Path, typer.Argument(help="directory that save_pretrained of Hugging Face wrote")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="directory that save_pretrained of Hugging Face wrote, or the name of a model of the Hub: OWNER/NAME"
+        ),
+    ],
     checkpoint: Annotated[Path, typer.Argument(help="checkpoint directory to write")],
+    revision: Annotated[
+        str | None, typer.Option(help="branch, tag or commit of a model of the Hub [default: main]")
+    ] = None,
+    is_offline: Annotated[
+        bool, typer.Option("--offline", help="take a model of the Hub from the cache alone, as with HF_HUB_OFFLINE")
+    ] = False,
     max_length: Annotated[
         int | None, typer.Option(help="longest context to keep, in tokens [default: the model's, at most 4096]", min=1)
     ] = None,
@@ -26,20 +39,27 @@ def import_(
         typer.Option(help="only token that ends an answer [default: all that the model's files name]", min=0),
     ] = None,
     allow_pickle: Annotated[
-        bool, typer.Option("--allow-pickle", help="read pytorch_model.bin where there are no safetensors")
+        bool,
+        typer.Option("--allow-pickle", help="read pytorch_model.bin of a directory where there are no safetensors"),
     ] = False,
     replace: Annotated[bool, typer.Option("--replace", help="replace an existing checkpoint")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Import a Hugging Face model as a checkpoint, which can be exported and served."""
-    from model.checkpoint import CheckpointError
+    from model.checkpoint import CheckpointError, check_unfinished
     from model.pretrained.convert_tokenizer import convert_tokenizer
     from model.pretrained.files import PretrainedError
     from model.pretrained.import_checkpoint import MAX_LENGTH, import_checkpoint
 
     with report_errors(PretrainedError, CheckpointError):
-        if not directory.is_dir():
-            raise PretrainedError(f"{directory}: no such directory; give one that save_pretrained has written")
+        if Path(model).is_dir():
+            if revision is not None:
+                raise UsageError(f"--revision {revision}: {model} is a directory, which has no revisions; remove it")
+            directory, origin = Path(model), None
+        else:
+            if not replace:
+                check_unfinished(checkpoint)  # before anything is fetched
+            directory, origin = fetched(model, revision, is_offline=is_offline, allow_pickle=allow_pickle)
         with replacing(checkpoint) if replace else contextlib.nullcontext(checkpoint) as written:
             imported = import_checkpoint(
                 directory,
@@ -48,8 +68,26 @@ def import_(
                 allow_pickle=allow_pickle,
                 max_length=max_length or MAX_LENGTH,
                 eos_id=eos_id,
+                origin=origin,
             )
     show(imported_figures(imported), as_json)
+
+
+def fetched(
+    model: str, revision: str | None, *, is_offline: bool, allow_pickle: bool
+) -> tuple[Path, Mapping[str, str]]:
+    """The files of a model of the Hub, and where they come from. Raises UsageError and PretrainedError."""
+    from model.pretrained.hub import MAIN, NAME, Hub
+
+    if not NAME.fullmatch(model) or Path(model).exists():
+        what = "is no directory" if Path(model).exists() else "no such directory"
+        fix = "give one that save_pretrained has written, or the name of a model of the Hugging Face Hub, OWNER/NAME"
+        raise UsageError(f"{model}: {what}; {fix}")
+    if allow_pickle:
+        raise UsageError(f"--allow-pickle: of {model}, a model of the Hub, safetensors are read alone; remove it")
+    asked = revision or MAIN
+    snapshot = Hub().snapshot(model, asked, is_offline=is_offline)
+    return snapshot.directory, {"imported_from": model, "revision": snapshot.commit, "requested_revision": asked}
 
 
 def replacing(checkpoint: Path) -> AbstractContextManager[Path]:

@@ -104,6 +104,8 @@ HOMES = {
     "pydantic": ("service/config.py", "service/connection_settings.py", "service/setting_types.py"),
     "pydantic_settings": ("service/config.py", "service/connection_settings.py", "service/setting_types.py"),
     "tokenizers": ("model/tokenizer.py",),
+    "huggingface_hub": ("model/pretrained/hub.py",),
+    "httpx2": ("model/pretrained/hub.py",),
     "sentencex": ("service/text/segmentation.py",),
     "typer": ("cli/*",),
     "torch": ("model/*", "export/*"),

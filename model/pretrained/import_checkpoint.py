@@ -7,6 +7,7 @@ An imported checkpoint has no TrainConfig and no metrics.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -92,10 +93,12 @@ def import_checkpoint(
     allow_pickle: bool = False,
     max_length: int = MAX_LENGTH,
     eos_id: int | None = None,
+    origin: Mapping[str, str] | None = None,
 ) -> ImportedCheckpoint:
     """Writes the checkpoint `out`.
 
     max_length: maximum context in tokens. eos_id: the only end-of-sequence token, instead of those in the source files.
+    origin: see `lineage_of`.
     Raises PretrainedError for an unsupported source, CheckpointError if `out` exists or cannot be written.
     """
     check_unfinished(out)
@@ -107,7 +110,7 @@ def import_checkpoint(
     with torch.device("meta"):
         names = [name for name, _ in build(ours.config).named_parameters()]  # tied weights once
     weights = {name: ours.weights[name] for name in names}
-    lineage = lineage_of(source)
+    lineage = lineage_of(source, origin)
     parameters = sum(tensor.numel() for tensor in weights.values())
     save_checkpoint(
         out,
@@ -128,12 +131,13 @@ def import_checkpoint(
     )
 
 
-def lineage_of(source: Path) -> dict[str, Any]:
-    """The lineage of an import: the original model and the digests of its files."""
+def lineage_of(source: Path, origin: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The lineage of an import: the original model and the digests of its files. origin: where the directory comes
+    from, `imported_from` among it; None: that is its name."""
     config = read_json(source / CONFIG)
     files = {file for pattern in DESCRIPTIONS for file in source.glob(pattern)} | set(weight_files(source))
     return {
-        "imported_from": source.resolve().name,
+        **(origin or {"imported_from": source.resolve().name}),
         "model_type": config["model_type"],
         "transformers_version": config.get("transformers_version"),
         "files_sha256": {file.name: digest_of_file(file) for file in sorted(files)},
