@@ -17,8 +17,8 @@ LARGE = (".safetensors", ".bin", ".spm")  # their ETag is that of Git LFS
 @dataclass
 class FakeHub:
     """files: of the only model, by revision and name. token: that the model is gated to. cut: bytes after which the
-    next answer to a GET of a file is cut off. down: the status of GETs of large files, if they fail. requests: method,
-    path and Range of each."""
+    next answer to a GET of a file is cut off. down: the status of GETs of large files, if they fail. storage: the
+    endpoint that has the large files, if it is another. requests: method, path and Range of each. tokens: sent."""
 
     files: dict[str, dict[str, bytes]]
     name: str = "owner/model"
@@ -27,6 +27,8 @@ class FakeHub:
     down: int | None = None
     damages: bool = False
     endpoint: str = ""
+    storage: str = ""
+    tokens: set[str | None] = field(default_factory=set)
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
 
     def etag(self, name, content):
@@ -54,6 +56,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, *, is_head):
         hub = self.server.hub
         hub.requests.append((self.command, self.path, self.headers.get("Range")))
+        hub.tokens.add(self.headers.get("authorization"))
         if found := INFO.fullmatch(self.path):
             self._info(*found.group(1, 2, 3))
         elif found := FILE.fullmatch(self.path):
@@ -96,6 +99,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(404, "EntryNotFound")
             return
         headers = {"ETag": f'"{hub.etag(file, content)}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
+        if hub.storage and file.endswith(LARGE):
+            headers |= {"X-Linked-ETag": headers["ETag"], "X-Linked-Size": str(len(content))}
+            self._send(302, b"", {**headers, "Location": hub.storage + self.path}, is_head=True)
+            return
         if hub.down and not is_head and file.endswith(LARGE):
             self._fail(hub.down, "")
             return

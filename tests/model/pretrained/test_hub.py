@@ -139,6 +139,15 @@ def test_wrong_content_never_becomes_a_file(hub, client):
     assert not [file for file in client.cache.rglob("*") if file.name.endswith((".safetensors", "part"))]
 
 
+def test_a_storage_that_the_hub_refers_to_gets_no_token(hub, client):
+    with running(FakeHub(hub.files)) as storage:
+        hub.storage = storage.endpoint
+        directory = client.fetch("owner/model").directory
+    assert (directory / "model.safetensors").read_bytes() == WEIGHTS
+    assert (hub.tokens, storage.tokens) == ({"Bearer a-token"}, {None})
+    assert [method for method, _, _ in storage.requests] == ["GET"]
+
+
 def test_a_name_that_does_not_exist(client):
     message = refusal(client.fetch, "owner/nothing")
     assert "owner/nothing: no such directory, and http://127.0.0.1" in message
