@@ -137,7 +137,7 @@ def tell(outcomes: list[Outcome], requests: int) -> None:
 @case(
     seeds=2050,
     first=Flag(0, "the first seed"),
-    requests=Flag(115, "calls of each seed, fewer where the server drains before"),
+    requests=Flag(110, "calls of each seed, fewer where the server drains before"),
     processes=2,
     trace=Flag(False, "print every event of the seeds, one after the other"),
 )
