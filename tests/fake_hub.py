@@ -41,8 +41,14 @@ class FakeHub:
         return [range_ for method, path, range_ in self.requests if method == "GET" and path.endswith(suffix)]
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    hub: FakeHub
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    server: _Server
 
     def log_message(self, *_):
         pass
@@ -81,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
         hub = self.server.hub
         if kind == "revision":
             siblings = [{"rfilename": file} for file in hub.files[commit]]
-            body = {"id": name, "modelId": name, "sha": commit, "siblings": siblings}
+            body: object = {"id": name, "modelId": name, "sha": commit, "siblings": siblings}
         else:
             body = [
                 {"type": "file", "path": file, "size": len(content), "oid": hub.etag("", content)}
@@ -137,8 +143,8 @@ class _Handler(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def running(hub):
     """The hub with its endpoint, while it answers."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.daemon_threads, server.hub = True, hub
+    server = _Server(("127.0.0.1", 0), _Handler)
+    server.hub = hub
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     hub.endpoint = f"http://127.0.0.1:{server.server_port}"
