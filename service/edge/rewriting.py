@@ -15,6 +15,7 @@ from glossa.v1 import glossa_pb2 as pb
 from service.edge.alignment import align
 from service.edge.answer_confidence import answer_confidence
 from service.edge.glossaries import Glossaries
+from service.edge.prompt_encoder import PromptEncoder
 from service.edge.proto_conversion import completion, decoding_options, details, spans_of
 from service.edge.request_limits import TextLimits
 from service.edge.served_model import ServedModel
@@ -55,6 +56,7 @@ class Rewriting:
             raise InvalidRequest("markup", f"must name at least one of {', '.join(Kinds._fields)}")
         self._marked = _extracted(message.text, kinds)
         self.text = self._marked.plain
+        PromptEncoder(model).check_length(self.text)  # before its terms are looked for
         glossary = glossaries.of(message.glossary) if message.HasField("glossary") else Glossary()
         self._terminology = Terminology(glossary, self.text)
         self._asked = decoding_options(message.options)

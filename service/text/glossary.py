@@ -7,15 +7,20 @@ of its forms at the borders of words. Nothing here knows models; how a translati
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from service.text.words import Span, words
+from service.text.words import UNSPACED, Span, words
 
 MAX_TERMS = 1000  # of one request
 MAX_FORMS = 16  # of a term
 MAX_TERM_BYTES = 256  # of a term or a form, as of a phrase
 IGNORE_CASE = "ignore_case"
+_ROOT = 0
+# Letters and digits together, anything else by itself, as is what a joiner joins, each with the blanks before it:
+# borders of words are borders of parts, and a term has the same parts wherever it stands.
+_PARTS = re.compile(rf"\s*(?P<part>{UNSPACED}|(?<=\u200d)\S|(?:(?!{UNSPACED})[^\W_])+|\S)")
 
 
 class GlossaryError(ValueError):
@@ -45,14 +50,15 @@ class Occurrence:
 
 
 class Glossary:
-    """Terms, found in the time that it takes to read a text."""
+    """Terms. A text of n words takes n steps, and for each word one more for each part that the term there goes on."""
 
     def __init__(self, terms: Sequence[Term] = (), *, max_terms: int = MAX_TERMS) -> None:
         """Raises GlossaryError."""
         if len(terms) > max_terms:
             raise GlossaryError(max_terms, "", f"must be at most {max_terms} terms, got {len(terms)}")
         self.terms: dict[str, Term] = {}
-        self._by_word: dict[str, list[Term]] = {}  # by their first word, longest first
+        self._next: dict[tuple[int, str], int] = {}  # a trie of their parts in lower case, from _ROOT
+        self._ends: dict[int, list[Term]] = {}  # by the node of their last part, those that ignore case
         self._others: Glossary | None = None
         for place, term in enumerate(terms):
             _check(term, place)
@@ -64,39 +70,65 @@ class Glossary:
                 )
                 raise GlossaryError(place, "source", problem)
         for term in self.terms.values():
-            start, end = words(term.source)[0]
-            self._by_word.setdefault(term.source[start:end].lower(), []).append(term)
-        for found in self._by_word.values():
-            found.sort(key=lambda term: -len(term.source))
+            node, parts = _ROOT, _Parts(term.source)
+            for part in parts.lowered:
+                node = self._next.setdefault((node, part), len(self._next) + 1)
+            self._ends.setdefault(node, []).extend([term] if term.ignore_case else [])
 
     def over(self, others: Glossary) -> Glossary:
         """These terms, and of others those with another source. Takes no longer for many of them."""
         both = Glossary()
-        both.terms, both._by_word, both._others = self.terms, self._by_word, others
+        both.terms, both._next, both._ends, both._others = self.terms, self._next, self._ends, others
         return both
 
     def occurrences(self, text: str) -> list[Occurrence]:
         """The terms of a text, in order."""
-        spans = words(text)
+        spans, parts = words(text), _Parts(text)
         ends, free, found = {end for _, end in spans}, 0, list[Occurrence]()
-        for start, end in spans:
+        for start, _ in spans:
             if start < free:
                 continue
-            for term in self._beginning(text[start:end].lower()):
-                after = start + len(term.source)
-                if after in ends and _is_same(text[start:after], term.source, ignore_case=term.ignore_case):
-                    found.append(Occurrence(term, start, after))
-                    free = after
-                    break
+            longest = self._longest(text, parts, start, ends)
+            if longest is not None:
+                found.append(longest)
+                free = longest.end
         return found
 
-    def _beginning(self, word: str) -> Sequence[Term]:
-        """The terms with that first word, longest first."""
-        own = self._by_word.get(word, [])
+    def _longest(
+        self, text: str, parts: _Parts, start: int, ends: Container[int], hidden: Container[str] = ()
+    ) -> Occurrence | None:
+        """The longest term at a word; of several the one in exactly this case. hidden: sources that do not count."""
+        first = parts.numbers[start]
+        follow, lowered = self._next.get, parts.lowered
+        longest, node = None, follow((_ROOT, lowered[first].lstrip()))
+        while node is not None:
+            end = parts.ends[first]
+            if node in self._ends and end in ends and (term := self._term(text[start:end], node, hidden)):
+                longest = Occurrence(term, start, end)
+            first += 1
+            node = follow((node, lowered[first])) if first < len(lowered) else None
         if self._others is None:
-            return own
-        others = [term for term in self._others._beginning(word) if term.source not in self.terms]
-        return sorted([*own, *others], key=lambda term: -len(term.source))
+            return longest
+        other = self._others._longest(text, parts, start, ends, self.terms)
+        return max(filter(None, (longest, other)), key=lambda one: one.end, default=None)
+
+    def _term(self, text: str, node: int, hidden: Container[str]) -> Term | None:
+        term = self.terms.get(text)
+        if term is not None and text not in hidden:
+            return term
+        return next((one for one in self._ends[node] if one.source not in hidden), None)
+
+
+class _Parts:
+    """The parts of a text. lowered: in lower case, with the blanks before each. ends: their places. numbers: of the
+    parts, by where each begins after its blanks."""
+
+    def __init__(self, text: str) -> None:
+        self.lowered, self.ends, self.numbers = list[str](), list[int](), dict[int, int]()
+        for number, match in enumerate(_PARTS.finditer(text)):
+            self.numbers[match.start("part")] = number
+            self.lowered.append(match[0].lower())
+            self.ends.append(match.end())
 
 
 def forms_in(terms: Iterable[Term], translation: str) -> list[Span | None]:
@@ -166,7 +198,3 @@ def _check(term: Term, place: int) -> None:
             raise GlossaryError(place, field, f"must be a word or more, without blanks around it, got {text!r}")
         if (size := len(text.encode())) > MAX_TERM_BYTES:
             raise GlossaryError(place, field, f"must be at most {MAX_TERM_BYTES} bytes, got {size}")
-
-
-def _is_same(text: str, term: str, *, ignore_case: bool) -> bool:
-    return text == term or (ignore_case and text.lower() == term.lower())

@@ -11,6 +11,7 @@ from glossa.v1 import glossa_pb2 as pb
 from service.edge.glossaries import Glossaries
 from service.errors import InvalidRequest, StartupError
 from service.request import Finished
+from service.text.glossary import Glossary
 from tests.edge import ANSWER, RESULT, TOKENIZERS, FakePool, answered, failure, manifest, method, served
 
 TEXT = "the small red house"
@@ -146,6 +147,13 @@ async def test_phrases_that_cannot_be_forced_leave_the_first_answer(edge, channe
     edge.pool.send(edge.pool.sinks[1], (InvalidRequest("options.phrases[0]", "is no text of this vocabulary"),))
     response = await running
     assert (response.text, list(response.glossary.unmet)) == ("zwei rote Häuser", ["house"])
+
+
+async def test_a_text_that_is_too_long_is_refused_before_its_terms_are_looked_for(edge, channel, monkeypatch):
+    monkeypatch.setattr(Glossary, "occurrences", lambda *_: pytest.fail("looked for terms"))
+    error, details = await failure(method(channel, "Translate")(text="red " * 500, glossary=glossary(red=["rot"])))
+    assert details["BadRequest"].field_violations[0].field == "text"
+    assert "must be at most" in error.details()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,12 @@
+import collections
+import itertools
+import random
+
 import pytest
 
 from service.text.edits import Edit, edited, moved
 from service.text.glossary import Glossary, GlossaryError, Term, form_in, read_terms
+from service.text.words import words
 
 
 def sources(glossary, text):
@@ -26,6 +31,67 @@ def test_the_last_word_of_a_term_is_whole():
 def test_case_is_ignored_on_request():
     glossary = Glossary([Term("house", ("Haus",), ignore_case=True), Term("US", ("USA",))])
     assert sources(glossary, "House us US HOUSE") == ["House", "US", "HOUSE"]
+
+
+def test_a_term_in_exactly_this_case_comes_before_one_that_ignores_it():
+    terms = [Term("us", ("uns",), ignore_case=True), Term("US", ("USA",))]
+    for order in (terms, terms[::-1]):
+        found = Glossary(order).occurrences("US us Us")
+        assert [one.term.targets[0] for one in found] == ["USA", "uns", "uns"]
+
+
+def occurrences_by_comparison(terms, text):
+    """The slow version: at each word the longest term that the text has there, up to the end of a word."""
+    spans = words(text)
+    ends, free, found = {end for _, end in spans}, 0, []
+    for start, _ in spans:
+        fitting = [
+            (after, term.source == text[start:after], term)
+            for term in terms
+            if (after := start + len(term.source)) in ends
+            and (text[start:after] == term.source or (term.ignore_case and text[start:after].lower() == term.source))
+        ]
+        if start >= free and fitting:
+            free, _, term = max(fitting, key=lambda one: one[:2])
+            found.append((term, start, free))
+    return found
+
+
+def test_terms_are_those_of_a_comparison_with_every_term():
+    rng, count = random.Random(1), 0
+    for _ in range(3000):
+        made = {"".join(rng.choices("abBö .,-漢字(", k=rng.randint(1, 5))).strip() for _ in range(5)} - {""}
+        terms = [Term(source, ("x",), source == source.lower() and rng.random() < 0.5) for source in sorted(made)]
+        text = "".join(rng.choices("abBö .,-漢字(", k=30))
+        found = [(one.term, one.start, one.end) for one in Glossary(terms).occurrences(text)]
+        assert found == occurrences_by_comparison(terms, text), (terms, text)
+        hidden = Glossary(terms[:1]).over(Glossary(terms)).occurrences(text)
+        assert [(one.term, one.start, one.end) for one in hidden] == found
+        count += len(found)
+    assert count > 2000
+
+
+class CountedTrie(collections.UserDict):
+    lookups = 0
+
+    def get(self, key, default=None):
+        self.lookups += 1
+        return super().get(key, default)
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        [f"a {number:03d}" for number in range(1000)],
+        ["".join(word) for word in itertools.product("aA", repeat=9)],
+        [" ".join(["a"] * 20 + [f"b{number}"]) for number in range(500)],
+    ],
+)
+def test_the_time_for_a_text_does_not_depend_on_the_number_of_terms(terms):
+    glossary = Glossary([Term(term, ("x",), ignore_case=True) for term in terms])
+    glossary._next = CountedTrie(glossary._next)
+    assert glossary.occurrences("a " * 2000) == []
+    assert glossary._next.lookups <= 2000 * 22
 
 
 def test_terms_of_a_request_come_before_those_of_the_server():
