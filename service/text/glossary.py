@@ -127,7 +127,7 @@ class _Parts:
         self.lowered, self.ends, self.numbers = list[str](), list[int](), dict[int, int]()
         for number, match in enumerate(_PARTS.finditer(text)):
             self.numbers[match.start("part")] = number
-            self.lowered.append(match[0].lower())
+            self.lowered.append(_lowered(match[0]))
             self.ends.append(match.end())
 
 
@@ -135,17 +135,18 @@ def forms_in(terms: Iterable[Term], translation: str) -> list[Span | None]:
     """For each term where a translation has one of its forms, or None."""
     spans = words(translation)
     starts, ends = {start for start, _ in spans}, {end for _, end in spans}
-    lowered, first = translation.lower(), min(starts, default=0)
+    lowered, first = _lowered(translation), min(starts, default=0)
 
     def place_of(form: str, *, ignore_case: bool) -> Span | None:
-        searched, wanted = (lowered, form.lower()) if ignore_case else (translation, form)
+        searched, wanted = (lowered, _lowered(form)) if ignore_case else (translation, form)
         place = searched.find(wanted)
         while place >= 0:
             if place in starts and place + len(form) in ends:
                 return place, place + len(form)
             place = searched.find(wanted, place + 1)
-        if translation.startswith(capitalized(form), first) and first + len(form) in ends:
-            return first, first + len(form)  # at the beginning of a sentence
+        beginning = capitalized(form)
+        if translation.startswith(beginning, first) and first + len(beginning) in ends:
+            return first, first + len(beginning)
         return None
 
     def span_of(term: Term) -> Span | None:
@@ -158,6 +159,11 @@ def forms_in(terms: Iterable[Term], translation: str) -> list[Span | None]:
 def form_in(term: Term, translation: str) -> Span | None:
     """Where a translation has a form of a term, or None."""
     return forms_in([term], translation)[0]
+
+
+def _lowered(text: str) -> str:
+    """A text in lower case, each character in its place: \u0130 alone would become two, i and a dot above it."""
+    return text.replace("\u0130", "i").lower()
 
 
 def capitalized(form: str) -> str:

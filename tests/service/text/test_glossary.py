@@ -71,6 +71,12 @@ def test_terms_are_those_of_a_comparison_with_every_term():
     assert count > 2000
 
 
+def test_a_capital_i_with_a_dot_is_one_character_in_lower_case():
+    text = "\u0130\u0130 House, \u0130STANBUL"
+    glossary = Glossary([Term("house", ("x",), ignore_case=True), Term("istanbul", ("x",), ignore_case=True)])
+    assert sources(glossary, text) == ["House", "\u0130STANBUL"]
+
+
 class CountedTrie(collections.UserDict):
     lookups = 0
 
@@ -111,6 +117,9 @@ def test_terms_of_a_request_come_before_those_of_the_server():
         (Term("x", ("haus",), ignore_case=True), "das HAUS", (4, 8)),
         (Term("x", ("rotes Haus",)), "ein rotes Haus!", (4, 14)),
         (Term("x", ("Haus",)), "", None),
+        (Term("x", ("\u0130stanbul",), ignore_case=True), "\u0130zmir, istanbul, \u0130stanbul", (7, 15)),
+        (Term("x", ("haus",), ignore_case=True), "\u0130\u0130 \u0130 Haus \u0130", (5, 9)),
+        (Term("x", ("ßa",)), "SSa b", (0, 3)),
     ],
 )
 def test_a_term_is_met_by_one_of_its_forms(term, translation, span):
