@@ -11,7 +11,7 @@ import functools
 import numpy as np
 
 from model.tokenizer import Tokenizer
-from service.decoding.lexical_constraints import LexicalConstraints, phrase_variants
+from service.decoding.lexical_constraints import LexicalConstraints
 from service.decoding.logits_processors import (
     AllowedTokens,
     BannedTexts,
@@ -25,6 +25,7 @@ from service.decoding.logits_processors import (
 )
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
+from service.phrase_variants import phrase_variants
 from service.request import Request
 
 SLOW_OPTIONS = ("bad_words", "phrases", "allowed_tokens", "grammars")

@@ -8,12 +8,13 @@ import pytest
 
 from model.tokenizer import Tokenizer
 from service.decoding.grammar import Grammar
-from service.decoding.lexical_constraints import LexicalConstraints, phrase_variants
+from service.decoding.lexical_constraints import LexicalConstraints
 from service.decoding.logits_processors import BannedTexts
 from service.decoding.stop_strings import StopMatcher, StopState
 from service.decoding.vocabulary import Vocabulary
 from service.edge.alignment import target_spans
 from service.engine.detokenizer import Detokenizer
+from service.phrase_variants import phrase_variants
 from tests.model.tokenizers.families import made
 from tests.multilingual import lines
 

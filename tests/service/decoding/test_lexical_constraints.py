@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.tokenizer import Tokenizer
-from service.decoding.lexical_constraints import LexicalConstraints, allocate, phrase_variants
+from service.decoding.lexical_constraints import LexicalConstraints, allocate
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
+from service.phrase_variants import phrase_variants
 from tests.fakes import brackets
 
 EOS, V = 0, 9
