@@ -19,9 +19,10 @@ from service.edge.prompt_encoder import PromptEncoder
 from service.edge.proto_conversion import completion, decoding_options, details, spans_of
 from service.edge.request_limits import TextLimits
 from service.edge.served_model import ServedModel
-from service.edge.terminology import Terminology
+from service.edge.terminology import ForcedTerms, Terminology
 from service.errors import InvalidRequest
 from service.options import DecodingOptions
+from service.phrase_variants import phrase_variants
 from service.request import Finished, HypothesisResult, Request
 from service.text.glossary import Glossary
 from service.text.inline_markup import MarkedText, MarkupError, extract
@@ -79,9 +80,18 @@ class Rewriting:
         """Whether the text has terms of the glossary."""
         return bool(self._terminology.terms)
 
-    def again(self, translation: str) -> DecodingOptions | None:
-        """Options of a second request for an answer that lacks terms, or None."""
-        return self._terminology.constrained(self.options, translation)
+    def forced(self, translation: str, request: Request) -> ForcedTerms:
+        """What a second search for terms that an answer lacks may ask for. request: the one that has this answer."""
+        allowed = [set(tokens) for tokens in (request.shortlist, request.options.allowed_tokens) if tokens]
+
+        def can_have(form: str) -> bool:
+            try:
+                variants = phrase_variants(self._model.tokenizer.target, form)
+            except InvalidRequest:
+                return False
+            return any(all(tokens.issuperset(variant) for tokens in allowed) for variant in variants)
+
+        return ForcedTerms(self._terminology, request.options, translation, can_have)
 
     def response(
         self, finished: Finished, request: Request, text: str, tokens: tuple[int, ...]

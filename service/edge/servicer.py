@@ -6,7 +6,6 @@ logs) is in `calls`; what messages mean is in `proto_conversion`.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
@@ -42,8 +41,9 @@ from service.edge.proto_conversion import (
 from service.edge.rewriting import Rewriting, check_not_rewritten, is_rewritten, summed
 from service.edge.rpc_handlers import handlers_of, rpcs_of, services_of
 from service.edge.served_model import ServedModel
+from service.edge.terminology import ForcedTerms
 from service.edge.token_calls import TokenCalls
-from service.errors import InvalidRequest
+from service.errors import InvalidRequest, Unsatisfiable
 from service.options import DecodingOptions
 from service.request import Finished, Request
 
@@ -51,6 +51,7 @@ SERVICES = services_of(pb.DESCRIPTOR)
 RPCS = rpcs_of(pb.DESCRIPTOR)
 
 T = TypeVar("T")
+_Answer = tuple[Request, str, tuple[int, ...], Finished]
 
 
 class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
@@ -189,10 +190,11 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
         read = partial(Rewriting, message, model, self.catalog.limits, self._glossaries)
         rewriting = await self.built(read, message, call, is_slow=message.ByteSize() > INLINE_BYTES // 2)
         request, text, tokens, finished = await self._answered(rewriting, rewriting.options, model, message, call)
-        if message.options.beam_size > 1 and (options := await self._again(rewriting, text, call)):
-            with contextlib.suppress(InvalidRequest, *FULL):  # the first answer stands, and terms stay unmet
-                request, text, tokens, second = await self._answered(rewriting, options, model, message, call)
-                finished = summed(finished, second)
+        if message.options.beam_size > 1 and rewriting.has_terms:
+            forced = rewriting.forced(text, request)
+            if (second := await self._with_terms(rewriting, forced, model, message, call)) is not None:
+                request, text, tokens, last = second
+                finished = summed(finished, last)
         call.finished = finished
         convert = partial(rewriting.response, finished, request, text, tokens)
         response = await self.preparation.convert(call.caller, convert)
@@ -208,11 +210,21 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
         tried = merged(request, pb.TranslateRequest(text="a"))
         await self.built(partial(Rewriting, tried, model, self.catalog.limits, self._glossaries), tried, call)
 
-    async def _again(self, rewriting: Rewriting, text: str, call: Call) -> DecodingOptions | None:
-        """`rewriting.again(text)`, in a thread: a text may have many terms."""
-        if not rewriting.has_terms:
-            return None
-        return await self.preparation.convert(call.caller, partial(rewriting.again, text))
+    async def _with_terms(
+        self, rewriting: Rewriting, forced: ForcedTerms, model: ServedModel, message: pb.TranslateRequest, call: Call
+    ) -> _Answer | None:
+        """The answer that has as many of the missing terms as it can, or None if the first one stands."""
+        while True:  # each time with fewer terms
+            options = await self.preparation.convert(call.caller, forced.options)  # a text may have many terms
+            if options is None:
+                return None
+            try:
+                return await self._answered(rewriting, options, model, message, call)
+            except (InvalidRequest, Unsatisfiable) as error:
+                if not forced.without(error):
+                    return None
+            except FULL:
+                return None
 
     async def _answered(
         self,
@@ -221,7 +233,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
         model: ServedModel,
         message: pb.TranslateRequest,
         call: Call,
-    ) -> tuple[Request, str, tuple[int, ...], Finished]:
+    ) -> _Answer:
         """One request of a rewritten translation, and its answer."""
         decoding = self.builder(model, call).decoding
         build = partial(decoding, rewriting.text, options, languages_of(message), is_streamed=False)

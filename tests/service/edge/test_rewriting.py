@@ -9,7 +9,7 @@ import pytest
 from export.manifest import AlignmentSpec
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.glossaries import Glossaries
-from service.errors import InvalidRequest, StartupError
+from service.errors import InvalidRequest, Overloaded, StartupError, Unsatisfiable
 from service.request import Finished
 from service.text.glossary import Glossary
 from tests.edge import ANSWER, RESULT, TOKENIZERS, FakePool, answered, failure, manifest, method, served
@@ -113,17 +113,17 @@ async def test_without_an_alignment_a_missing_term_is_unmet(edge, channel):
 
 async def test_a_beam_searches_once_more_for_missing_terms(edge, channel):
     edge.pool.hold = True
-    terms, options = glossary(house=["schwarz"], red=["rote"]), pb.DecodingOptions(beam_size=2)
+    terms, options = glossary(house=["black"], red=["rote"]), pb.DecodingOptions(beam_size=2)
     call = method(channel, "Translate")(text=TEXT, glossary=terms, options=options)
     running = asyncio.ensure_future(call)
     await edge.pool.until(lambda: len(edge.pool.requests) == 1)
     assert edge.pool.requests[0].options.phrases == ()
     edge.pool.send(edge.pool.sinks[0], ANSWER)
     await edge.pool.until(lambda: len(edge.pool.requests) == 2)
-    assert edge.pool.requests[1].options.phrases == ("schwarz", "rote")
-    edge.pool.send(edge.pool.sinks[1], answered(dataclasses.replace(RESULT, text="zwei rote schwarz")))
+    assert edge.pool.requests[1].options.phrases == ("black", "rote")
+    edge.pool.send(edge.pool.sinks[1], answered(dataclasses.replace(RESULT, text="zwei rote black")))
     response = await running
-    assert (response.text, response.glossary.met) == ("zwei rote schwarz", 2)
+    assert (response.text, response.glossary.met) == ("zwei rote black", 2)
     first = next(event for event in ANSWER if isinstance(event, Finished))
     assert response.usage.generated_tokens == first.generated_tokens
     assert response.timings.total.ToTimedelta().total_seconds() == pytest.approx(2 * first.timings.total_s)
@@ -135,18 +135,94 @@ async def test_a_beam_that_has_all_terms_searches_once(edge, channel):
     assert (response.glossary.met, len(edge.pool.requests)) == (1, 1)
 
 
-async def test_phrases_that_cannot_be_forced_leave_the_first_answer(edge, channel):
+TOO_LONG = InvalidRequest("options.phrases", "must need at most 16 tokens")
+
+
+async def searched(edge, channel, terms, *ends, **options):
+    """The response of a beam whose searches after the first end so, and the phrases of each search."""
     edge.pool.hold = True
     call = method(channel, "Translate")(
-        text=TEXT, glossary=glossary(house=["schwarz"]), options=pb.DecodingOptions(beam_size=2)
+        text=TEXT, glossary=terms, options=pb.DecodingOptions(**{"beam_size": 2, **options})
     )
     running = asyncio.ensure_future(call)
-    await edge.pool.until(lambda: len(edge.pool.requests) == 1)
-    edge.pool.send(edge.pool.sinks[0], ANSWER)
-    await edge.pool.until(lambda: len(edge.pool.requests) == 2)
-    edge.pool.send(edge.pool.sinks[1], (InvalidRequest("options.phrases[0]", "is no text of this vocabulary"),))
+    for number, end in enumerate((ANSWER, *ends)):
+        await edge.pool.until(lambda number=number: len(edge.pool.requests) > number)
+        edge.pool.send(edge.pool.sinks[number], end if isinstance(end, tuple) else (end,))
     response = await running
+    assert len(edge.pool.requests) == 1 + len(ends)
+    return response, [request.options.phrases for request in edge.pool.requests]
+
+
+def found(text):
+    return answered(dataclasses.replace(RESULT, text=text))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidRequest("options.phrases[0]", "is no text of this vocabulary"),
+        InvalidRequest("options.stop", "?"),
+        TOO_LONG,
+        Unsatisfiable("no token is left"),
+        Overloaded("the queue is full", retry_after_s=1, limit=1),
+    ],
+)
+async def test_phrases_that_cannot_be_forced_leave_the_first_answer(edge, channel, error):
+    response, _ = await searched(edge, channel, glossary(house=["black"]), error)
     assert (response.text, list(response.glossary.unmet)) == ("zwei rote Häuser", ["house"])
+
+
+@pytest.mark.parametrize(
+    ("errors", "last", "unmet"),
+    [
+        ([InvalidRequest("options.phrases[0]", "?")], ("cat", "a", "rote"), ["the"]),
+        ([TOO_LONG], ("black", "cat", "a"), []),
+        ([TOO_LONG, TOO_LONG], ("black", "a"), ["house"]),
+        ([Unsatisfiable("?")], ("black", "a"), ["house"]),
+        ([Unsatisfiable("?"), TOO_LONG], ("black",), ["small", "house"]),
+    ],
+)
+async def test_terms_that_can_be_forced_are_without_those_that_cannot(edge, channel, errors, last, unmet):
+    terms = glossary(the=["black"], small=["a"], red=["rote"], house=["cat"])
+    response, searches = await searched(edge, channel, terms, *errors, found(" ".join((*last, "rote"))))
+    assert searches[1] == ("black", "a", "cat", "rote")
+    assert set(searches[-1]) == set(last), searches
+    assert list(response.glossary.unmet) == unmet
+
+
+@pytest.mark.parametrize(
+    ("options", "targets", "phrases"),
+    [
+        ({}, ["Schornsteinfeger", "cat"], ("cat", "a", "rote")),
+        ({"bad_words": ["blac"]}, ["black", "cat"], ("cat", "a", "rote")),
+        ({"stop": ["lack"]}, ["black"], ("a", "rote")),
+        ({"allowed_tokens": [4, 5, *TOKENIZERS["translation"].encode("a rote cat")]}, ["black"], ("a", "rote")),
+        ({"phrases": ["zwei", "rote"]}, ["black"], ("zwei", "rote", "black", "a")),
+        ({"phrases": ["zwei"], "ordered_phrases": True}, ["black"], ("zwei", "black", "a", "rote")),
+        ({"phrases": ["a"] * 15}, ["black"], ("a",) * 15 + ("black",)),
+    ],
+)
+async def test_phrases_for_terms_go_with_the_options(edge, channel, options, targets, phrases):
+    terms = glossary(small=targets, house=["a"], red=["rote"])
+    response, searches = await searched(edge, channel, terms, found(" ".join(phrases)), **options)
+    assert searches[1] == phrases
+    assert edge.pool.requests[1].options.ordered_phrases is False
+    assert response.glossary.met == sum(any(form in phrases for form in one.targets) for one in terms.terms), (
+        response.glossary
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "targets"),
+    [
+        ({"phrases": ["zwei", "rote"], "ordered_phrases": True}, ["black"]),
+        ({"phrases": ["a"] * 16}, ["black"]),
+        ({"bad_words": ["blac"]}, ["black", "Schornsteinfeger"]),
+    ],
+)
+async def test_without_a_form_that_can_be_forced_there_is_no_second_search(edge, channel, options, targets):
+    response, _ = await searched(edge, channel, glossary(small=targets), **options)
+    assert (response.text, list(response.glossary.unmet)) == ("zwei rote Häuser", ["small"])
 
 
 async def test_a_text_that_is_too_long_is_refused_before_its_terms_are_looked_for(edge, channel, monkeypatch):
