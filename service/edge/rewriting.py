@@ -8,6 +8,7 @@ themselves are the business of `service.text`.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -75,6 +76,16 @@ class Rewriting:
             return asked
         return dataclasses.replace(asked, alignment="hard")
 
+    def request(self, build: Callable[[DecodingOptions], Request], options: DecodingOptions) -> Request:
+        """The engine's request with these options, without an alignment for which the answer would be too large if the
+        client has not asked for it: marks are then placed without it. Raises as `build`."""
+        try:
+            return build(options)
+        except InvalidRequest as error:
+            if error.field != "options.alignment" or options.alignment == self._asked.alignment:
+                raise
+        return build(dataclasses.replace(options, alignment="none"))
+
     @property
     def has_terms(self) -> bool:
         """Whether the text has terms of the glossary."""
@@ -115,9 +126,9 @@ class Rewriting:
                 del hypothesis.alignment.target_spans[:]
                 hypothesis.alignment.target_spans.extend(spans_of(links.target_spans))
         if message.HasField("markup"):
-            is_aligned = bool(results) and results[0].attention is not None
-            placement = pb.MARK_PLACEMENT_ALIGNMENT if is_aligned else pb.MARK_PLACEMENT_PROPORTIONAL
-            fields["markup"] = pb.MarkupResult(placement=placement, plain_text=plain, source_text=self.text)
+            fields["markup"] = pb.MarkupResult(
+                placement=self._placement(results), plain_text=plain, source_text=self.text
+            )
         if message.HasField("glossary"):
             terms, unmet = self._terminology.terms, self._terminology.unmet(plain)
             fields["glossary"] = pb.GlossaryResult(
@@ -125,6 +136,12 @@ class Rewriting:
             )
         shown = tokens if message.include_tokens else ()
         return pb.TranslateResponse(text=restored, tokens=shown, **completion(finished), **fields)
+
+    def _placement(self, results: Sequence[HypothesisResult]) -> pb.MarkPlacement:
+        if not self._marked.nodes:
+            return pb.MARK_PLACEMENT_UNSPECIFIED
+        is_aligned = bool(results) and results[0].attention is not None
+        return pb.MARK_PLACEMENT_ALIGNMENT if is_aligned else pb.MARK_PLACEMENT_PROPORTIONAL
 
     def _rewritten(self, text: str, result: HypothesisResult | None) -> tuple[str, str, Links | None]:
         """An answer with its terms, without and with its marks, and the links of the first of these."""

@@ -235,9 +235,13 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
         call: Call,
     ) -> _Answer:
         """One request of a rewritten translation, and its answer."""
-        decoding = self.builder(model, call).decoding
-        build = partial(decoding, rewriting.text, options, languages_of(message), is_streamed=False)
-        request = await self.built(build, message, call, is_slow=options.use_shortlist)
+        decoding, languages = self.builder(model, call).decoding, languages_of(message)
+
+        def build(options: DecodingOptions) -> Request:
+            return decoding(rewriting.text, options, languages, is_streamed=False)
+
+        slow = options.use_shortlist
+        request = await self.built(partial(rewriting.request, build, options), message, call, is_slow=slow)
         return request, *await self.answered(model, request, call)
 
     async def _stream(self, task: Task, message: Any, call: Call, build: Callable[..., T]) -> AsyncGenerator[T, None]:

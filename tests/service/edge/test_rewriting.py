@@ -8,6 +8,7 @@ import pytest
 
 from export.manifest import AlignmentSpec
 from glossa.v1 import glossa_pb2 as pb
+from service.edge import request_limits
 from service.edge.glossaries import Glossaries
 from service.errors import InvalidRequest, Overloaded, StartupError, Unsatisfiable
 from service.request import Finished
@@ -59,11 +60,31 @@ async def test_marks_follow_the_alignment(aligned, channel):
     assert list(response.hypotheses) == []
 
 
+@pytest.mark.parametrize("beam", [1, 2])
+async def test_marks_are_placed_in_proportion_if_the_alignment_would_be_too_large(aligned, channel, monkeypatch, beam):
+    monkeypatch.setattr(request_limits, "MAX_ATTENTION_BYTES", 4 * 16 * 5 - 1)  # of 16 tokens and 5 source positions
+    options = pb.DecodingOptions(beam_size=beam)
+    fields = {"model": "aligned", "text": MARKED, "markup": TAGS, "glossary": glossary(house=["black"])}
+    response = await method(channel, "Translate")(options=options, **fields)
+    assert [request.options.alignment for request in aligned.requests] == ["none"] * beam  # of a beam a second search
+    assert response.markup.placement == pb.MARK_PLACEMENT_PROPORTIONAL
+    assert list(response.glossary.unmet) == ["house"]
+    options.alignment = pb.ALIGNMENT_KIND_HARD
+    _, details = await failure(method(channel, "Translate")(options=options, **fields))
+    assert details["BadRequest"].field_violations[0].field == "options.alignment"
+
+
 async def test_without_an_alignment_marks_are_placed_in_proportion(edge, channel):
     response = await method(channel, "Translate")(model="en-de", text=MARKED, markup=TAGS)
     assert edge.pool.requests[0].options.alignment == "none"
     assert response.markup.placement == pb.MARK_PLACEMENT_PROPORTIONAL
     assert response.text.replace("<b>", "").replace("</b>", "").replace("{x} ", "") == "zwei rote Häuser"
+
+
+async def test_a_text_without_marks_has_no_placement(aligned, channel):
+    response = await method(channel, "Translate")(model="aligned", text=TEXT.replace("e", "&#101;"), markup=TAGS)
+    assert response.markup.placement == pb.MARK_PLACEMENT_UNSPECIFIED
+    assert response.markup.source_text == TEXT
 
 
 async def test_every_hypothesis_has_the_marks(edge, channel):

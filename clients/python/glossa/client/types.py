@@ -106,7 +106,7 @@ class Answer(Cost):
 class MarkupResult:
     """What became of the marks of a text."""
 
-    placement: str  # alignment or proportional
+    placement: str  # alignment or proportional; empty: the text has no marks
     plain_text: str  # the answer without its marks
     source_text: str  # what was translated
 
