@@ -15,7 +15,7 @@ from service.edge.metrics import Metrics, Rpc
 from service.edge.request_memory import Reservation
 from service.edge.served_model import ServedModel
 from service.edge.status import status_code
-from service.errors import ENDS, REJECTIONS, MessagesMissing, RequestError, Retryable
+from service.errors import ENDS, REJECTIONS, MemoryLimit, MessagesMissing, RequestError, Retryable
 from service.request import Caller, Finished
 
 REQUEST_ID = "x-request-id"
@@ -103,6 +103,20 @@ class Call:
         if self.wait_for_room is None:
             raise error
         await self.wait_for_room(error, self.deadline_s)
+
+    async def reserve(self, size: int) -> None:
+        """Reserves memory. An item for which there is none waits, and gives back what it has reserved meanwhile: items
+        that each have a part of what they need would wait for each other. Raises MemoryLimit."""
+        while True:
+            try:
+                self.memory.grow(size)
+                return
+            except MemoryLimit as error:
+                if self.wait_for_room is None:
+                    raise
+                size += self.memory.size
+                self.memory.release()
+                await self.wait_for_room(error, self.deadline_s)
 
     def use(self, model: ServedModel) -> None:
         """The request is for this version of a model, which stays open until `leave`."""

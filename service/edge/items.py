@@ -27,7 +27,6 @@ from service.errors import (
     DeadlineExceeded,
     InternalFailure,
     InvalidRequest,
-    MemoryLimit,
     RequestError,
     Retryable,
     ShuttingDown,
@@ -219,12 +218,7 @@ class _Run:
         response: Message | None = None
         error: RequestError | None = Cancelled(ENDED)
         try:
-            while True:
-                try:
-                    call.memory.grow(self._item_bytes)
-                    break
-                except MemoryLimit as full:
-                    await self._wait_for_room(full, call.deadline_s)
+            await call.reserve(self._item_bytes)
             response, error = await self._answer(item.request, call), None
         except RequestError as failure:
             error = failure

@@ -73,9 +73,12 @@ class ModelCalls:
                 await call.wait(error)
 
     @staticmethod
-    async def answered(model: ServedModel, request: Request, call: Call) -> tuple[str, tuple[int, ...], Finished]:
-        """The text, the token ids and the end of the answer to a request that is not streamed, which is one piece."""
-        async with submitted(model, request, call) as events:
+    async def answered(
+        model: ServedModel, request: Request, call: Call, *, has_memory: bool = False
+    ) -> tuple[str, tuple[int, ...], Finished]:
+        """The text, the token ids and the end of the answer to a request that is not streamed, which is one piece.
+        has_memory: see `submitted`."""
+        async with submitted(model, request, call, has_memory=has_memory) as events:
             text, tokens, call.finished = await events.piece()
         assert call.finished is not None
         return text, tokens, call.finished
@@ -86,9 +89,15 @@ class ModelCalls:
 
 
 @contextlib.asynccontextmanager
-async def submitted(model: ServedModel, request: Request, call: Call) -> AsyncIterator[EventStream]:
-    """The events of a request in an engine. Leaving before the end cancels it: its rows are free one step later."""
+async def submitted(
+    model: ServedModel, request: Request, call: Call, *, has_memory: bool = False
+) -> AsyncIterator[EventStream]:
+    """The events of a request in an engine. Leaving before the end cancels it: its rows are free one step later.
+
+    has_memory: the answer takes the place of another one of the call, of the same size."""
     events = EventStream()
+    if not has_memory:
+        await call.reserve(answer_bytes(*answer_size(model.manifest, request)))
     cancel = await _submit(model, request, call, events)
     call.is_accepted = True
     if call.trace is not None:
@@ -102,12 +111,9 @@ async def submitted(model: ServedModel, request: Request, call: Call) -> AsyncIt
 
 
 async def _submit(model: ServedModel, request: Request, call: Call, events: EventStream) -> Cancel:
-    """Reserves the memory of the answer, and hands the request to an engine. An item waits for room."""
-    reserved, size = call.memory.size, answer_bytes(*answer_size(model.manifest, request))
+    """Hands a request to an engine. An item waits for room."""
     while True:
         try:
-            if call.memory.size == reserved:
-                call.memory.grow(size)
             return model.pool.submit(request, asyncio.get_running_loop(), events)
         except FULL as error:
             await call.wait(error)

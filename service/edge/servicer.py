@@ -219,7 +219,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
             if options is None:
                 return None
             try:
-                return await self._answered(rewriting, options, model, message, call)
+                return await self._answered(rewriting, options, model, message, call, is_again=True)
             except (InvalidRequest, Unsatisfiable) as error:
                 if not forced.without(error):
                     return None
@@ -233,8 +233,10 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
         model: ServedModel,
         message: pb.TranslateRequest,
         call: Call,
+        *,
+        is_again: bool = False,
     ) -> _Answer:
-        """One request of a rewritten translation, and its answer."""
+        """One request of a rewritten translation, and its answer. is_again: instead of the one before."""
         decoding, languages = self.builder(model, call).decoding, languages_of(message)
 
         def build(options: DecodingOptions) -> Request:
@@ -242,7 +244,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
 
         slow = options.use_shortlist
         request = await self.built(partial(rewriting.request, build, options), message, call, is_slow=slow)
-        return request, *await self.answered(model, request, call)
+        return request, *await self.answered(model, request, call, has_memory=is_again)
 
     async def _stream(self, task: Task, message: Any, call: Call, build: Callable[..., T]) -> AsyncGenerator[T, None]:
         """The messages of a stream, each built from its fields."""

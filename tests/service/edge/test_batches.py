@@ -7,7 +7,10 @@ import pytest
 from google.rpc import error_details_pb2
 
 from glossa.v1 import glossa_pb2 as pb
-from service.edge.batches import MAX_ID, MAX_ITEMS
+from service.edge.batches import MAX_ID, MAX_ITEMS, defaults_bytes
+from service.edge.items import ITEM_BYTES
+from service.edge.request_limits import answer_size
+from service.edge.request_memory import answer_bytes, message_bytes
 from service.errors import EngineUnavailable, Overloaded
 from tests.edge import ANSWER, FakePool, failure, method, running, served
 
@@ -221,6 +224,38 @@ async def test_a_client_that_leaves_cancels_its_items(channel, edge):
     call.cancel()
     await edge.pool.until(lambda: len(edge.pool.cancelled) == 3)
     assert sorted(edge.pool.cancelled) == ["mine/0", "mine/1", "mine/2"]
+    await memory_given_back(edge)
+
+
+def limit_memory(edge, *, answers, item_bytes, count):
+    """Leaves room for so many answers beside `count` items, which have `item_bytes` together."""
+    size = answer_bytes(*answer_size(edge.models["en-de"].manifest, edge.pool.requests[0]))
+    edge.server.calls.memory.limit_bytes = item_bytes + count * ITEM_BYTES + answers * size
+
+
+async def test_a_second_search_takes_the_memory_of_the_first(channel, edge):
+    glossary = pb.Glossary(terms=[pb.GlossaryTerm(source="house", targets=["black"])])
+    defaults = pb.TranslateRequest(options=pb.DecodingOptions(beam_size=2), glossary=glossary)
+    first = batch(*["the house"] * 3, defaults=defaults)
+    await run(channel, first)
+    assert len(edge.pool.requests) == 6
+    await memory_given_back(edge)
+    fixed = message_bytes(first.ByteSize()) + 3 * defaults_bytes(defaults)
+    limit_memory(edge, answers=3, item_bytes=fixed, count=3)
+    found = await run(channel, first, timeout=60)
+    assert [result.error.message for result in found] == [""] * 3
+    assert len(edge.pool.requests) == 12
+    await memory_given_back(edge)
+
+
+async def test_items_do_not_wait_for_the_memory_of_each_other(channel, edge):
+    text = TEXTS[0] + " " * 2000  # prepared in a thread, while other items begin
+    await run(channel, batch(text))
+    await memory_given_back(edge)
+    first = batch(*[text] * 8)
+    limit_memory(edge, answers=0, item_bytes=message_bytes(first.ByteSize()), count=8)
+    found = await run(channel, first, timeout=60)
+    assert [result.error.message for result in found] == [""] * 8
     await memory_given_back(edge)
 
 
