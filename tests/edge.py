@@ -245,6 +245,7 @@ class Edge:
     def calibrate(self, precision="fp32"):
         """Gives the translation model a calibration of the graphs of that precision."""
         self.models["en-de"].manifest = manifest(calibrations={precision: CALIBRATION})
+        self.models["en-de"].words_per_token = 1
 
 
 @contextlib.asynccontextmanager

@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from export.bundle import BundleError, CheckedBundle, check_bundle, load_shortlist, verify_files
-from export.manifest import TOKENIZER, Shortlist
+from export.manifest import TOKENIZER
 from glossa.version import VERSION
 from model.tokenizer import Tokenizer, TokenizerError
 from service.config import ServerSettings
 from service.edge import logs
+from service.edge.answer_confidence import words_per_token
 from service.edge.engine_link import EngineLink
 from service.edge.metrics import Metrics, ModelMetrics
 from service.edge.process_plan import ProcessPlan, engine_settings, opening_bytes, plan_processes
@@ -111,7 +112,7 @@ class ModelOpener:
         try:
             if opened.bundle_sha256 != digest:
                 raise StartupError(f"{path} changed while it was opened; fix: start again")
-            tokenizer, shortlist = await in_thread(_read, bundle)
+            read = await in_thread(_read, bundle)
         except BaseException:
             await pool.aclose()
             raise
@@ -126,15 +127,14 @@ class ModelOpener:
             manifest=manifest,
             choice=pool.choice,
             bundle_sha256=digest,
-            tokenizer=tokenizer,
             pool=pool,
-            shortlist=shortlist,
             max_hypotheses=min(MAX_WIDTH, settings.max_rows),
             draft_tokens=settings.draft_tokens if manifest.limits.max_block != 1 else 0,
             is_batch_invariant=opened.is_batch_invariant,
             processes=plan.processes,
             engines=pool.engines,
             states=lambda: pool.states,
+            **read,
         )
         follow_choice(model, pool, metrics)
 
@@ -217,12 +217,13 @@ async def in_thread(function: Callable[..., T], *arguments: Any, **named: Any) -
     return await result
 
 
-def _read(bundle: CheckedBundle) -> tuple[Tokenizer, Shortlist | None]:
-    """What the edge needs of a bundle's other files. Raises BundleError, TokenizerError."""
+def _read(bundle: CheckedBundle) -> dict[str, Any]:
+    """The fields of a `ServedModel` that come from a bundle's other files. Raises BundleError, TokenizerError."""
     path, manifest = bundle.path, bundle.manifest
     stamps = verify_files(path, manifest, only={TOKENIZER, manifest.shortlist})
     vocab_size = manifest.limits.vocab_size
     tokenizer = Tokenizer.load(path / TOKENIZER, vocab_size=vocab_size)
     shortlist = load_shortlist(path / manifest.shortlist, vocab_size=vocab_size) if manifest.shortlist else None
     bundle._replace(stamps={**bundle.stamps, **stamps}).check_unchanged()
-    return tokenizer, shortlist
+    words = words_per_token(tokenizer) if manifest.calibrations else 0
+    return {"tokenizer": tokenizer, "shortlist": shortlist, "words_per_token": words}

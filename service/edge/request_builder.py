@@ -37,14 +37,21 @@ class RequestBuilder(EncoderRequestBuilder):
         self._prompts.check_length(text)
 
     def decoding(
-        self, text: str, options: DecodingOptions, languages: LanguagePair = NO_LANGUAGES, *, is_streamed: bool = True
+        self,
+        text: str,
+        options: DecodingOptions,
+        languages: LanguagePair = NO_LANGUAGES,
+        *,
+        is_streamed: bool = True,
+        has_confidence: bool = False,
     ) -> Request:
-        """A request to translate or continue a text."""
+        """A request to translate or continue a text. has_confidence: that of the answer is returned."""
         self.check_options(options)
         self._limits.check_text(text)
         check_capabilities(self._model, options)
         source, prompt = self._prompts.source_and_prompt(text, languages)
-        return self._decoding(source, prompt, text, options, is_streamed=is_streamed)
+        words = self._model.words_per_token if has_confidence else 0
+        return self._decoding(source, prompt, text, options, is_streamed=is_streamed, words_per_token=words)
 
     def continuation(
         self, prompt: Sequence[int], options: DecodingOptions, *, is_streamed: bool = True, field: str = "prompt"
@@ -72,14 +79,16 @@ class RequestBuilder(EncoderRequestBuilder):
         options: DecodingOptions,
         *,
         is_streamed: bool,
+        words_per_token: int = 0,
     ) -> Request:
         max_tokens = self._max_tokens(options, source, prompt)
         prefix = self._prefix(options, max_tokens)
-        check_response_size(self._model, options, max_tokens, len(source))
+        check_response_size(self._model, options, max_tokens, len(source), words_per_token=words_per_token)
         return self._request(
             source=source,
             prompt=prompt,
             max_tokens=max_tokens,
+            words_per_token=words_per_token,
             stop=options.stop,
             options=options,
             prefix=() if options.prefix_bias else prefix,

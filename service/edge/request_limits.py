@@ -20,6 +20,7 @@ from service.request import Request
 MAX_RESPONSE_BYTES = 3 << 20  # gRPC clients accept messages of 4 MiB by default
 MAX_ATTENTION_BYTES = 1 << 28  # attention weights of all layers and heads, before an alignment is computed from them
 TOKEN_BYTES = 24  # of a token with its text and log-probability in a message
+WORD_BYTES = 32  # of a word with its confidence, and of its span among the uncertain ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,10 +110,15 @@ def _check_alignment(model: ServedModel, options: DecodingOptions) -> None:
     check_numbers("options.alignment_heads", options.alignment_heads, attention.heads)
 
 
-def response_size(manifest: Manifest, options: DecodingOptions, max_tokens: int, source_len: int) -> ResponseSize:
-    """The size of a response whose hypotheses all have `max_tokens` tokens."""
-    tokens = max(options.num_hypotheses, options.num_sequences) * max_tokens
+def response_size(
+    manifest: Manifest, options: DecodingOptions, max_tokens: int, source_len: int, *, words_per_token: int = 0
+) -> ResponseSize:
+    """The size of a response whose hypotheses all have `max_tokens` tokens. words_per_token: see `Request`."""
+    count = max(options.num_hypotheses, options.num_sequences)
+    tokens = count * max_tokens
     message = TOKEN_BYTES * tokens * (1 + options.top_logprobs)
+    if words_per_token:  # the best answer's confidence stands beside it, too
+        message += WORD_BYTES * (count + 1) * (1 + max_tokens * words_per_token)
     attention = manifest.alignment
     if options.alignment == "none" or attention is None:
         return ResponseSize(message, 0)
@@ -123,7 +129,9 @@ def response_size(manifest: Manifest, options: DecodingOptions, max_tokens: int,
 
 def answer_size(manifest: Manifest, request: Request) -> ResponseSize:
     """The size of the answer to a request, the attention of a pass of its own included."""
-    size = response_size(manifest, request.options, request.max_tokens, len(request.source))
+    size = response_size(
+        manifest, request.options, request.max_tokens, len(request.source), words_per_token=request.words_per_token
+    )
     if request.encoder_request is not None and manifest.encoding is not None:
         positions = len(request.encoder_request.state_positions)
         size = size._replace(message=size.message + states_size(positions, manifest.encoding.width))
@@ -142,9 +150,11 @@ def states_size(positions: int, width: int) -> int:
     return positions * (TOKEN_BYTES + 4 * width)
 
 
-def check_response_size(model: ServedModel, options: DecodingOptions, max_tokens: int, source_len: int) -> None:
+def check_response_size(
+    model: ServedModel, options: DecodingOptions, max_tokens: int, source_len: int, *, words_per_token: int = 0
+) -> None:
     """Rejects a response that clients would not accept, and attention weights that would take too much memory."""
-    size = response_size(model.manifest, options, max_tokens, source_len)
+    size = response_size(model.manifest, options, max_tokens, source_len, words_per_token=words_per_token)
     is_soft = options.alignment in ("soft", "both")
     if size.message > MAX_RESPONSE_BYTES and (is_soft or options.top_logprobs):
         raise InvalidRequest(

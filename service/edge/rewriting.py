@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -76,9 +77,10 @@ class Rewriting:
             return asked
         return dataclasses.replace(asked, alignment="hard")
 
-    def request(self, build: Callable[[DecodingOptions], Request], options: DecodingOptions) -> Request:
+    def request(self, decoding: Callable[..., Request], options: DecodingOptions) -> Request:
         """The engine's request with these options, without an alignment for which the answer would be too large if the
-        client has not asked for it: marks are then placed without it. Raises as `build`."""
+        client has not asked for it: marks are then placed without it. decoding: as of `RequestBuilder`."""
+        build = partial(decoding, self.text, has_confidence=self._confidence is not None)
         try:
             return build(options)
         except InvalidRequest as error:

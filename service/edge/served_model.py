@@ -95,6 +95,7 @@ class ServedModel:
     is_batch_invariant: bool = True  # on this machine
     processes: int = 1  # that its engines run in
     engines: int = 1  # of all processes
+    words_per_token: int = 0  # whose confidence may be returned, at most; 0: the model has no calibration
     version: str = ""
     path: Path = Path()
     users: Users = field(default_factory=Users)

@@ -153,13 +153,14 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
         options = decoding_options(message.options)
         if is_streamed:
             check_streamable(options)
-        if answer_confidence(message, model) is not None:
+        if has_confidence := answer_confidence(message, model) is not None:
             options = dataclasses.replace(options, token_logprobs=True)
         languages = languages_of(message) if task == "translation" else NO_LANGUAGES
         builder = self.builder(model, call)
         if len(message.text) > INLINE_BYTES:
             builder.check_length(message.text)
-        build = partial(builder.decoding, message.text, options, languages, is_streamed=is_streamed)
+        decoding = partial(builder.decoding, is_streamed=is_streamed, has_confidence=has_confidence)
+        build = partial(decoding, message.text, options, languages)
         if task == "generation" and message.prompt_tokens:
             if message.text:
                 raise InvalidRequest("prompt_tokens", "must be empty with text")
@@ -237,13 +238,9 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
         is_again: bool = False,
     ) -> _Answer:
         """One request of a rewritten translation, and its answer. is_again: instead of the one before."""
-        decoding, languages = self.builder(model, call).decoding, languages_of(message)
-
-        def build(options: DecodingOptions) -> Request:
-            return decoding(rewriting.text, options, languages, is_streamed=False)
-
-        slow = options.use_shortlist
-        request = await self.built(partial(rewriting.request, build, options), message, call, is_slow=slow)
+        decoding = partial(self.builder(model, call).decoding, languages=languages_of(message), is_streamed=False)
+        build = partial(rewriting.request, decoding, options)
+        request = await self.built(build, message, call, is_slow=options.use_shortlist)
         return request, *await self.answered(model, request, call, has_memory=is_again)
 
     async def _stream(self, task: Task, message: Any, call: Call, build: Callable[..., T]) -> AsyncGenerator[T, None]:

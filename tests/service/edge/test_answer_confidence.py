@@ -2,17 +2,21 @@
 
 import dataclasses
 import math
+import random
 
 import grpc
 import pytest
 
+from export.confidence import word_spans
 from glossa.v1 import glossa_pb2 as pb
-from service.edge.answer_confidence import AnswerConfidence, answer_confidence, is_like_calibrated
+from model.tokenizer import Tokenizer
+from service.edge.answer_confidence import AnswerConfidence, answer_confidence, is_like_calibrated, words_per_token
 from service.edge.preparation import Preparation
+from service.edge.request_limits import answer_size, response_size
 from service.options import DecodingOptions
 from service.request import Finished, FinishReason
 from tests.calibrated import CALIBRATION
-from tests.edge import ANSWER, RESULT, TIMINGS, TOKENIZERS, FakePool, answered, failure, method, served
+from tests.edge import ANSWER, RESULT, TEXTS, TIMINGS, TOKENIZERS, FakePool, answered, failure, method, served
 
 TEXT = "the small red house"
 WORDS = TOKENIZERS["translation"]
@@ -173,6 +177,42 @@ def test_an_answer_without_words_has_a_sentence_alone():
     found = AnswerConfidence(model, CALIBRATION, 0.5).of(empty, DecodingOptions())
     assert (len(found.words), len(found.uncertain)) == (0, 0)
     assert found.sentence == 0.0
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_size_of_an_answer_is_below_its_estimate(count):
+    """A threshold at which every other word is uncertain has the most spans, in a text of many words per token."""
+    texts = ["?!... (日本語日本語) «a-b» 1,000.50", *TEXTS]
+    tokenizer, draw = Tokenizer.train(texts * 50, kind="bpe", vocab_size=330), random.Random(3)
+    most = words_per_token(tokenizer)
+    assert most > 2, "a token of several words"
+    model = dataclasses.replace(served("en-de", FakePool()), tokenizer=tokenizer, words_per_token=most)
+    dense = [max(range(len(tokenizer.pieces)), key=lambda token: len(word_spans(tokenizer.decode([token]))))]
+    for tokens in [dense * 300, *([draw.randrange(4, tokenizer.vocab_size) for _ in range(300)] for _ in range(20))]:
+        text = tokenizer.decode(tokens)
+        logprobs = tuple(draw.choice((-0.01, -5.0)) for _ in tokens)
+        result = dataclasses.replace(SURE, text=text, tokens=tuple(tokens), token_logprobs=logprobs)
+        found = AnswerConfidence(model, CALIBRATION, 0.5).of(result, DecodingOptions())
+        assert len(found.words) <= most * len(tokens)
+        size = pb.TranslateResponse(hypotheses=[pb.Hypothesis(confidence=found)] * count, confidence=found).ByteSize()
+        options = DecodingOptions(beam_size=4, num_hypotheses=count)
+        plain, whole = (response_size(model.manifest, options, 300, 5, words_per_token=n).message for n in (0, most))
+        assert size <= whole - plain, (text, size)
+        assert len(found.words) < 200 or whole - plain < 20 * most * size, "not far above it either"
+
+
+async def test_the_answer_reserves_memory_for_it(calibrated, channel):
+    manifest, sizes = calibrated.models["en-de"].manifest, []
+    for include in (False, True):
+        await method(channel, "Translate")(text=TEXT, include_confidence=include)
+        request = calibrated.pool.requests[-1]
+        sizes.append(answer_size(manifest, request).message)
+        assert request.words_per_token == include
+    await method(channel, "Translate")(
+        text=TEXT, include_confidence=True, markup=pb.Markup(tags=True), options={"beam_size": 2}
+    )
+    assert calibrated.pool.requests[-1].words_per_token == 1
+    assert sizes[1] - sizes[0] >= 2 * 16 * 29, "of 16 tokens"
 
 
 def test_messages_of_generation_request_none():

@@ -111,6 +111,7 @@ REQUEST = Request(
     tenant="acme",
     weight=2.5,
     priority=Priority.LOW,
+    words_per_token=3,
 )
 FINISHED = Finished(
     FinishReason.STOP_STRING,
