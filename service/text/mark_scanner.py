@@ -30,11 +30,25 @@ class Mark(NamedTuple):
     name: str = ""
 
 
+_ENTITY = re.compile(r"&(?:#(?P<decimal>\d{1,7})|#[xX](?P<hex>[0-9A-Fa-f]{1,6})|(?P<named>[A-Za-z]\w{1,31}));")
+_LAST_ENTITY, _LONGEST_ENTITY = re.compile(_ENTITY.pattern + r"\Z"), 34
+# Characters that end a URL, written as they are or as entities: white space, brackets of tags, quotation marks.
+_URL_ENDS = "\t\n\r <>\"'\u00a0\u2002\u2003\u2004\u2005\u2007\u2008\u2009\u200a\u202f\u3000«»‹›‘’‚“”„"
+
+
+def _entities(characters: str) -> str:
+    """A pattern of what stands between & and ; for these characters."""
+    named = [name[:-1] for name, text in html.entities.html5.items() if name[-1] == ";" and text in {*characters}]
+    codes = [f"#(?:0*{ord(character)}|[xX]0*(?i:{ord(character):x}))" for character in characters]
+    return "|".join([*sorted(named), *codes])
+
+
 _ATTRIBUTE = r"""[^\s"'<>/=]++(?:\s*+=\s*+(?:"[^"<]*+"|'[^'<]*+'|[^\s"'=<>`]++))?+"""
 _PATTERNS = {
     "tags": rf"(?P<section><!--|<\?|<!\[CDATA\[)|(?P<tag><(?P<slash>/?)(?P<name>[^\W\d][\w:.-]*+)"
-    rf"(?:\s++{_ATTRIBUTE})*+\s*+(?P<empty>/?)>)",
-    "urls": r"""(?P<url>\b(?i:https?)://(?:(?!&(?:lt|gt|quot|apos|\#39);)[^\s<>"])++)"""
+    rf"(?:\s++{_ATTRIBUTE})*+\s*+(?P<empty>/?)>)"
+    rf"|(?P<entity>{_ENTITY.pattern})",
+    "urls": rf"""(?P<url>\b(?i:https?)://(?:[^\s<>"&]|&(?!(?:{_entities(_URL_ENDS)});))++)"""
     r"|(?P<mail>(?<!\w)\w[\w.+-]{0,63}+@[\w-]{1,63}+(?:\.[\w-]{1,63}+)++)",
     "placeholders": r"(?P<placeholder>\{\{\{[^{}<>\n]{1,64}+\}\}\}"
     r"|\{\{[^{}<>\n]{1,64}+\}\}"
@@ -46,12 +60,11 @@ _PATTERNS = {
     "numbers": r"(?P<number>(?<!\w)(?<!\d[.,:/'’\u00a0\u202f-])(?:(?<![^\s(\[])[+\u2212-])?+"
     r"[$€£¥]?+\d++(?:[.,:/'’\u00a0\u202f-]\d++)*+[%‰°$€£¥]?+(?!\w))",
 }
+SENTENCE_ENDS = ".,;:!?'’”“»"  # after a URL, no part of it
 _SECTION_ENDS = {"<!--": "-->", "<?": "?>", "<![CDATA[": "]]>"}
 _BRACKETS = {")": "(", "]": "[", "}": "{"}
 VOID = frozenset(("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "wbr"))
 BREAKS = frozenset(("br", "hr"))  # these separate words
-
-_ENTITY = re.compile(r"&(?:#(?P<decimal>\d{1,7})|#[xX](?P<hex>[0-9A-Fa-f]{1,6})|(?P<named>[A-Za-z]\w{1,31}));")
 
 
 def scan(raw: str, kinds: Kinds) -> Iterator[Mark]:
@@ -75,7 +88,7 @@ def scan(raw: str, kinds: Kinds) -> Iterator[Mark]:
         elif kinds.tags and match["tag"]:
             kind: Literal["opening", "closing", "empty"] = "empty" if match["empty"] else "opening"
             yield Mark("closing" if match["slash"] else kind, start, place, match["name"])
-        else:
+        elif not (kinds.tags and match["entity"]):  # which is a character, although it may have a number in it
             yield Mark("point", start, place)
 
 
@@ -95,9 +108,15 @@ def _url_end(raw: str, start: int, end: int) -> int:
     closed = {bracket: raw.count(bracket, start, end) for bracket in _BRACKETS}
     while end > start:
         last = raw[end - 1]
+        entity = _LAST_ENTITY.search(raw, max(start, end - _LONGEST_ENTITY), end) if last == ";" else None
+        if entity and (character := _character(entity)) != entity[0]:
+            if character not in SENTENCE_ENDS:
+                break
+            end = entity.start()
+            continue
         if last in _BRACKETS and closed[last] > opened[_BRACKETS[last]]:
             closed[last] -= 1
-        elif last not in ".,;:!?'’”“»":
+        elif last not in SENTENCE_ENDS:
             break
         end -= 1
     return end

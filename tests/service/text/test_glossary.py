@@ -77,7 +77,7 @@ def test_a_capital_i_with_a_dot_is_one_character_in_lower_case():
     assert sources(glossary, text) == ["House", "\u0130STANBUL"]
 
 
-class CountedTrie(collections.UserDict):
+class CountedTrie(collections.UserDict[tuple[int, str], int]):
     lookups = 0
 
     def get(self, key, default=None):

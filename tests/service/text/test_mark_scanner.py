@@ -44,10 +44,37 @@ def test_what_is_text(raw):
         ("(https://a.de/b_(c))", "https://a.de/b_(c)"),
         ("<i>https://a.de</i>", "https://a.de"),
         ("&lt;https://a.de?x&amp;y&gt;", "https://a.de?x&amp;y"),
+        ("https://a.de&nbsp;b", "https://a.de"),
+        ("https://a.de&#160;b", "https://a.de"),
+        ("https://a.de&#xA0;b", "https://a.de"),
+        ("https://a.de&thinsp;b", "https://a.de"),
+        ("&ldquo;https://a.de&rdquo; b", "https://a.de"),
+        ("https://a.de&#0039; b", "https://a.de"),
+        ("https://a.de/?b&amp; c", "https://a.de/?b&amp;"),
+        ("https://a.de/?b&amp;; c", "https://a.de/?b&amp;"),
+        ("https://a.de/b&uuml;cher; c", "https://a.de/b&uuml;cher"),
+        ("https://a.de/b&uuml; c", "https://a.de/b&uuml;"),
+        ("https://a.de&#46; b", "https://a.de"),
+        ("https://a.de/&period;&excl; b", "https://a.de/"),
+        ("https://a.de?b&page; c", "https://a.de?b&page"),
     ],
 )
 def test_a_url_ends_before_the_punctuation_of_its_sentence(raw, mark):
     assert found(raw, Kinds(urls=True)) == [mark]
+
+
+@pytest.mark.parametrize(
+    ("raw", "marks", "plain"),
+    [
+        ("see https://a.de&nbsp;now", ["https://a.de"], "see\xa0now"),
+        ("see https://a.de&amp; now", ["https://a.de&amp;"], "see now"),
+        ("&#65; 5 &#x41; &frac12; &#5", ["5", "5"], "A A ½ &#"),
+        ("&#123;x&#125; {y}", ["{y}"], "{x}"),
+    ],
+)
+def test_no_mark_begins_or_ends_in_an_entity(raw, marks, plain):
+    assert found(raw) == marks
+    assert extract(raw, ALL).plain == plain
 
 
 def test_the_first_kind_at_a_place_counts():
@@ -80,6 +107,9 @@ def test_entities_become_characters_and_back():
         "%1",
         "&",
         "http://a)))",
+        "http://a&nbsp;",
+        "http://a&amp;;",
+        "&#46;",
         "a.b@",
         "1,",
         "</b>",
