@@ -31,6 +31,7 @@ from model.tokenizer import Tokenizer
 
 MIN_SAMPLES = 200  # sentences: each half then has some 600 words, the standard error of whose share is about 0.02
 MAX_SAMPLES = 2000  # sentences that are answered, unless the caller wants another number
+MIN_ANSWERED = 25  # answers with words of each half, so that a map can be fitted to them: FEWEST_A_KNOT
 LEAST_RIGHT = 0.1  # share of words with letters that occur in their references; references of another language: 0.03
 
 
@@ -133,9 +134,12 @@ def answered(
 def calibrate(examples: Sequence[Example], name: str) -> Calibration:
     """Maps that are fitted to all examples, and errors of maps that did not see what they are measured on: those fitted
     to one half on the other half. name: of the text. Raises CalibrationError."""
-    halves = [[one for one in half if one.words] for half in (examples[::2], examples[1::2])]
-    if not all(halves):
-        raise CalibrationError(f"{name}: the model's answers have no words; fix: train the model further")
+    whole = examples[::2], examples[1::2]
+    halves = [[one for one in half if one.words] for half in whole]
+    if min(map(len, halves)) < MIN_ANSWERED:
+        problem = f"must have answers with words to at least {MIN_ANSWERED} sentences of each half, got"
+        counts = " and ".join(f"{len(half)} of {len(asked)}" for half, asked in zip(halves, whole, strict=True))
+        raise CalibrationError(f"{name}: {problem} {counts}; fix: train the model further")
     words, sentences = _Measured(), _Measured()
     for fitted, others in (halves, halves[::-1]):
         maps = _fit(fitted)

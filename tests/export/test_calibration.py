@@ -99,8 +99,25 @@ def test_maps_are_fitted_to_all_and_measured_on_what_they_have_not_seen():
 def test_answers_without_words_are_no_sentences():
     found = calibrate([*examples(400), *[Example((), ())] * 10], "dev.tsv")
     assert found.sentences.measured == 400
-    with pytest.raises(CalibrationError, match=r"dev\.tsv: the model's answers have no words; fix: train"):
-        calibrate([Example((), ())] * 400, "dev.tsv")
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 9, 20, 49])
+def test_too_few_answers_with_words_are_refused(count):
+    found = [*examples(count), *[Example((), ())] * (400 - count)]
+    expected = (count + 1) // 2, count // 2
+    with pytest.raises(CalibrationError) as caught:
+        calibrate(found, "dev.tsv")
+    assert str(caught.value) == (
+        "dev.tsv: must have answers with words to at least 25 sentences of each half, "
+        f"got {expected[0]} of 200 and {expected[1]} of 200; fix: train the model further"
+    )
+
+
+@pytest.mark.parametrize(("raw", "right"), [(0.0, False), (1.0, True), (1.0, False), (0.5, True)])
+def test_few_answers_of_one_word_that_are_all_alike_can_be_calibrated(raw, right):
+    found = calibrate([*[Example((raw,), (right,))] * 50, *[Example((), ())] * 350], "dev.tsv")
+    assert (found.words.measured, found.sentences.measured) == (50, 50)
+    assert found.words.map(raw) == pytest.approx(float(right), abs=0.01)
 
 
 def test_the_samples_are_chosen_at_random_and_always_the_same(text):
