@@ -61,10 +61,11 @@ FORMATS: dict[int, Format] = {
 async def text_of(first: Any, messages: AsyncGenerator[Any, None], call: Call, *, limit: int, idle_s: float) -> str:
     """The text of a document. It reserves memory for it, instead of what its messages reserved.
 
-    first: the message that has been read of `messages`. limit: bytes of all texts. idle_s: until the next message must
-    have come. Raises InvalidRequest and DeadlineExceeded.
+    first: the message that has been read of `messages`. limit: bytes of all texts. idle_s: until the next message with
+    text must have come, or the end. Raises InvalidRequest and DeadlineExceeded.
     """
-    texts, size = [first.text], 0
+    texts, size, loop = [first.text], 0, asyncio.get_running_loop()
+    due_s = loop.time() + idle_s
     while True:
         size += len(texts[-1].encode())
         if size > limit:
@@ -72,14 +73,17 @@ async def text_of(first: Any, messages: AsyncGenerator[Any, None], call: Call, *
         call.memory.shrink(CALL_BYTES + DOCUMENT_FACTOR * size)
         call.memory.grow(CALL_BYTES + DOCUMENT_FACTOR * size - call.memory.size)
         try:
-            message = await asyncio.wait_for(anext(messages, None), idle_s)
+            async with asyncio.timeout_at(due_s):  # wait_for of Python 3.11 may swallow a cancellation
+                message = await anext(messages, None)
         except TimeoutError:
-            raise DeadlineExceeded(f"no message came within {idle_s:g} s; end the stream of requests") from None
+            raise DeadlineExceeded(f"no text came within {idle_s:g} s; end the stream of requests") from None
         if message is None:
             break
         if set_fields := [name.name for name, _ in message.ListFields() if name.name != "text"]:
             raise InvalidRequest(set_fields[0], "must be set in the first message of a call only")
         texts.append(message.text)
+        if message.text:
+            due_s = loop.time() + idle_s
     text = "".join(texts)
     if not text.strip():
         raise InvalidRequest("text", "must not be empty or blank")

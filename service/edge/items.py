@@ -267,7 +267,7 @@ class _Run:
             raise error
         self._waiting += 1
         try:
-            with contextlib.suppress(TimeoutError):  # wait_for of Python 3.11 may swallow a cancellation
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left_s, error.retry_after_s, LOOK_AGAIN_S)):
                     await self._freed.wait()
         finally:
@@ -296,7 +296,8 @@ class _Run:
             await self._changed.wait()
             return
         try:
-            await asyncio.wait_for(self._changed.wait(), self._idle_s)
+            async with asyncio.timeout(self._idle_s):  # wait_for of Python 3.11 may swallow a cancellation
+                await self._changed.wait()
         except TimeoutError:
             if not self._held:
                 raise DeadlineExceeded(f"no message came within {self._idle_s:g} s") from None

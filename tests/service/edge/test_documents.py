@@ -8,12 +8,18 @@ import pytest
 
 from glossa.v1 import glossa_pb2 as pb
 from service.edge import documents
-from service.edge.documents import DOCUMENT_FACTOR
-from service.errors import DeadlineTooSoon, EngineUnavailable, Overloaded
+from service.edge.call import Call
+from service.edge.documents import DOCUMENT_FACTOR, text_of
+from service.edge.metrics import Rpc
+from service.edge.request_memory import RequestMemory, Reservation
+from service.errors import DeadlineExceeded, DeadlineTooSoon, EngineUnavailable, Overloaded
+from service.request import Caller
 from service.text.spans import Cursor
 from tests.edge import ANSWER, TEXTS, failure, method, running
+from tests.virtual_time import run_virtually
 
 CODES = grpc.StatusCode
+RPC = Rpc("bidi_stream", "glossa.v1.TranslationService", "TranslateDocument")
 GERMAN = "zwei rote Häuser"  # every answer
 TEXT = "the small red house\n\n* * *\na black cat 😀\r\n"
 
@@ -161,8 +167,49 @@ async def test_a_client_that_does_not_end_its_messages_is_not_waited_for():
 
     async with running(message_timeout_s=0.2) as edge, grpc.aio.insecure_channel(edge.address) as channel:
         error, _ = await failure(method(channel, "TranslateDocument")(endless()))
-        assert (error.code(), error.details()[:30]) == (CODES.DEADLINE_EXCEEDED, "no message came within 0.2 s; ")
+        assert (error.code(), error.details()[:27]) == (CODES.DEADLINE_EXCEEDED, "no text came within 0.2 s; ")
         await edge.server.calls.idle()
+
+
+def reading(messages):
+    """`text_of` of messages, of a call by itself."""
+    call = Call(RPC, "r", "", 0.0, 1e9, Caller(), "", Reservation(RequestMemory(1 << 24, 0.8), Caller()))
+    return text_of(pb.TranslateDocumentRequest(text="a"), messages, call, limit=100, idle_s=10.0)
+
+
+def test_messages_without_text_do_not_keep_a_document_waiting():
+    read = 0
+
+    async def endless(text):
+        nonlocal read
+        while read < 100:
+            await asyncio.sleep(1)
+            read += 1
+            yield pb.TranslateDocumentRequest(text=text if read < 20 else "")
+
+    with pytest.raises(DeadlineExceeded, match=r"no text came within 10 s; end the stream of requests"):
+        run_virtually(reading(endless("b")))
+    assert read in (28, 29), "ten seconds after the last one with text"
+
+
+async def test_a_document_that_is_cancelled_as_a_message_comes_is_not_read_on():
+    for turns in range(6):
+        came = asyncio.Event()
+
+        async def messages(came=came):
+            await came.wait()
+            yield pb.TranslateDocumentRequest(text="b")
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(reading(messages()))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        came.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task], timeout=10)
+        assert task.cancelled(), turns
 
 
 @pytest.mark.parametrize(

@@ -342,6 +342,26 @@ async def test_a_client_that_sends_nothing_more_is_not_waited_for():
         await batch.all(["a"])
 
 
+async def test_a_call_that_is_cancelled_as_items_come_ends():
+    for turns in range(8):
+        batch, came = Batch(), asyncio.Event()
+
+        async def source(ids, came=came):
+            await came.wait()
+            yield []
+            await asyncio.Event().wait()
+
+        vars(batch)["source"] = source
+        task = asyncio.create_task(batch.all([]))
+        await settle()
+        came.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task], timeout=10)
+        assert task.cancelled(), turns
+
+
 async def test_a_source_that_needs_no_client_may_take_its_time():
     batch = Batch(is_quick=True, limits=(600.0, 0.01))
     batch.holds_source = True
