@@ -22,7 +22,7 @@ from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, S
 
 import grpc
 
-from glossa.client.errors import ClientError
+from glossa.client.errors import ClientError, ServerStatus
 from glossa.client.feed import AsyncFeed, Feed, each
 from glossa.client.requests import (
     CallOptions,
@@ -265,9 +265,9 @@ class Blocking(BatchCalls):
                 one.cancel()
 
     def _batch_outcomes(self, call: BatchCall[Reply]) -> Generator[Reply | ClientError, None, None]:
-        feed = Feed(cast(Iterable[Any], call.texts), call.item, call.message)
-        running, results = self._start_batch(call.name, feed.messages(), call.options), _InOrder()
+        feed, results, running = Feed(cast(Iterable[Any], call.texts), call.item, call.message), _InOrder(), None
         try:
+            running = self._start_batch(call.name, feed.messages(), call.options)
             for message in running:
                 for result in results.take(message):
                     feed.answered()
@@ -275,7 +275,8 @@ class Blocking(BatchCalls):
         except grpc.RpcError as error:
             raise ClientError(error) from None
         finally:
-            running.cancel()
+            if running is not None:
+                running.cancel()
             feed.close()
         if feed.failure is not None:
             raise feed.failure
@@ -314,17 +315,19 @@ class Asynchronous(BatchCalls):
                 one.cancel()
 
     async def _batch_outcomes(self, call: BatchCall[Reply]) -> AsyncGenerator[Reply | ClientError, None]:
-        feed = AsyncFeed(call.texts, call.item, call.message)
-        running, results = self._start_batch(call.name, feed.messages(), call.options), _InOrder()
+        feed, results, running = AsyncFeed(call.texts, call.item, call.message), _InOrder(), None
         try:
+            running = self._start_batch(call.name, feed.messages(), call.options)
+            status = ServerStatus(running)
             async for message in running:
                 for result in results.take(message):
                     feed.answered()
                     yield call.outcome(result)
         except grpc.RpcError as error:
-            raise ClientError(error) from None
+            raise ClientError(await status.of(error)) from None
         finally:
-            running.cancel()
+            if running is not None:
+                running.cancel()
             await feed.aclose()
         if feed.failure is not None:
             raise feed.failure

@@ -26,7 +26,7 @@ from glossa.client.channel import (
 )
 from glossa.client.document_calls import DocumentCalls
 from glossa.client.documents import Document
-from glossa.client.errors import ClientError
+from glossa.client.errors import ClientError, ServerStatus
 from glossa.client.methods import Call, Reply, streaming, unary
 from glossa.client.requests import (
     AttendOptions,
@@ -290,11 +290,12 @@ class AsyncClient(_Calls, Asynchronous):
 
     async def _pieces(self, call: Call[Any]) -> AsyncGenerator[Any, None]:
         running, stream = self._start(call), call.stream()
+        status = ServerStatus(running)
         try:
             async for message in running:
                 yield stream.piece(message)
         except grpc.RpcError as error:
-            raise ClientError(error) from None
+            raise ClientError(await status.of(error)) from None
         finally:
             running.cancel()
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Iterable
 from typing import Any, Self, cast
 
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+STATUS_S = 1.0  # until the status of a call that has ended must be here
+_SENDING_FAILED = "Internal error from Core"
 CODES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
@@ -44,3 +48,39 @@ class ClientError(Exception):
             self.field_violations |= {violation.field: violation.description for violation in bad.field_violations}
         elif detail.Unpack(retry):
             self.retry_after_s = retry.retry_delay.ToTimedelta().total_seconds()
+
+
+class ServerStatus:
+    """The status with which a server ends a call of grpc.aio with a stream of requests.
+
+    If the call ends while a request is being sent, that fails, and grpc.aio (1.85) replaces the status by INTERNAL
+    without details or metadata.
+    """
+
+    def __init__(self, call: Any) -> None:
+        self._error: grpc.RpcError | None = None
+        self._is_here = asyncio.Event()
+        call.add_done_callback(self._note)
+
+    async def of(self, error: grpc.RpcError) -> grpc.RpcError:
+        """The error of the server instead of one that it raised."""
+        if cast(Any, error).details() == _SENDING_FAILED:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_here.wait(), STATUS_S)
+        return self._error or error
+
+    def _note(self, call: Any) -> None:
+        """Called with each status, while it is that of the call."""
+        code, details, trailing = (_done(part()) for part in (call.code, call.details, call.trailing_metadata))
+        if self._error is None and details != _SENDING_FAILED and code is not grpc.StatusCode.OK:
+            self._error = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, details=details)
+            self._is_here.set()
+
+
+def _done(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine that has nothing to wait for."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value
+    raise AssertionError("the status of the call is here")

@@ -135,10 +135,16 @@ class AsyncFeed:
 
 
 async def each(items: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[Any, None]:
-    """The items of an iterable of either kind."""
+    """The items of an iterable of either kind. Other tasks have a turn at least every GATHER_S, as far as the iterable
+    lets them."""
     if isinstance(items, AsyncIterable):
         async for item in items:
             yield item
-    else:
-        for item in items:
-            yield item
+        return
+    loop = asyncio.get_running_loop()
+    since_s = loop.time()
+    for item in items:
+        if loop.time() - since_s >= GATHER_S:
+            await asyncio.sleep(0)
+            since_s = loop.time()
+        yield item

@@ -3,14 +3,16 @@
 import asyncio
 import contextlib
 import threading
+import time
 
+import grpc
 import pytest
 
-from glossa.client import AsyncClient, Client, ClientError
+from glossa.client import AsyncClient, Client, ClientError, feed
 from glossa.client.feed import TOGETHER, WINDOW
 from glossa.client.types import Answer
 from glossa.v1 import glossa_pb2 as pb
-from service.errors import EngineUnavailable
+from service.errors import EngineUnavailable, Overloaded
 from tests.clients.python.client.conftest import TEXT
 from tests.edge import ANSWER
 
@@ -197,9 +199,61 @@ async def test_a_blocking_batch_left_early_is_cancelled(edge):
             await asyncio.sleep(0.01)
 
 
-async def test_a_call_that_is_refused_is_retried(edge):
-    from service.errors import Overloaded
+@pytest.mark.parametrize("name", ["translate_batch", "translate_document"])
+async def test_a_call_that_is_refused_while_its_requests_are_sent_has_the_status_of_the_server(edge, name):
+    edge.server.calls._admitted = lambda *_: Overloaded("full", retry_after_s=0.25, limit=1)
+    async with AsyncClient(edge.address, retries=False) as client:
+        for _ in range(20):
+            if name == "translate_batch":
+                called = collect(client.translate_batch(["a cat " * 50] * 2000), [])
+            else:
+                called = client.translate_document("a cat. " * 100_000)
+            with pytest.raises(ClientError) as caught:
+                await called
+            error = caught.value
+            assert (error.code, error.reason) == ("RESOURCE_EXHAUSTED", "QUEUE_FULL")
+            assert error.retry_after_s is not None
 
+
+async def test_other_tasks_have_their_turn_while_items_are_taken(client):
+    turns = 0
+
+    def texts():
+        due_s = time.monotonic() + 5.0
+        for number in range(WINDOW):
+            while number >= 10 * (turns + 1):  # ten items are taken, and then another task must have had a turn
+                assert time.monotonic() < due_s, number
+                yield TEXT
+            yield TEXT
+
+    async def count():
+        nonlocal turns
+        while True:
+            turns += 10
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    taking = feed.each(texts())
+    taken = [item async for item in taking]
+    counting.cancel()
+    assert len(taken) >= WINDOW
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+async def test_a_call_that_cannot_start_takes_no_items(edge, kind):
+    client, taken = kind(edge.address), list[int]()
+    for channel in client._channels:
+        await channel.close() if kind is AsyncClient else channel.close()
+    batch = client.translate_batch(endless(taken))
+    with pytest.raises((ValueError, grpc.aio.UsageError)):
+        next(batch) if kind is Client else await anext(batch)
+    async with asyncio.timeout(10):
+        while any(thread.name == "glossa-batch" for thread in threading.enumerate()):
+            await asyncio.sleep(0)
+    assert not [task for task in asyncio.all_tasks() if "AsyncFeed" in repr(task)]
+
+
+async def test_a_call_that_is_refused_is_retried(edge):
     admitted, refused = edge.server.calls._admitted, list[int]()
 
     def refuse_once(*arguments):
