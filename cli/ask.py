@@ -43,7 +43,10 @@ def translate(
         typer.Option(help="of the document; default: by its suffix; text for standard input", rich_help_panel=DOCUMENT),
     ] = None,
     splitter_language: Annotated[
-        str, typer.Option(help="whose rules split it into sentences, by its code", rich_help_panel=DOCUMENT)
+        str,
+        typer.Option(
+            help="whose rules split it into sentences, by its code; und: paragraphs alone", rich_help_panel=DOCUMENT
+        ),
     ] = "",
     out: Annotated[Path | None, typer.Option(help="file for the translated document", rich_help_panel=DOCUMENT)] = None,
     batch: Annotated[

@@ -67,9 +67,10 @@ def translate_document(
         print_json(translated)
     if translated.glossary and translated.glossary.unmet:
         typer.echo(f"terms without their translation: {', '.join(translated.glossary.unmet)}", err=True)
-    if translated.splitting == "paragraphs":
-        named = settings["splitter_language"] or "this language"
-        typer.echo(f"texts were split into paragraphs alone: there are no rules for sentences of {named}", err=True)
+    if translated.splitting == "paragraphs" and not settings["splitter_language"]:
+        typer.echo(
+            "texts were split into paragraphs alone: there are no rules for sentences of this language", err=True
+        )
     if translated.is_language_assumed and translated.segments > 1:
         language = translated.splitter_language
         typer.echo(f"sentences were split by the rules of {language}; name others with --splitter-language", err=True)

@@ -14,7 +14,7 @@ from glossa.v1 import glossa_pb2 as pb
 from service.edge.batches import defaults_bytes, merged
 from service.edge.call import Call
 from service.edge.conversation import takes_items
-from service.edge.documents import Document, check_document, fits, text_of, translation_of
+from service.edge.documents import Document, check_document, check_splitter, fits, text_of, translation_of
 from service.edge.item_calls import ItemCalls
 from service.edge.model_calls import languages_of
 from service.edge.proto_conversion import decoding_options
@@ -39,6 +39,7 @@ class DocumentCalls(ItemCalls):
         model = self.find(first.model, call, "translation")
         self.builder(model, call).check_options(options := decoding_options(first.options))
         prompts = check_document(model, options, languages_of(first))
+        check_splitter(first.splitter_language)
         if first.markup.tags:
             raise InvalidRequest("markup.tags", "must be false: tags are those of the format; choose html or xliff")
         defaults = translation_of(first)

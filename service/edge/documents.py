@@ -20,7 +20,7 @@ from glossa.v1 import glossa_pb2 as pb
 from service.edge.call import Call
 from service.edge.items import Item, Outcome
 from service.edge.preparation import Preparation
-from service.edge.prompt_encoder import LanguagePair, PromptEncoder
+from service.edge.prompt_encoder import LanguagePair, PromptEncoder, shorten
 from service.edge.request_limits import TextLimits, check_capabilities
 from service.edge.request_memory import CALL_BYTES
 from service.edge.served_model import ServedModel
@@ -30,6 +30,7 @@ from service.option_checks import check_single
 from service.options import DecodingOptions
 from service.text.cuts import parts_that_fit
 from service.text.documents import html, plain, xliff
+from service.text.languages import LANGUAGES, PARAGRAPHS, language_of
 from service.text.segmentation import Splitter, splitter_for
 from service.text.segments import DocumentError, Segment, Text
 from service.text.spans import Cursor
@@ -98,6 +99,13 @@ def check_document(model: ServedModel, options: DecodingOptions, languages: Lang
     prompts = PromptEncoder(model)
     prompts.language_ids(languages)
     return prompts
+
+
+def check_splitter(code: str) -> None:
+    """Refuses a code that names no rules. Raises InvalidRequest."""
+    if code and code != PARAGRAPHS and not language_of(code):
+        known, fix = ", ".join(sorted(LANGUAGES)), f"{PARAGRAPHS} splits into paragraphs alone"
+        raise InvalidRequest("splitter_language", f"must be one of {known}, got {shorten(code, 64)!r}; {fix}")
 
 
 def translation_of(first: Any) -> pb.TranslateRequest:

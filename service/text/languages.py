@@ -12,6 +12,7 @@ af az be bs cs cy eo et eu fa ga gl he hr hu id is ka ko la lb lt lv mk ms mt nb
 zh
 """
 LANGUAGES = frozenset(f"{_OWN_RULES} {_GENERAL_RULES}".split())
+PARAGRAPHS = "und"  # ISO 639-2, undetermined: a code for texts that are to be split into paragraphs alone
 _ISO_639_3 = """
 afr=af amh=am ara=ar arb=ar azj=az aze=az bel=be bul=bg ben=bn bos=bs cat=ca ces=cs cym=cy dan=da deu=de ger=de ell=el
 eng=en epo=eo spa=es est=et eus=eu fas=fa pes=fa fin=fi fra=fr fre=fr gle=ga glg=gl guj=gu heb=he hin=hi hrv=hr hun=hu

@@ -80,8 +80,10 @@ async def test_uncertain_segments_and_missing_terms_are_listed(edge, tmp_path):
 
 
 async def test_a_language_without_rules_is_reported(edge):
-    shown = await ask(edge, "translate", "--document", "-", "--splitter-language", "xx", lines="a cat\n")
-    assert shown.endswith("texts were split into paragraphs alone: there are no rules for sentences of xx\n")
+    shown = await ask(edge, "translate", "--document", "-", "--format", "html", lines="<html lang=th>a cat")
+    assert shown.endswith("texts were split into paragraphs alone: there are no rules for sentences of this language\n")
+    shown = await ask(edge, "translate", "--document", "-", "--splitter-language", "und", lines="a cat\n")
+    assert "paragraphs" not in shown
     flags = ["--confidence", "--uncertain-below", 1.5]
     refused = await ask(edge, "translate", "--document", "-", *flags, lines="a cat\n", fails=True)
     assert refused == "error: --uncertain-below: must be 0..1, got 1.5\n"

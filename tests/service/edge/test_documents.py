@@ -114,7 +114,7 @@ async def test_a_word_that_is_too_long_has_an_error(edge, channel, monkeypatch):
     [
         ({}, "SENTENCES", "en", True),
         ({"splitter_language": "de-AT"}, "SENTENCES", "de", False),
-        ({"splitter_language": "th"}, "PARAGRAPHS", "", False),
+        ({"splitter_language": "und"}, "PARAGRAPHS", "", False),
         ({"text": '<html lang="fr">a cat', "format": pb.DOCUMENT_FORMAT_HTML}, "SENTENCES", "fr", False),
     ],
 )
@@ -152,6 +152,17 @@ async def test_documents_that_cannot_be_translated_are_refused(channel, edge, fi
     assert error.code() == CODES.INVALID_ARGUMENT
     assert re.match(problem, error.details()), error.details()
     assert not edge.pool.requests
+
+
+@pytest.mark.parametrize("code", ["th", "xx", "english", "x" * 1000, " "])
+async def test_a_language_without_rules_is_refused_where_it_is_named_for_splitting(channel, code):
+    error, details = await failure(send(channel, TEXT, splitter_language=code))
+    assert error.code() == CODES.INVALID_ARGUMENT
+    (violation,) = details["BadRequest"].field_violations
+    assert violation.field == "splitter_language"
+    assert violation.description.startswith("must be one of af, am, ar, az, ")
+    assert f"got '{code[:8]}" in violation.description
+    assert len(violation.description) < 600
 
 
 async def test_fields_of_later_messages_are_refused(channel):

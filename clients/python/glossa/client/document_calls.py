@@ -30,9 +30,10 @@ class DocumentCalls:
     ) -> Call[Document]:
         """Translate a document of any length, in pieces as its segments are ready; the last one has the whole document.
 
-        splitter_language: of the rules that split texts into sentences; default: source_language, else the language
-        that the document names, else English. A segment that fails is copied and has an error. markup: marks beside the
-        tags of the format. confidence: of each segment. Raises ValueError for an unknown format.
+        splitter_language: of the rules that split texts into sentences; "und": paragraphs alone; default:
+        source_language, else the language that the document names, else English. A segment that fails is copied and
+        has an error. markup: marks beside the tags of the format. confidence: of each segment. Raises ValueError for
+        an unknown format.
         """
         return _call(text, format, splitter_language, options)
 
