@@ -41,6 +41,19 @@ TRAFFIC = Section(
             unit="reqps",
         ),
         panel(
+            "Items",
+            "Items of batches, and texts of documents, that ended in a second, by status.",
+            Query(rate("glossa_batch_items_total", SERVER, "method", "code"), "{{method}} {{code}}"),
+            unit="reqps",
+        ),
+        panel(
+            "Glossary terms",
+            "Terms of glossaries in translated texts, in a second, and those of which the answer has a form.",
+            Query(rate("glossa_glossary_terms_total", MODEL, "model"), "{{model}} in texts"),
+            Query(rate("glossa_glossary_terms_met_total", MODEL, "model"), "{{model}} met"),
+            unit="cps",
+        ),
+        panel(
             "Tokens",
             "Tokens in a second: of admitted sources and prompts, and generated.",
             Query(rate("glossa_prompt_tokens_total", MODEL, "model"), "{{model}} prompt"),

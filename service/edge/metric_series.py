@@ -197,6 +197,12 @@ class ModelSeries:
     prefix_queried: Counter = _metric(Counter, "glossa_prefix_cache_queried_tokens", "Prompt tokens looked up.")
     prefix_hits: Counter = _metric(Counter, "glossa_prefix_cache_hits", "Prompts with a cached prefix.")
     prefix_reused: Counter = _metric(Counter, "glossa_prefix_cache_hit_tokens", "Prompt tokens copied, not computed.")
+    terms: Counter = _metric(
+        Counter, "glossa_glossary_terms", "Terms of glossaries that answered texts have, each once."
+    )
+    terms_met: Counter = _metric(
+        Counter, "glossa_glossary_terms_met", "Terms of these of which the answer has one of their forms."
+    )
     drafted: Counter = _metric(Counter, "glossa_speculation_draft_tokens", "Draft tokens verified by the model.")
     accepted: Counter = _metric(Counter, "glossa_speculation_accepted_tokens", "Draft tokens accepted.")
     generated: Counter = _metric(Counter, "glossa_generated_tokens", "Tokens generated.")

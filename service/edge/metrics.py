@@ -172,6 +172,11 @@ class Metrics:
         """A connection was closed because most of its calls came to nothing."""
         self._server.connections_closed.inc()
 
+    def terms_translated(self, model: str, terms: int, met: int) -> None:
+        """A text with so many terms of a glossary was translated, and its answer meets some of them."""
+        self._models["terms"].labels(model).inc(terms)
+        self._models["terms_met"].labels(model).inc(met)
+
     def model(self, name: str) -> ModelMetrics:
         """The metrics of a model, of all its versions together."""
         if found := self._answered.get(name):

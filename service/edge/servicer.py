@@ -199,6 +199,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
         call.finished = finished
         convert = partial(rewriting.response, finished, request, text, tokens)
         response = await self.preparation.convert(call.caller, convert)
+        self.items.metrics.terms_translated(model.name, response.glossary.terms, response.glossary.met)
         if self.log_text:
             call.texts["answer"] = response.text
         return response

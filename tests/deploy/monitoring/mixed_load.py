@@ -161,7 +161,7 @@ class MixedLoad:
         async with contextlib.AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(self._client(token)) for token in self._served.tokens.values()]
             stranger = await stack.enter_async_context(self._client(new_token()))
-            kinds = (translate, stream, generate, sample, encode, analyse, cancel, be_late, be_wrong)
+            kinds = (translate, batch, stream, generate, sample, encode, analyse, cancel, be_late, be_wrong)
             tasks = [
                 asyncio.create_task(self._repeat(kind, clients[number % len(clients)]))
                 for number in range(self._callers)
@@ -255,6 +255,14 @@ def sentence(rng):
 
 async def translate(client, rng):
     await client.translate(sentence(rng), model="en-de", beam_size=rng.choice([1, 1, 4]), timeout_s=30)
+
+
+async def batch(client, rng):
+    """Texts that have a term, whose form a beam can always be made to have."""
+    terms = dict.fromkeys(WORDS, "house")
+    texts = [sentence(rng) for _ in range(4)]
+    async for _ in client.translate_batch(texts, model="en-de", glossary=terms, beam_size=2, timeout_s=30):
+        pass
 
 
 async def stream(client, rng):

@@ -150,6 +150,24 @@ async def test_a_beam_searches_once_more_for_missing_terms(edge, channel):
     assert response.timings.total.ToTimedelta().total_seconds() == pytest.approx(2 * first.timings.total_s)
 
 
+async def test_terms_are_counted_with_those_that_are_met(edge, channel):
+    registry = edge.server.metrics.registry
+
+    def counted():
+        names = ("glossa_glossary_terms_total", "glossa_glossary_terms_met_total")
+        return [registry.get_sample_value(name, {"model": "en-de"}) for name in names]
+
+    await method(channel, "Translate")(text=TEXT, markup=TAGS)
+    assert counted() == [0, 0]
+    await method(channel, "Translate")(text=TEXT, glossary=glossary(red=["rote"], house=["Haus"], cat=["Katze"]))
+    assert counted() == [2, 1]
+    documents = method(channel, "TranslateDocument")
+    message = pb.TranslateDocumentRequest(text=f"{TEXT}\n\n{TEXT}", glossary=glossary(red=["rote"]))
+    async for _ in documents(iter([message])):
+        pass
+    assert counted() == [4, 3]
+
+
 async def test_a_beam_that_has_all_terms_searches_once(edge, channel):
     options = pb.DecodingOptions(beam_size=2)
     response = await method(channel, "Translate")(text=TEXT, glossary=glossary(red=["rote"]), options=options)
