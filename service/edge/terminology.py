@@ -108,14 +108,16 @@ class ForcedTerms:
         missing, met = self._terms.forms(self._translation, self._is_possible)
         if not missing:
             return None
-        met = [form for form in met if form not in self._asked.phrases]  # one given twice would have to occur twice
+        met = [form for form in met if form not in self._asked.phrases]
         self._phrases = [*missing, *met][: self._room]
         phrases = (*self._asked.phrases, *self._phrases)
         return dataclasses.replace(self._asked, phrases=phrases, ordered_phrases=False)
 
     def _is_possible(self, form: str) -> bool:
+        """Whether a form may be one more phrase. One that is given twice would have to occur twice."""
         return (
             form not in self._refused
+            and form not in self._asked.phrases
             and not any(excluded in form for excluded in self._excluded)
             and self._can_have(form)
         )

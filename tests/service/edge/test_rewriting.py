@@ -238,7 +238,8 @@ async def test_terms_that_can_be_forced_are_without_those_that_cannot(edge, chan
         ({"allowed_tokens": [4, 5, *TOKENIZERS["translation"].encode("a rote cat")]}, ["black"], ("a", "rote")),
         ({"phrases": ["zwei", "rote"]}, ["black"], ("zwei", "rote", "black", "a")),
         ({"phrases": ["zwei"], "ordered_phrases": True}, ["black"], ("zwei", "black", "a", "rote")),
-        ({"phrases": ["a"] * 15}, ["black"], ("a",) * 15 + ("black",)),
+        ({"phrases": ["the"] * 15}, ["black"], ("the",) * 15 + ("black",)),
+        ({"phrases": ["cat"]}, ["cat", "black"], ("cat", "black", "a", "rote")),
     ],
 )
 async def test_phrases_for_terms_go_with_the_options(edge, channel, options, targets, phrases):
