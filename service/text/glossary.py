@@ -20,7 +20,7 @@ IGNORE_CASE = "ignore_case"
 _ROOT = 0
 # Letters and digits together, anything else by itself, as is what a joiner joins, each with the blanks before it:
 # borders of words are borders of parts, and a term has the same parts wherever it stands.
-_PARTS = re.compile(rf"\s*(?P<part>{UNSPACED}|(?<=\u200d)\S|(?:(?!{UNSPACED})[^\W_])+|\S)")
+_PARTS = re.compile(rf"\s*(?P<part>(?<=\u200d)\S|[^\W_{UNSPACED}]+|\S)")
 
 
 class GlossaryError(ValueError):

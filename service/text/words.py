@@ -16,11 +16,11 @@ Span = tuple[int, int]
 
 _RUNS = re.compile(r"\S+")
 # Kana, Bopomofo, Han and their extensions, Thai, Lao, Myanmar, Khmer
-UNSPACED = (  # a class of characters
-    r"[\u3040-\u30ff\u3100-\u312f\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff]"
+UNSPACED = (  # as part of a class of characters
+    r"\u3040-\u30ff\u3100-\u312f\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 )
-_UNSPACED = re.compile(UNSPACED)
+_UNSPACED = re.compile(f"[{UNSPACED}]")
 _JOINERS = "\u200c\u200d"
 
 
