@@ -12,5 +12,5 @@ def test_checkpoints_become_one(tmp_path):
     members = [saved(tmp_path / str(seed), tiny_config(), seed) for seed in (1, 2, 3)]
     figures = json.loads(run("ensemble", *members, "--out", tmp_path / "all", "--json"))
     assert figures == {"members": 3, "layers": "6+6", "checkpoint": str(tmp_path / "all")}
-    assert load_checkpoint(tmp_path / "all").config.ensemble_size == 3
+    assert load_checkpoint(tmp_path / "all").config.to_json()["ensemble_size"] == 3
     assert "at least two members" in run("ensemble", members[0], "--out", tmp_path / "one", fails=True)

@@ -1,6 +1,8 @@
 """An ensemble as it is served: beams over the mean distribution of its members, whoever shares the batch."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,13 +23,13 @@ MOST = 16
 def ensemble():
     config = ensemble_config([member.config for member in MEMBERS])
     model = build(config).eval()
-    load_weights(model, ensemble_weights([weights_of(member) for member in MEMBERS], config), "members")
+    load_weights(model, ensemble_weights([weights_of(member) for member in MEMBERS], config), Path("members"))
     return model
 
 
 @pytest.mark.slow  # an export of twice the layers
 def test_beams_of_an_ensemble_are_those_of_the_reference(ensemble, exported):
-    options = {"beam_size": 4, "num_hypotheses": 2, "max_tokens": MOST}
+    options: Any = {"beam_size": 4, "num_hypotheses": 2, "max_tokens": MOST}
     wanted = [beam_search(ensemble, [1], source=[*TOKENIZER.encode(text), 2], **options) for text in TEXTS]
     alone = [beam_search(MEMBERS[0], [1], source=[*TOKENIZER.encode(text), 2], **options) for text in TEXTS]
     with serving(models={"both": str(exported(ensemble, attention=True))}) as server, Client(server.address) as client:

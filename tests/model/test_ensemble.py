@@ -1,6 +1,7 @@
 """An ensemble has the mean of its members' distributions, whatever its shape, and decodes as they would together."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,10 +17,10 @@ SOURCE, LENGTHS = torch.tensor([[5, 6, 7, 2], [8, 9, 2, 0]]), torch.tensor([4, 3
 TARGET = torch.tensor([[1, 5, 6], [1, 7, 8]])
 
 
-def ensemble_of(members, path="members"):
+def ensemble_of(members):
     config = ensemble_config([member.config for member in members])
     model = build(config).eval()
-    load_weights(model, ensemble_weights([weights_of(member) for member in members], config), path)
+    load_weights(model, ensemble_weights([weights_of(member) for member in members], config), Path("members"))
     return model
 
 
