@@ -278,14 +278,11 @@ class ModelConfig(Config):
             check(token < limit, "special_token_template", problem)
 
     def check_trainable(self) -> None:
-        """Refuses special tokens that stand for two things, because losses ignore padding and models learn to end.
-        Checkpoints of others may have them, and can be served. Raises ConfigError."""
-        special = {name: getattr(self, name) for name in ("pad_id", "bos_id", "eos_id", "unk_id")}
-        are_different = len(set(special.values())) == len(special)
-        check(are_different, "pad_id", f"pad, bos, eos and unk must be four different tokens, got {special}")
+        """Refuses what training data cannot express, although a checkpoint of another library may have it and can be
+        served. Special tokens may coincide: no loss reads padding. Raises ConfigError."""
         template, field = self.template, "special_token_template"
         check(not template.languages, field, "must have no languages: training data does not name them")
-        has_start = bool(template.target_prefix) or not self.has_decoder
+        has_start = bool(template.target_prefix) or not (self.has_encoder and self.has_decoder)
         check(has_start, field, "must have a target prefix to predict the first token from")
 
     def is_compressed(self, layer: int) -> bool:

@@ -28,6 +28,7 @@ from model.presets import Embedded
 from model.tokenizer import Tokenizer
 
 POOL_BATCHES = 512  # sentences are sorted by length within this many batches of shuffled text
+IGNORED = -100  # the target of a position where nothing is predicted; no token has this id
 MAX_SOURCE_SHARE = 4  # a batch holds at most this many source tokens per target token of the budget
 
 
@@ -155,8 +156,8 @@ def _split_text(examples: Examples) -> tuple[Examples, Examples]:
 
 class Batch(NamedTuple):
     """Right-padded int64 ids: source with special tokens (B, S) and its lengths (B,), decoder input (B, T) including
-    the target prefix, target (B, T) to eos, with padding where the next token is given. `tokens` counts target tokens
-    without padding. A language model's source is (B, 0)."""
+    the target prefix, target (B, T) to eos, IGNORED where the next token is given and after the end, so that a model
+    whose padding is its eos token, such as GPT-2, learns to end. `tokens` counts predicted tokens. A language model's source is (B, 0)."""
 
     source_BS: Tensor
     lengths_B: Tensor
@@ -221,16 +222,18 @@ class PairBatches:
         self._pad_id, self._seed, self._budget = model.pad_id, train.seed, train.batch_tokens
         self._start = model.template.wrap_prompt()
         self._pairs: list[tuple[list[int], list[int]]] = []
-        targets = tokenizer.encode_batch([target for _, target in examples.pairs])
+        targets = tokenizer.target.encode_batch([target for _, target in examples.pairs])
         sources = tokenizer.encode_batch([source for source, _ in examples.pairs]) if model.has_encoder else targets
         for source, target in zip(sources, targets, strict=True):
             framed = model.template.wrap_source(source) if model.has_encoder else []
             room = min(model.max_target_len, train.batch_tokens) - len(self._start)
-            if len(framed) <= model.max_source_len and len(target) <= room:
+            has_first = bool(target) or bool(self._start)
+            if len(framed) <= model.max_source_len and has_first and len(target) <= room:
                 self._pairs.append((framed, [*target, model.eos_id]))
         self._lengths = [(len(target), len(source)) for source, target in self._pairs]
+        self._given = 0 if self._start else 1  # without a prefix, the first token of a text is not predicted
         self.dropped = len(targets) - len(self._pairs)
-        self.tokens = sum(target for target, _ in self._lengths)
+        self.tokens = sum(target - self._given for target, _ in self._lengths)
         if not self._pairs:
             raise DataError(
                 f"{examples.name}: no example fits max_source_len {model.max_source_len}, max_target_len "
@@ -242,13 +245,13 @@ class PairBatches:
 
     def load(self, keys: Sequence[int]) -> Batch:
         sources, targets = zip(*(self._pairs[key] for key in keys), strict=True)
-        given = [self._pad_id] * (len(self._start) - 1)  # a fixed prefix token is not predicted
+        given = [IGNORED] * (len(self._start) - 1)  # a fixed prefix token is not predicted
         return Batch(
             pad(sources, self._pad_id),
             torch.tensor([len(source) for source in sources]),
             pad([[*self._start, *target][:-1] for target in targets], self._pad_id),
-            pad([[*given, *target] for target in targets], self._pad_id),
-            sum(map(len, targets)),
+            pad([[*given, *target[self._given :]] for target in targets], IGNORED),
+            sum(map(len, targets)) - self._given * len(targets),
         )
 
 
@@ -259,7 +262,7 @@ class StreamBatches:
     dropped = 0
 
     def __init__(self, examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
-        self._start, self._pad_id, self._seed = model.template.wrap_prompt(), model.pad_id, train.seed
+        self._start, self._seed = model.template.wrap_prompt(), train.seed
         self._window = model.max_target_len + 1 - len(self._start)
         self._rows = max(1, train.batch_tokens // model.max_target_len)
         self._ids = torch.tensor([token for _, text in examples.pairs for token in tokenizer.encode(text)])
@@ -278,11 +281,12 @@ class StreamBatches:
 
     def load(self, keys: Sequence[int]) -> Batch:
         target_BT = torch.stack([self._ids[start : start + self._window] for start in keys])
-        start_BN = torch.tensor(self._start).expand(len(keys), -1)
+        start_BN = torch.tensor(self._start, dtype=torch.int64).expand(len(keys), -1)
         no_source = torch.zeros(len(keys), 0, dtype=torch.int64)
         input_BT = torch.cat((start_BN, target_BT[:, :-1]), dim=1)
-        wanted_BT = torch.cat((torch.full_like(start_BN[:, 1:], self._pad_id), target_BT), dim=1)
-        return Batch(no_source, torch.zeros(len(keys), dtype=torch.int64), input_BT, wanted_BT, target_BT.numel())
+        predicted_BT = target_BT if self._start else target_BT[:, 1:]  # without a prefix, the first token is given
+        wanted_BT = torch.cat((torch.full_like(start_BN[:, 1:], IGNORED), predicted_BT), dim=1)
+        return Batch(no_source, torch.zeros(len(keys), dtype=torch.int64), input_BT, wanted_BT, predicted_BT.numel())
 
 
 def batches_of(examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> Batches:
@@ -291,7 +295,7 @@ def batches_of(examples: Examples, tokenizer: Tokenizer, model: ModelConfig, tra
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
-    """Token ids, right-padded: int64 (rows, longest)."""
+    """Token ids, right-padded with pad_id: int64 (rows, longest)."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[pad_id] * (longest - len(row))] for row in rows], dtype=torch.int64)
 

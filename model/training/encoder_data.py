@@ -14,10 +14,9 @@ import torch
 
 from model.config import ModelConfig, TrainConfig
 from model.tokenizer import Tokenizer
-from model.training.data import Batch, Batches, DataError, Examples, bucketed, pad
+from model.training.data import IGNORED, Batch, Batches, DataError, Examples, bucketed, pad
 from model.training.labelled_spans import LabelledSpan, read_spans, word_labels
 
-IGNORED = -100  # the target of a token without a label
 MASKED, REPLACED = 0.8, 0.1  # shares of the tokens to predict: hidden by the mask, replaced by a random token
 
 
@@ -86,11 +85,11 @@ class _TextBatches:
     def _batch(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], tokens: int) -> Batch:
         lengths = torch.tensor([len(source) for source in sources])
         nothing = torch.zeros(len(sources), 0, dtype=torch.int64)
-        return Batch(pad(sources, self._pad_id), lengths, nothing, pad(targets, self._pad_id), tokens)
+        return Batch(pad(sources, self._pad_id), lengths, nothing, pad(targets, IGNORED), tokens)
 
 
 class MaskedBatches(_TextBatches):
-    """source (B, S) with masked tokens; target (B, S), padding elsewhere. tokens: the number of predicted tokens."""
+    """source (B, S) with masked tokens; target (B, S), IGNORED elsewhere. tokens: the number of predicted tokens."""
 
     def __init__(self, examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
         texts = [source or target for source, target in examples.pairs]
@@ -103,7 +102,7 @@ class MaskedBatches(_TextBatches):
 
     def load(self, keys: Sequence[int]) -> Batch:
         masked = [self._masked(*divmod(key, len(self._sources))) for key in keys]
-        targets = [[text.targets.get(place, self._pad_id) for place in range(len(text.ids))] for text in masked]
+        targets = [[text.targets.get(place, IGNORED) for place in range(len(text.ids))] for text in masked]
         return self._batch([text.ids for text in masked], targets, sum(len(text.targets) for text in masked))
 
     def _masked(self, epoch: int, place: int) -> Masked:
@@ -174,5 +173,4 @@ class TokenLabelBatches(_TextBatches):
         places = [key % len(self._sources) for key in keys]
         targets = [self._targets[place] for place in places]
         count = sum(target != IGNORED for row in targets for target in row)
-        batch = self._batch([self._sources[place] for place in places], targets, count)
-        return batch._replace(target_BT=pad(targets, IGNORED))
+        return self._batch([self._sources[place] for place in places], targets, count)

@@ -19,8 +19,7 @@ from torch.nn import functional
 from model.architectures import GenerativeModel, Model, SourceModel
 from model.encoder import Encoder
 from model.mixture_of_experts import ExpertFeedForward
-from model.training.data import Batch
-from model.training.encoder_data import IGNORED
+from model.training.data import IGNORED, Batch
 from model.training.r_drop import paired_cross_entropy, paired_label_loss, twice
 
 CHUNK = 512  # positions; 256 to 1,024 differ by 2 %
@@ -97,7 +96,7 @@ def _decoder_loss(
             states_BTM = model(batch.source_BS, batch.lengths_B, batch.input_BT)
         else:
             states_BTM = model(batch.input_BT)
-    hidden_NM, targets_N = drop_padding(states_BTM, batch.target_BT, model.config.pad_id)
+    hidden_NM, targets_N = drop_padding(states_BTM, batch.target_BT)
     hidden_NM = hidden_NM.to(torch.bfloat16 if bf16 else torch.float32)
     output = model.decoder.unembedding
     if r_drop_weight:
@@ -135,18 +134,18 @@ def encoder_logits(model: Encoder, batch: Batch) -> tuple[Tensor, Tensor]:
     """The logits of the masked tokens, of the labels, or of the labelled tokens, and their targets (N,)."""
     states_BSM = model(batch.source_BS, batch.lengths_B)
     if model.tag is not None:
-        hidden_NM, targets_N = drop_padding(states_BSM, batch.target_BT, IGNORED)
+        hidden_NM, targets_N = drop_padding(states_BSM, batch.target_BT)
         return model.tag_logits(hidden_NM), targets_N
     if model.masked is None:
         return model.classify(states_BSM, batch.lengths_B).logits_BL, batch.target_BT[:, 0]
-    hidden_NM, targets_N = drop_padding(states_BSM, batch.target_BT, model.config.pad_id)
+    hidden_NM, targets_N = drop_padding(states_BSM, batch.target_BT)
     return model.token_logits(hidden_NM), targets_N
 
 
-def drop_padding(hidden_BTM: Tensor, targets_BT: Tensor, pad_id: int) -> tuple[Tensor, Tensor]:
-    """Hidden states (N, M) and targets (N,) of the positions whose target is not padding."""
+def drop_padding(hidden_BTM: Tensor, targets_BT: Tensor) -> tuple[Tensor, Tensor]:
+    """Hidden states (N, M) and targets (N,) of the positions whose target is not IGNORED."""
     targets = targets_BT.flatten()
-    kept_N = (targets != pad_id).nonzero().squeeze(1)
+    kept_N = (targets != IGNORED).nonzero().squeeze(1)
     return hidden_BTM.flatten(0, 1).index_select(0, kept_N), targets.index_select(0, kept_N)
 
 

@@ -217,11 +217,10 @@ def test_values_that_contradict_each_other_are_refused(changes, message):
     assert str(caught.value).startswith(message)
 
 
-def test_a_model_whose_special_tokens_coincide_is_not_for_training():
-    config = EncoderDecoderConfig(bos_id=2)
-    with pytest.raises(ConfigError, match="pad_id: pad, bos, eos and unk must be four different tokens, got "):
-        config.check_trainable()
-    EncoderDecoderConfig().check_trainable()
+def test_a_model_whose_special_tokens_coincide_can_be_trained():
+    EncoderDecoderConfig(bos_id=0, unk_id=2).check_trainable()  # as in T5
+    bare = SpecialTokenTemplate(target_prefix=())
+    DecoderConfig(pad_id=2, bos_id=2, unk_id=2, special_token_template=bare).check_trainable()  # as in GPT-2
 
 
 def test_a_decoder_has_no_encoder():

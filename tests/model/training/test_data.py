@@ -1,12 +1,14 @@
 import gzip
+import json
 
 import pytest
 import torch
 
 from model.architecture_config import EncoderDecoderConfig
 from model.config import SpecialTokenTemplate, TrainConfig
-from model.tokenizer import Tokenizer
+from model.tokenizer import OWN_TARGET, Tokenizer
 from model.training.data import (
+    IGNORED,
     _EMBEDDED,
     DataError,
     Examples,
@@ -132,11 +134,11 @@ def test_every_example_once_an_epoch_within_the_budget(tokenizer):
     for keys in batches.plan(0):
         batch = batches.load(keys)
         assert batch.target_BT.numel() <= TRAIN.batch_tokens
-        assert batch.tokens == int((batch.target_BT != 0).sum())
+        assert batch.tokens == int((batch.target_BT != IGNORED).sum())
         for source, length, target in zip(batch.source_BS, batch.lengths_B, batch.target_BT, strict=True):
             assert source[length - 1] == 2
             assert not source[length:].any()
-            seen.append((tokenizer.decode(source.tolist()), tokenizer.decode(target.tolist())))
+            seen.append((tokenizer.decode(source.tolist()), tokenizer.decode(target[target != IGNORED].tolist())))
     assert sorted(seen) == sorted(COPIES.pairs)
 
 
@@ -144,7 +146,7 @@ def test_the_decoder_sees_the_target_one_place_later(tokenizer):
     batches = PairBatches(COPIES, tokenizer, MODEL, TRAIN)
     batch = batches.load(batches.plan(0)[0])
     for input_T, target_T in zip(batch.input_BT, batch.target_BT, strict=True):
-        length = int((target_T != 0).sum())
+        length = int((target_T != IGNORED).sum())
         assert input_T[0] == 1
         assert target_T[length - 1] == 2
         assert torch.equal(input_T[1:length], target_T[: length - 1])
@@ -163,12 +165,48 @@ def test_texts_are_wrapped_in_the_template_and_only_their_own_tokens_are_learned
         assert batch.source_BS[row, :length].tolist() == [5, *ids[row], 6, 2]
         own = len(ids[row]) + 2
         assert batch.input_BT[row, :own].tolist() == [2, 7, *ids[row]]
-        assert batch.target_BT[row, :own].tolist() == [0, *ids[row], 2]
+        assert batch.target_BT[row, :own].tolist() == [IGNORED, *ids[row], 2]
     assert batch.tokens == sum(len(row) + 1 for row in ids)
     stream = StreamBatches(Examples([("", "a b c " * 40)], "text"), tokenizer, model, TRAIN).load([0])
     assert stream.input_BT.shape == stream.target_BT.shape == (1, model.max_target_len)
-    assert (stream.input_BT[0, :2].tolist(), int(stream.target_BT[0, 0])) == ([2, 7], 0)
+    assert (stream.input_BT[0, :2].tolist(), int(stream.target_BT[0, 0])) == ([2, 7], IGNORED)
     assert torch.equal(stream.input_BT[0, 2:], stream.target_BT[0, 1:-1])
+
+
+def test_without_a_prefix_the_first_token_is_given_and_padding_may_be_eos(tokenizer):
+    model = as_decoder(MODEL).replace(
+        pad_id=2, bos_id=2, unk_id=2, special_token_template=SpecialTokenTemplate(target_prefix=()).to_json()
+    )
+    model.check_trainable()
+    texts = Examples([("", source) for source, _ in COPIES.pairs[:20]] + [("", "a")], "texts")
+    batches = PairBatches(texts, tokenizer, model, TRAIN)
+    seen = 0
+    for keys in batches.plan(0):
+        batch = batches.load(keys)
+        seen += batch.tokens
+        assert batch.tokens == int((batch.target_BT != IGNORED).sum())
+        for key, input_T, target_T in zip(keys, batch.input_BT, batch.target_BT, strict=True):
+            ids = tokenizer.encode(texts.pairs[key][1])
+            assert input_T[: len(ids)].tolist() == ids
+            assert target_T[: len(ids)].tolist() == [*ids[1:], 2]
+            assert (target_T[len(ids) :] == IGNORED).all()
+    assert seen == batches.tokens
+    stream = StreamBatches(Examples([("", "a b c " * 40)], "text"), tokenizer, model, TRAIN).load([0, 13])
+    assert stream.input_BT.shape == stream.target_BT.shape == (2, model.max_target_len)
+    assert torch.equal(stream.input_BT[:, 1:], stream.target_BT[:, :-1])
+    assert stream.tokens == stream.target_BT.numel()
+
+
+def test_targets_are_segmented_by_the_tokenizer_of_targets(tokenizer):
+    values = json.loads(tokenizer.to_json())
+    other = {"model": values["model"], "normalizer": {"type": "Lowercase"}}
+    values["model"] = {**values["model"], OWN_TARGET: other}
+    both = Tokenizer(values)
+    assert both.encode("A") != both.target.encode("A") == both.encode("a")
+    model = MODEL.replace(vocab_size=both.vocab_size)
+    batch = PairBatches(Examples([("A", "A")], "pair"), both, model, TRAIN).load([0])
+    assert batch.source_BS[0].tolist() == [3, 2]
+    assert batch.target_BT[0].tolist() == [*both.encode("a"), 2]
 
 
 def test_little_padding_on_both_sides(tokenizer):
@@ -213,7 +251,9 @@ def test_a_language_model_has_no_source(tokenizer):
     batches = batches_of(texts, tokenizer, model, TRAIN)
     batch = batches.load(batches.plan(0)[0])
     assert batch.source_BS.shape == (len(batch.target_BT), 0)
-    assert {tokenizer.decode(row.tolist()) for row in batch.target_BT} <= {text for _, text in texts.pairs}
+    assert {tokenizer.decode(row[row != IGNORED].tolist()) for row in batch.target_BT} <= {
+        text for _, text in texts.pairs
+    }
 
 
 def test_a_stream_is_cut_in_windows_that_cover_it(tokenizer):

@@ -108,13 +108,13 @@ def test_only_ordinary_tokens_are_chosen_and_put_in_their_place():
         batch = batches.load(keys)
         for source, target, length in zip(batch.source_BS, batch.target_BT, batch.lengths_B.tolist(), strict=True):
             assert (int(source[0]), int(source[length - 1])) == (1, 2)
-            is_masked = target != 0
+            is_masked = target != IGNORED
             assert is_masked.any()
             assert not is_masked[0]
             assert not is_masked[length - 1 :].any()
             assert (target[is_masked] > MASK_ID).all()
             assert not set(source[1 : length - 1].tolist()) & {0, 1, 2, 3}
-        assert batch.tokens == int((batch.target_BT != 0).sum())
+        assert batch.tokens == int((batch.target_BT != IGNORED).sum())
 
 
 def test_every_text_once_an_epoch_within_the_budget_and_masks_anew():

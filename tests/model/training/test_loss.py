@@ -5,7 +5,7 @@ from torch.nn import functional as F
 from model.architecture_config import DecoderConfig
 from model.architectures import build
 from model.training import loss
-from model.training.data import Batch
+from model.training.data import IGNORED, Batch
 from model.training.loss import BF16_INSTRUCTIONS, batch_loss, drop_padding, projected_cross_entropy, takes_bf16
 from tests.tiny import tiny_config
 
@@ -84,9 +84,9 @@ def test_without_gradients_none_are_computed():
 
 def test_padding_is_dropped():
     hidden = torch.arange(12.0).view(2, 3, 2)
-    kept, targets = drop_padding(hidden, torch.tensor([[5, 6, 0], [7, 0, 0]]), pad_id=0)
-    assert kept.tolist() == [[0, 1], [2, 3], [6, 7]]
-    assert targets.tolist() == [5, 6, 7]
+    kept, targets = drop_padding(hidden, torch.tensor([[5, 6, 0], [7, IGNORED, IGNORED]]))
+    assert kept.tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert targets.tolist() == [5, 6, 0, 7]  # 0 is a token like others
 
 
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder", "recurrent"])
@@ -119,7 +119,7 @@ def test_the_loss_of_a_batch_does_not_depend_on_padding(architecture):
     def batch(pairs, width):
         fill = [[*source, *[0] * (width - len(source))] for source, _ in pairs]
         inputs = [[1, *target[:-1], *[0] * (width - len(target))] for _, target in pairs]
-        targets = [[*target, *[0] * (width - len(target))] for _, target in pairs]
+        targets = [[*target, *[IGNORED] * (width - len(target))] for _, target in pairs]
         lengths = torch.tensor([len(source) for source, _ in pairs])
         return Batch(torch.tensor(fill), lengths, torch.tensor(inputs), torch.tensor(targets), 0)
 
