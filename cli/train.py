@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.fine_tuning import (
+    FIELDS,
+    Freeze,
+    From,
+    KeepAdapter,
+    LayerDecay,
+    LearningRate,
+    LoraAlpha,
+    LoraRank,
+    LoraTargets,
+    LoraTrain,
+    NewHead,
+    Patience,
+    StopMetric,
+    TokenizerFile,
+    tuning_of,
+)
 from cli.terminal import UsageError, report_errors
 
 if TYPE_CHECKING:
     from model.config import ModelConfig, TrainConfig
     from model.presets import Preset
     from model.training.data import Examples
+    from model.training.start import Start
+
+
+CONTINUED = ("from_", "head", "tokenizer", "learning_rate")
 
 
 def preset_names() -> list[tuple[str, str]]:
@@ -23,39 +45,89 @@ def preset_names() -> list[tuple[str, str]]:
     return [(name, preset.description) for name, preset in PRESETS.items()]
 
 
+Data = Annotated[
+    list[Path] | None, typer.Option(help="TSV of pairs, or of texts and labels or spans, or plain text; may be .gz")
+]
+
+
 def train(
     context: typer.Context,
-    preset: Annotated[str, typer.Argument(help="name of a preset, or a YAML file", autocompletion=preset_names)],
     out: Annotated[Path, typer.Option(help="checkpoint directory to write")],
-    data: Annotated[
-        list[Path] | None, typer.Option(help="TSV of pairs, or of texts and labels or spans, or plain text; may be .gz")
+    preset: Annotated[
+        str | None, typer.Argument(help="name of a preset, or a YAML file", autocompletion=preset_names)
     ] = None,
+    data: Data = None,
     source: Annotated[Path | None, typer.Option(help="source sentences, one a line (with --target)")] = None,
     target: Annotated[Path | None, typer.Option(help="target sentences, one a line (with --source)")] = None,
     validation: Annotated[Path | None, typer.Option(help="like --data; by default held out of the data")] = None,
     minutes: Annotated[float | None, typer.Option(help="length of the training, instead of the preset's")] = None,
     steps: Annotated[int | None, typer.Option(help="number of steps, instead of the preset's")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="continue an interrupted run, bit for bit")] = False,
+    from_: From = None,
+    head: NewHead = None,
+    tokenizer: TokenizerFile = None,
+    learning_rate: LearningRate = None,
+    freeze: Freeze = None,
+    layer_decay: LayerDecay = None,
+    patience: Patience = None,
+    stop_metric: StopMetric = None,
+    lora_rank: LoraRank = None,
+    lora_alpha: LoraAlpha = None,
+    lora_targets: LoraTargets = None,
+    lora_train: LoraTrain = None,
+    keep_adapter: KeepAdapter = False,
 ) -> None:
-    """Train a model. Without data, a preset trains on its embedded corpus."""
-    from model.config import ConfigError
-    from model.presets import load_preset
-
-    with report_errors(ConfigError):
-        recipe = load_preset(preset)
-        for file in (*(data or ()), source, target, validation):
+    """Train a model, or continue a checkpoint (--from). Without data, a preset trains on its embedded corpus."""
+    for file in (*(data or ()), source, target, validation, tokenizer):
+        with report_errors():
             if file is not None and not file.is_file():
                 raise UsageError(f"{file}: no such file; check the path")
-    typer.echo("loading PyTorch", err=True)
+    recipe, start = beginning(context.params)
+    from model.config import ConfigError
     from model.training.data import DataError
 
     with report_errors(ConfigError, DataError):
-        length = {name: value for name, value in (("steps", steps), ("minutes", minutes)) if value is not None}
-        config = recipe.train.replace(**{"steps": 0, "minutes": 0.0, **length}) if length else recipe.train
+        given = {"steps": steps, "minutes": minutes}
+        length = {name: value for name, value in given.items() if value is not None}
+        changes = {"steps": 0, "minutes": 0.0, **length} if length else {}
+        if learning_rate is not None:
+            changes["learning_rate"] = learning_rate
+        config = recipe.train.replace(**changes)
         examples, held_out = training_examples(recipe, data or [], source, target, validation)
     command = f"continue with: {resuming_command(context.params)}"
-    run_training(recipe.model, config, command, data=examples, validation=held_out, out=out, resume=resume)
+    run_training(recipe.model, config, command, data=examples, validation=held_out, out=out, start=start, resume=resume)
     typer.echo(f"{out}: checkpoint, {out / 'model_card.md'}, {out / 'curves.png'}")
+
+
+def beginning(given: dict[str, Any]) -> tuple[Preset, Start]:
+    """The preset and the start that the arguments describe; prints an error and exits for those that do not fit."""
+    from model.config import ConfigError
+    from model.presets import continuing, load_preset
+
+    base = None
+    with report_errors(ConfigError):
+        if given["from_"] is None:
+            if given["preset"] is None:
+                raise UsageError("give a preset or a YAML file, or a checkpoint to continue with --from")
+            if given["head"] is not None:
+                raise UsageError("--head goes with --from; without it, the head is a field of the model in a YAML file")
+            recipe = load_preset(given["preset"])
+    typer.echo("loading PyTorch", err=True)
+    from model.checkpoint import CheckpointError
+    from model.pretrained.convert_tokenizer import read_tokenizer
+    from model.tokenizer import TokenizerError
+    from model.training.given_tokenizer import special_ids
+    from model.training.start import Start, read_base
+
+    with report_errors(ConfigError, CheckpointError, TokenizerError):
+        if given["from_"] is not None:
+            base = read_base(given["from_"])
+            recipe = continuing(base.checkpoint.config, given["preset"], head=given["head"])
+        tokenizer = read_tokenizer(given["tokenizer"]) if given["tokenizer"] is not None else None
+        if tokenizer is not None and base is None:
+            ids = special_ids(tokenizer, needs_mask=recipe.model.head == "masked")
+            recipe = replace(recipe, model=recipe.model.replace(**ids, vocab_size=tokenizer.vocab_size))
+        return recipe, Start(base=base, tokenizer=tokenizer, tuning=tuning_of(given, recipe.fine_tuning))
 
 
 def run_training(model: ModelConfig, config: TrainConfig, advice: str, **arguments: Any) -> None:
@@ -63,10 +135,11 @@ def run_training(model: ModelConfig, config: TrainConfig, advice: str, **argumen
     from model.checkpoint import CheckpointError
     from model.config import ConfigError
     from model.tokenizer import TokenizerError
+    from model.training.data import DataError
     from model.training.progress import Display
     from model.training.train import Interrupted, TrainError, train
 
-    with report_errors(ConfigError, TokenizerError, TrainError, CheckpointError):
+    with report_errors(ConfigError, DataError, TokenizerError, TrainError, CheckpointError):
         try:
             train(model, config, display=Display(), **arguments)
         except Interrupted as stopped:
@@ -75,10 +148,12 @@ def run_training(model: ModelConfig, config: TrainConfig, advice: str, **argumen
 
 def resuming_command(given: dict[str, Any]) -> str:
     """The command line that continues the training of these arguments."""
-    words = ["glossa", "train", str(given["preset"])]
-    for name in ("out", "data", "source", "target", "validation", "minutes", "steps"):
-        values = given[name] if isinstance(given[name], list) else [given[name]]
-        words += [word for value in values if value is not None for word in (f"--{name}", str(value))]
+    words = ["glossa", "train", *([str(given["preset"])] if given["preset"] is not None else [])]
+    for name in ("out", "data", "source", "target", "validation", "minutes", "steps", *CONTINUED, *FIELDS):
+        values = given[name] if isinstance(given[name], list | tuple) else [given[name]]
+        flag = "--" + name.rstrip("_").replace("_", "-")
+        words += [word for value in values if value is not None for word in (flag, str(value))]
+    words += ["--keep-adapter"] if given["keep_adapter"] else []
     return shlex.join([*words, "--resume"])
 
 

@@ -2,7 +2,9 @@
 
     config.json        {"format_version": 2, "model": {…}, "train": {…}}; without "train" if it was not trained here
     tokenizer.json     Hugging Face `tokenizers`
-    model.safetensors  float32 weights by parameter name; tied weights once
+    model.safetensors  float32 weights by parameter name; tied weights once; or, of a LoRA adapter, instead of it
+    adapter.json       where the base is, its digest, and the scale of the LoRA matrices (`model.adapters`)
+    adapter.safetensors  the parameters that were trained; loading puts them into those of the base
     metrics.json       scores of the training run; {} if there was none
     lineage.json       seed, git commit, data digest, versions; or what it was imported from
     digests.json       size and SHA-256 of every file; written last, so a directory without it is no checkpoint
@@ -16,6 +18,7 @@ Only safetensors and JSON: nothing here can execute code when loaded. The states
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import struct
 from collections.abc import Iterator, Mapping
@@ -28,6 +31,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from model.adapters import merged_weights
 from model.architecture_config import model_config
 from model.architectures import Model, build
 from model.atomic_write import (
@@ -36,6 +40,7 @@ from model.atomic_write import (
     DamagedError,
     Disk,
     Pieces,
+    digest_of_file,
     digests_of,
     size_of,
     verify,
@@ -47,6 +52,7 @@ from model.tokenizer import Tokenizer, TokenizerError
 
 FORMAT_VERSION = 2  # 1, of release 0.1.0, is read as well
 WEIGHTS = "model.safetensors"
+ADAPTER, ADAPTER_WEIGHTS = "adapter.json", "adapter.safetensors"
 REQUIRED = ("config.json", "tokenizer.json", "metrics.json", "lineage.json")  # besides the weights
 TYPES = {torch.float32: "F32", torch.uint8: "U8"}  # weights and optimiser moments; states of random generators
 
@@ -66,6 +72,20 @@ class Checkpoint:
     lineage: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Adapter:
+    """The base of an adapter and how its LoRA matrices are merged. base_sha256: of the base's digests.json."""
+
+    base: Path
+    base_sha256: str
+    scale: float
+
+    def to_json(self, path: Path) -> dict[str, Any]:
+        """For a checkpoint at `path`, from which the base is found again."""
+        relative = os.path.relpath(self.base.resolve(), path.resolve())
+        return {"base": relative, "base_sha256": self.base_sha256, "scale": self.scale}
+
+
 def save_checkpoint(
     path: Path,
     config: ModelConfig,
@@ -75,13 +95,15 @@ def save_checkpoint(
     train: TrainConfig | None,
     metrics: Mapping[str, Any],
     lineage: Mapping[str, Any],
+    adapter: Adapter | None = None,
     extra: Mapping[str, bytes] | None = None,
     disk: Disk | None = None,
 ) -> None:
     """Write a checkpoint into `path`, which may exist but must not hold a finished checkpoint yet.
 
     weights: float32, by the names of the model's parameters (`weights_of`); the file is written without a copy of them.
-    train: None if the model was not trained here. extra: further files (model card, curves) under their names.
+    train: None if the model was not trained here. adapter: `weights` are only those that differ from this base. extra:
+    further files (model card, curves) under their names.
     On any failure `path` still is no finished checkpoint; CheckpointError gives the reason.
     """
     check_unfinished(path)
@@ -89,9 +111,10 @@ def save_checkpoint(
     files: dict[str, Content] = {
         "config.json": to_json({"format_version": FORMAT_VERSION, "model": config.to_json(), **training}),
         "tokenizer.json": tokenizer.to_json().encode(),
-        WEIGHTS: tensors_in_pieces(weights),
+        WEIGHTS if adapter is None else ADAPTER_WEIGHTS: tensors_in_pieces(weights),
         "metrics.json": to_json(metrics),
         "lineage.json": to_json(lineage),
+        **({} if adapter is None else {ADAPTER: to_json(adapter.to_json(path))}),
         **(extra or {}),
     }
     try:
@@ -113,8 +136,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """Verify every file against digests.json, then build the model. CheckpointError names the file that is wrong."""
     if not (path / DIGESTS).is_file():
         raise CheckpointError(_not_a_checkpoint(path))
+    is_adapter = (path / ADAPTER).is_file()
     try:
-        verify(path, (*REQUIRED, WEIGHTS))
+        verify(path, (*REQUIRED, *((ADAPTER, ADAPTER_WEIGHTS) if is_adapter else (WEIGHTS,))))
         files = {name: (path / name).read_bytes() for name in REQUIRED}
     except DamagedError as error:
         raise CheckpointError(f"{error}; copy or train the checkpoint again") from error
@@ -128,9 +152,38 @@ def load_checkpoint(path: Path) -> Checkpoint:
     except (TokenizerError, UnicodeDecodeError) as error:
         raise CheckpointError(str(error)) from error
     model: Model = build(config)
-    load_weights(model, map_tensors(path / WEIGHTS), path)
+    load_weights(model, _adapted_weights(path, model) if is_adapter else map_tensors(path / WEIGHTS), path)
     metrics, lineage = json.loads(files["metrics.json"]), json.loads(files["lineage.json"])
     return Checkpoint(model.eval(), config, tokenizer, metrics, lineage)
+
+
+def digest_of_checkpoint(path: Path) -> str:
+    """SHA-256 of digests.json, and thereby of every file. Raises CheckpointError if there is no checkpoint."""
+    if not (path / DIGESTS).is_file():
+        raise CheckpointError(_not_a_checkpoint(path))
+    return digest_of_file(path / DIGESTS)
+
+
+def _adapted_weights(path: Path, model: nn.Module) -> dict[str, Tensor]:
+    """The weights of an adapter's base with the adapter merged, as far as the model has them."""
+    where = path / ADAPTER
+    try:
+        values = json.loads(where.read_bytes())
+        base, expected, scale = Path(values["base"]), str(values["base_sha256"]), float(values["scale"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{where}: cannot be read: {error!r}") from error
+    base = (path.resolve() / base).resolve()
+    if not (base / DIGESTS).is_file():
+        raise CheckpointError(f"{where}: the base {base} is no checkpoint; put it there, or correct the path's field")
+    if (found := digest_of_checkpoint(base)) != expected:
+        raise CheckpointError(f"{where}: the base {base} must have SHA-256 {expected}, got {found}; put the right one")
+    weights, tensors = weights_of(load_checkpoint(base).model), map_tensors(path / ADAPTER_WEIGHTS)
+    try:
+        merged = merged_weights(weights, tensors, scale)
+    except (KeyError, RuntimeError) as error:  # a layer or a matrix that is missing, or shapes that do not fit
+        raise CheckpointError(f"{path / ADAPTER_WEIGHTS}: does not fit the base {base}: {error}") from error
+    names = {name for name, _ in model.named_parameters()}
+    return {name: tensor for name, tensor in merged.items() if name in names}
 
 
 def read_config(data: bytes, path: Path) -> tuple[ModelConfig, TrainConfig | None]:

@@ -1,10 +1,11 @@
-"""Complete configurations under a name (`PRESETS`, from presets.yaml), and those in YAML files (`load_preset`)."""
+"""Complete configurations under a name (`PRESETS`, from presets.yaml), those in YAML files (`load_preset`), and those
+that continue a checkpoint (`continuing`)."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -12,6 +13,7 @@ import yaml
 
 from model.architecture_config import model_config
 from model.config import ConfigError, ModelConfig, TrainConfig, check, unknown_key
+from model.fine_tuning import FineTuning
 
 Embedded = Literal["", "pairs", "scenes", "copy", "kinds", "entities"]
 
@@ -24,20 +26,17 @@ class Preset:
     model: ModelConfig
     train: TrainConfig
     embedded: Embedded = ""
+    fine_tuning: FineTuning = field(default_factory=FineTuning)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """A preset from a YAML file: `preset: NAME` to start from, and what differs under `model` and `train`.
+        """A preset from a YAML file: `preset: NAME` to start from, and what differs under `model`, `train` and
+        `fine_tuning`.
 
         Raises ConfigError.
         """
-        known = ("preset", "description", "embedded", "model", "train")
-        for key in values:
-            check(key in known, key, unknown_key(key, known))
+        model, train, fine_tuning = _parts(values, ("preset", "description", "embedded"))
         base = find_preset(str(values["preset"])) if "preset" in values else None
-        model, train = values.get("model") or {}, values.get("train") or {}
-        for name, part in (("model", model), ("train", train)):
-            check(isinstance(part, Mapping), name, f"must be a mapping, got {part!r}")
         if {"steps", "minutes"} & set(train) and base is not None:
             train = {"steps": 0, "minutes": 0.0, **train}  # either one replaces the base's
         embedded = values.get("embedded", base.embedded if base else "")
@@ -48,7 +47,21 @@ class Preset:
             model=base.model.replace(**model) if base else model_config(model),
             train=base.train.replace(**train) if base else TrainConfig.from_json(train),
             embedded=embedded,
+            fine_tuning=FineTuning.from_json(fine_tuning),
         )
+
+
+def _parts(values: Mapping[str, Any], others: Sequence[str]) -> tuple[Mapping[str, Any], ...]:
+    """`model`, `train` and `fine_tuning` of a YAML file, {} where one is missing. others: the further keys it may have.
+    Raises ConfigError."""
+    names = ("model", "train", "fine_tuning")
+    known = (*others, *names)
+    for key in values:
+        check(key in known, key, unknown_key(key, known))
+    parts = tuple(values.get(name) or {} for name in names)
+    for name, part in zip(names, parts, strict=True):
+        check(isinstance(part, Mapping), name, f"must be a mapping, got {part!r}")
+    return parts
 
 
 def _built_in() -> dict[str, Preset]:
@@ -71,12 +84,75 @@ def find_preset(name: str) -> Preset:
 
 def load_preset(name_or_file: str) -> Preset:
     """A preset by name, or from a YAML file (`Preset.from_json`). Raises ConfigError, OSError."""
-    if not name_or_file.endswith((".yaml", ".yml")):
+    if not is_file(name_or_file):
         return find_preset(name_or_file)
+    return Preset.from_json(_read(name_or_file))
+
+
+def is_file(name_or_file: str) -> bool:
+    """Whether this names a YAML file, not a preset."""
+    return name_or_file.endswith((".yaml", ".yml"))
+
+
+def _read(name_or_file: str) -> dict[str, Any]:
     try:
         values = yaml.safe_load(Path(name_or_file).read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         raise ConfigError(name_or_file, f"is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise ConfigError(name_or_file, f"must be a mapping with model and train, got {type(values).__name__}")
-    return Preset.from_json(values)
+    return values
+
+
+CONTINUED = TrainConfig(  # a small rate, because the weights are good already (Devlin et al. 2019 use 2e-5 to 5e-5)
+    steps=1000, learning_rate=1e-4, warmup_steps=50, save_every_steps=100, validate_every_steps=100
+)
+# Fields that neither change the shape of a parameter nor what a weight means.
+FREE = frozenset({"dropout", "max_source_len", "max_target_len", "sliding_window"})
+SCALING = frozenset(f"rotary_{name}" for name in ("scaling", "factor", "low_freq", "high_freq", "original_len"))
+OF_HEAD = frozenset({"head", "pooler", "labels", "multi_label", "mask_id"})
+
+
+def continuing(base: ModelConfig, name_or_file: str | None = None, *, head: str | None = None) -> Preset:
+    """The preset that continues a checkpoint with this configuration, in which a YAML file may change some fields.
+
+    head: trains a new head of this kind, whose labels come from the data; otherwise the model keeps its own. Without a
+    length in the file, training takes 1,000 steps. Raises ConfigError, also for a field that must be the base's.
+    """
+    if name_or_file is not None and not is_file(name_or_file):
+        raise ConfigError(
+            "preset", f"with --from, give a YAML file or nothing: the base is the model; got {name_or_file!r}"
+        )
+    values = _read(name_or_file) if name_or_file else {}
+    model, train, fine_tuning = _parts(values, ("description",))
+    head = head or (str(model["head"]) if "head" in model else None)
+    for name in ("tokenizer", "vocab_size"):
+        check(name not in train, name, "is that of the base; leave it out of train")
+    if {"steps", "minutes"} & set(train):
+        train = {"steps": 0, "minutes": 0.0, **train}
+    return Preset(
+        description=str(values.get("description", "")),
+        model=_continued(base, model, head),
+        train=CONTINUED.replace(**train),
+        fine_tuning=FineTuning.from_json(fine_tuning),
+    )
+
+
+def _continued(base: ModelConfig, changes: Mapping[str, Any], head: str | None) -> ModelConfig:
+    known = base.to_json()
+    free = FREE | SCALING | (OF_HEAD if head else frozenset())
+    for name, value in changes.items():
+        if name in known and name not in free and not _equal(value, known[name]):
+            fix = "leave it out, or train from scratch"
+            if name in OF_HEAD:
+                fix = "leave it out, or give a head to train a new one"
+            raise ConfigError(name, f"must be the base's {known[name]!r}, got {value!r}; {fix}")
+    if head and base.architecture != "encoder":
+        raise ConfigError("head", f"goes with an encoder alone; the base is of architecture {base.architecture}")
+    new_head = {"head": head, "labels": (), "multi_label": False} if head else {}
+    return base.replace(**{**new_head, **changes})
+
+
+def _equal(value: Any, known: Any) -> bool:
+    """Whether a value from YAML is that of a field; tuples are lists there."""
+    return bool(value == (list(known) if isinstance(known, tuple) else known))

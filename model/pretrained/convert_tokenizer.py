@@ -54,6 +54,18 @@ def convert_tokenizer(path: Path) -> Tokenizer:
     raise PretrainedError(f"{path}: has no tokenizer that is covered; covered: {known}")
 
 
+def read_tokenizer(file: Path) -> Tokenizer:
+    """The tokenizer in a single file: a tokenizer.json, or a SentencePiece model with its own ids. Raises
+    TokenizerError."""
+    if file.suffix == ".json":
+        return Tokenizer.load(file)
+    try:
+        model = read_sentencepiece(file)
+        return Tokenizer(_converted(model, {piece.text: token for token, piece in enumerate(model.pieces)}, ()))
+    except (PretrainedError, TokenizerError, OSError, StopIteration) as error:
+        raise TokenizerError(f"{file}: not a SentencePiece model, nor a tokenizer.json by its name: {error}") from error
+
+
 def _converted(
     model: SentencePieceModel,
     ids: Mapping[str, int],

@@ -157,7 +157,8 @@ def _split_text(examples: Examples) -> tuple[Examples, Examples]:
 class Batch(NamedTuple):
     """Right-padded int64 ids: source with special tokens (B, S) and its lengths (B,), decoder input (B, T) including
     the target prefix, target (B, T) to eos, IGNORED where the next token is given and after the end, so that a model
-    whose padding is its eos token, such as GPT-2, learns to end. `tokens` counts predicted tokens. A language model's source is (B, 0)."""
+    whose padding is its eos token, such as GPT-2, learns to end. `tokens` counts predicted tokens. A language model's
+    source is (B, 0)."""
 
     source_BS: Tensor
     lengths_B: Tensor

@@ -28,12 +28,14 @@ SCORED = 500  # validation sentences translated at the end of a run
 SAMPLES = 5
 PROMPT_TOKENS, CONTINUATION_TOKENS = 8, 40
 COLUMNS = ("step", "epoch", "tokens", "seconds", "learning_rate", "train_loss", "validation_loss", "tokens_per_s")
+SCORE = "validation_score"  # a further column with a stop metric other than the loss
 
 
 def metrics_csv(history: Sequence[Mapping[str, float]]) -> bytes:
     """One row per log line or validation; a value that a row lacks is empty."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+    has_score = any(SCORE in row for row in history)
+    writer = csv.DictWriter(text, (*COLUMNS, SCORE) if has_score else COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(history)
     return text.getvalue().encode()
@@ -215,12 +217,14 @@ def model_card(
     }
     parts = [
         f"# {kinds[model.architecture]}",
-        f"Trained by Glossa on {lineage['data']} ({lineage['data_examples']:,} examples).",
+        f"Trained by Glossa on {lineage['data']} ({lineage['data_examples']:,} examples)"
+        + (f", continuing the checkpoint {lineage['base']}." if "base" in lineage else "."),
         table("Scores", metrics),
         table("Lineage", {name: value for name, value in lineage.items() if not isinstance(value, Mapping)}),
         table("Versions", lineage["versions"]),
         table("Model", model.to_json()),
         table("Training", train.to_json()),
+        *([table("Fine-tuning", lineage["fine_tuning"])] if "fine_tuning" in lineage else []),
         "## Samples from the validation set\n\n```text\n" + "\n\n".join(samples) + "\n```",
     ]
     return "\n\n".join(parts) + "\n"

@@ -10,33 +10,42 @@ validates and saves. `data`, `loss`, `training_state`, `evaluate` and `report` i
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from model.architectures import Model, build
+from model.architectures import Model
 from model.atomic_write import DIGESTS, Disk, write_file
-from model.checkpoint import CheckpointError, load_weights, save_checkpoint, weights_of
+from model.checkpoint import CheckpointError, save_checkpoint
 from model.config import ModelConfig, TrainConfig
 from model.encoder import Encoder
-from model.tokenizer import MASK_ID, Tokenizer
+from model.tokenizer import Tokenizer
 from model.training.data import Examples, batches_of, split
-from model.training.encoder_data import encoder_batches, spans_by_text
+from model.training.early_stopping import check_metric, observe, validation_score
+from model.training.encoder_data import encoder_batches
 from model.training.evaluate import loss_per_token
-from model.training.labelled_spans import labels_of
+from model.training.final_weights import choose_weights
+from model.training.freezing import counts_of
 from model.training.loss import batch_loss, takes_bf16
-from model.training.optimiser import learning_rate, make_optimiser
+from model.training.optimiser import learning_rate, make_optimiser, set_learning_rate
 from model.training.progress import Display, clock
 from model.training.r_drop import check_r_drop
 from model.training.report import curves_png, encoder_scores, final_scores, lineage_of, metrics_csv, model_card
-from model.training.training_state import Progress, TrainError, average_states, claim, load_newest, prune, save_state
+from model.training.start import Start
+from model.training.stop_signals import stop_signals
+from model.training.training_state import (
+    Progress,
+    TrainError,
+    claim,
+    load_newest,
+    prune,
+    save_state,
+    unclaim,
+)
 
 __all__ = ["Interrupted", "TrainError", "train"]
 
@@ -54,6 +63,7 @@ def train(
     data: Examples,
     out: Path,
     validation: Examples | None = None,
+    start: Start | None = None,
     resume: bool = False,
     display: Display | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -61,7 +71,8 @@ def train(
 ) -> Path:
     """Trains a model and writes its checkpoint directory; returns `out`.
 
-    validation: held out of `data` by default. resume: continue from the newest state in `out`, or start if there is
+    validation: held out of `data` by default. start: a base to continue, and what is trained; by default everything,
+    from scratch. resume: continue from the newest state in `out`, or start if there is
     none; both configurations and the data must be those of the first start. An interrupted run of `steps` ends in
     weights that are bit-identical to those of an uninterrupted run. should_stop: called after every step. Ctrl-C and
     SIGTERM also end the run after the current step, with Interrupted. display: by default one on stderr.
@@ -74,15 +85,22 @@ def train(
         if resume and (out / DIGESTS).exists():
             display.message(f"{out} is finished already")
         else:
+            start = start or Start()
             identity = {
+                **start.identity(),
                 "model": model_config.to_json(),
                 "train": train_config.to_json(),
                 "data": data.digest,
                 "validation": validation.digest if validation else None,
             }
-            claim(out, identity, resume=resume)
-            run = _Run(model_config, train_config, data, validation, out, display, disk)
-            with _stop_signals() as signalled:
+            is_new = claim(out, identity, resume=resume)
+            try:
+                run = _Run(model_config, train_config, data, validation, start, out, display, disk)
+            except (ValueError, TrainError, CheckpointError):
+                if is_new:
+                    unclaim(out)
+                raise
+            with stop_signals() as signalled:
                 run.train(started, lambda: signalled() or (should_stop is not None and should_stop()))
             run.finish()
     finally:
@@ -90,19 +108,13 @@ def train(
     return out
 
 
-def _from_data(config: ModelConfig, data: Examples) -> dict[str, Any]:
-    """The fields of a model's configuration that follow from its data, except the vocabulary."""
-    if config.head == "masked":
-        return {"mask_id": MASK_ID}
-    if config.is_tagger and not config.labels:
-        return {"labels": labels_of(span.label for spans in spans_by_text(data) for span in spans)}
-    if config.is_classifier and not config.labels:
-        return {"labels": tuple(sorted({label for _, label in data.pairs}))}
-    return {}
-
-
-def _tokenizer(out: Path, data: Examples, config: TrainConfig, disk: Disk | None, model: ModelConfig) -> Tokenizer:
+def _tokenizer(
+    out: Path, data: Examples, config: TrainConfig, disk: Disk | None, model: ModelConfig, start: Start
+) -> Tokenizer:
     path = out / "tokenizer.json"
+    if (tokenizer := start.known_tokenizer()) is not None:
+        _write(path, tokenizer.to_json().encode(), disk)
+        return tokenizer
     if path.exists():
         return Tokenizer.load(path)
     has_labels = model.is_classifier or model.is_tagger
@@ -122,27 +134,6 @@ def _write(path: Path, data: bytes, disk: Disk | None) -> None:
         raise CheckpointError(f"{path}: cannot be saved: {error.strerror}") from error
 
 
-@contextmanager
-def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """In this context the first Ctrl-C or SIGTERM requests a stop after the step; a second Ctrl-C stops immediately."""
-    requested = threading.Event()
-
-    def request(number: int, _: object) -> None:
-        if requested.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        requested.set()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield requested.is_set
-        return
-    previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield requested.is_set
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
 class _Run:
     """One training run in memory: model, optimiser, data and progress."""
 
@@ -152,11 +143,12 @@ class _Run:
         config: TrainConfig,
         data: Examples,
         validation: Examples | None,
+        start: Start,
         out: Path,
         display: Display,
         disk: Disk | None,
     ) -> None:
-        self.config, self.out, self.display, self.disk = config, out, display, disk
+        self.config, self.start, self.out, self.display, self.disk = config, start, out, display, disk
         self.states = out / "states"
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.bf16 = takes_bf16(config.bf16, self.device)
@@ -164,26 +156,29 @@ class _Run:
         if validation is None:
             data, validation = split(data, size=config.validation_size, seed=config.seed)
         self.examples, self.held_out = data, validation
-        self.tokenizer = tokenizer = _tokenizer(out, data, config, disk, model_config)
-        display.message(f"tokenizer: {tokenizer.vocab_size:,} entries ({config.tokenizer})")
-        model_config = model_config.replace(vocab_size=tokenizer.vocab_size, **_from_data(model_config, data))
+        self.tokenizer = tokenizer = _tokenizer(out, data, config, disk, model_config, start)
+        origin = config.tokenizer if start.known_tokenizer() is None else "given"
+        display.message(f"tokenizer: {tokenizer.vocab_size:,} entries ({origin})")
+        model_config = model_config.replace(vocab_size=tokenizer.vocab_size, **start.fields_of(model_config, data))
         model_config.check_trainable()
         check_r_drop(model_config, config)
+        check_metric(start.tuning, model_config)
         make = batches_of if model_config.has_decoder else encoder_batches
         self.batches = make(data, tokenizer, model_config, config)
         self.validation = make(validation, tokenizer, model_config, config)
         torch.manual_seed(config.seed)
-        self.model: Model = build(model_config).to(self.device).train()
-        self.optimiser = make_optimiser(self.model, config)
+        self.model: Model = start.build(model_config).to(self.device).train()
+        self.optimiser = make_optimiser(self.model, config, layer_decay=start.tuning.layer_decay)
         self.progress = load_newest(self.states, self.model, self.optimiser) or Progress()
         self.saved_step = self.progress.step
         self.logged_tokens, self.logged_s = self.progress.tokens, self.progress.elapsed_s  # at the last log step
         for name, batches, examples in (("training", self.batches, data), ("validation", self.validation, validation)):
             dropped = f", {batches.dropped} too long and left out" if batches.dropped else ""
             display.message(f"{name}: {examples.name}: {batches.tokens:,} target tokens{dropped}")
-        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        counts = counts_of(self.model)
+        trained = "" if counts.all == counts.trained else f", {counts.trained:,} of them trained"
         display.message(
-            f"model: {parameters:,} parameters, vocabulary {tokenizer.vocab_size:,}, on {self.device}, "
+            f"model: {counts.all:,} parameters{trained}, vocabulary {tokenizer.vocab_size:,}, on {self.device}, "
             f"products in {'bfloat16' if self.bf16 else 'float32'}"
             + (f"; going on after step {self.progress.step}" if self.progress.step else "")
         )
@@ -207,8 +202,10 @@ class _Run:
         self._save()
 
     def share(self) -> float:
-        """The completed share of the run, 0..1, by steps or by elapsed time."""
-        config = self.config
+        """The completed share of the run, 0..1, by steps or by elapsed time; 1 after early stopping."""
+        config, patience = self.config, self.start.tuning.patience
+        if patience and self.progress.stale >= patience:
+            return 1.0
         if config.steps:
             return self.progress.step / config.steps
         return min(1.0, self.progress.elapsed_s / (60.0 * config.minutes))
@@ -243,8 +240,7 @@ class _Run:
             progress.loss_sum += loss.plain.item()
         if config.clip_norm:
             nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_norm)
-        for settings in self.optimiser.param_groups:
-            settings["lr"] = rate
+        set_learning_rate(self.optimiser, rate)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         progress.step += 1
@@ -272,11 +268,21 @@ class _Run:
         )
 
     def _validate(self) -> None:
-        loss, progress = loss_per_token(self.model, self.validation), self.progress
-        self._record(validation_loss=loss)
-        self.display.message(
+        loss, progress, tuning = loss_per_token(self.model, self.validation), self.progress, self.start.tuning
+        line = (
             f"step {progress.step}, epoch {progress.epoch + 1}, {clock(progress.elapsed_s)}: validation loss {loss:.4f}"
         )
+        score, metric = loss, tuning.stop_metric
+        if metric == "loss":
+            self._record(validation_loss=loss)
+        else:
+            score = validation_score(metric, self.model, self.tokenizer, self.held_out, self.validation)
+            self._record(validation_loss=loss, validation_score=score)
+            line += f", {metric} {score:.4f}"
+        is_best = tuning.patience > 0 and observe(progress, score, metric)
+        self.display.message(f"{line}, the best so far" if is_best else line)
+        if is_best:
+            self._save()
 
     def _record(self, **figures: float) -> None:
         progress = self.progress
@@ -295,7 +301,7 @@ class _Run:
     def _prune(self) -> None:
         keep = max(KEPT_STATES, self.config.average_checkpoints)
         try:
-            prune(self.states, keep=keep, every=self.config.save_every_steps)
+            prune(self.states, keep=keep, every=self.config.save_every_steps, best_step=self.progress.best_step)
         except OSError as error:
             reason = f"{error.strerror or error}; it takes room, and is tried again after the next one"
             self.display.message(f"{self.states}: an old state cannot be deleted: {reason}")
@@ -309,8 +315,11 @@ class _Run:
             "target_tokens": progress.tokens,
             "seconds": round(progress.elapsed_s, 1),
             "examples_too_long": self.batches.dropped,
-            **self._average(),
+            **self._choose_weights(),
         }
+        if (counts := counts_of(self.model)).trained != counts.all:
+            metrics |= {"parameters": counts.all, "trained_parameters": counts.trained}
+        weights, adapter = self.start.finished_weights(self.model)
         self.display.message(f"scoring the model on {self.held_out.name}")
         if isinstance(self.model, Encoder):
             scores, samples = encoder_scores(self.model, self.tokenizer, self.held_out, self.validation)
@@ -319,15 +328,16 @@ class _Run:
         metrics.update(scores)
         for line in (*samples, *(f"{name}: {value}" for name, value in scores.items())):
             self.display.message(line)
-        lineage = lineage_of(config, self.examples, self.held_out)
+        lineage = {**lineage_of(config, self.examples, self.held_out), **self.start.lineage()}
         save_checkpoint(
             self.out,
             self.model.config,
-            weights_of(self.model),
+            weights,
             tokenizer=self.tokenizer,
             train=config,
             metrics=metrics,
             lineage=lineage,
+            adapter=adapter,
             extra={
                 "model_card.md": model_card(self.model.config, config, metrics, lineage, samples).encode(),
                 "metrics.csv": metrics_csv(progress.history),
@@ -337,21 +347,15 @@ class _Run:
         )
         self.display.message(f"checkpoint written to {self.out}")
 
-    def _average(self) -> dict[str, Any]:
-        """Replaces the last weights by the mean of the last states, unless that is worse. Returns both losses."""
+    def _choose_weights(self) -> dict[str, float]:
         self._prune()  # repeated: a run may have been killed between saving and pruning
-        self.model.eval()
-        last_loss = loss_per_token(self.model, self.validation)
-        last = {name: weight.clone() for name, weight in weights_of(self.model).items()}
-        averaged = average_states(self.states, self.config.average_checkpoints, self.model)
-        loss = loss_per_token(self.model, self.validation)
-        if loss > last_loss:  # the states are too far apart, as in a short run
-            averaged, loss = 1, last_loss
-            load_weights(self.model, last, self.states)
-        self.display.message(f"validation loss {loss:.4f}, {averaged} states averaged; last state {last_loss:.4f}")
-        return {
-            "averaged_states": averaged,
-            "validation_loss": loss,
-            "validation_loss_last_state": last_loss,
-            "validation_perplexity": math.exp(min(loss, 700.0)),
-        }
+        chosen = choose_weights(
+            self.model,
+            self.states,
+            self.progress,
+            self.validation,
+            average=self.config.average_checkpoints,
+            stops_early=self.start.tuning.patience > 0,
+        )
+        self.display.message(chosen.line)
+        return chosen.metrics

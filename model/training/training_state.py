@@ -51,11 +51,15 @@ class Progress:
     elapsed_s: float = 0.0
     loss_sum: float = 0.0  # since the last row of the history, in nats, without smoothing
     loss_tokens: int = 0
+    best_value: float | None = None  # of the stop metric, with early stopping
+    best_step: int = 0  # whose state has it
+    stale: int = 0  # validations since then
     history: list[dict[str, float]] = field(default_factory=list)  # one row every log_every_steps and per validation
 
 
-def claim(out: Path, identity: dict[str, Any], *, resume: bool) -> None:
-    """Makes `out` the directory of this run, or checks that it already is. TrainError names the difference."""
+def claim(out: Path, identity: dict[str, Any], *, resume: bool) -> bool:
+    """Makes `out` the directory of this run, or checks that it already is; returns whether it is new. TrainError names
+    the difference."""
     marker = out / "states" / "run.json"
     if not resume:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -63,29 +67,40 @@ def claim(out: Path, identity: dict[str, Any], *, resume: bool) -> None:
             raise TrainError(f"{out} holds {held}; resume it with --resume, or choose another directory")
     elif marker.exists():
         _check_same_run(marker, identity)
-        return
+        return False
     try:
         marker.parent.mkdir(parents=True, exist_ok=True)
         write_file(marker, to_json(identity))
     except OSError as error:
         raise TrainError(f"{out}: cannot be written: {error.strerror}; choose another directory") from error
+    return True
+
+
+def unclaim(out: Path) -> None:
+    """Removes what a run that could not start has written; `out` too, if nothing else is in it."""
+    for name in ("states/run.json", "tokenizer.json"):
+        (out / name).unlink(missing_ok=True)
+    for directory in (out / "states", out):
+        if not any(directory.iterdir()):
+            directory.rmdir()
 
 
 def _check_same_run(marker: Path, identity: dict[str, Any]) -> None:
     try:
         known = json.loads(marker.read_bytes())
-        for part in ("model", "train"):
-            for name, value in json.loads(to_json(identity[part])).items():  # tuples become lists in JSON
-                if known[part].get(name) != value:
+        for part in ("model", "train", "fine_tuning"):
+            for name, value in json.loads(to_json(identity.get(part, {}))).items():  # tuples become lists in JSON
+                before = known.get(part, {} if part == "fine_tuning" else None).get(name)
+                if before != value:
                     raise TrainError(
-                        f"{marker.parent.parent}: was started with {name}={known[part].get(name)!r} in its {part} "
+                        f"{marker.parent.parent}: was started with {name}={before!r} in its {part} "
                         f"configuration, got {value!r}; resume with the same one or train into another directory"
                     )
-        for part in ("data", "validation"):
-            if known[part] != identity[part]:
+        for part in ("data", "validation", "base", "tokenizer"):
+            if known.get(part) != identity.get(part):
                 raise TrainError(
-                    f"{marker.parent.parent}: was started with other {part}: SHA-256 {known[part]}, got "
-                    f"{identity[part]}; resume with the same files or train into another directory"
+                    f"{marker.parent.parent}: was started with other {part}: SHA-256 {known.get(part)}, got "
+                    f"{identity.get(part)}; resume with the same files or train into another directory"
                 )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TrainError(f"{marker}: cannot be read: {error!r}; train into another directory") from error
@@ -95,7 +110,7 @@ def save_state(
     states: Path, model: nn.Module, optimiser: torch.optim.Optimizer, progress: Progress, disk: Disk | None = None
 ) -> Path:
     """Writes `states/step-…` atomically. Raises CheckpointError on failure, with all earlier states intact."""
-    path = states / f"step-{progress.step:08d}"
+    path = state_of(states, progress.step)
     files: dict[str, Content] = {
         WEIGHTS: tensors_in_pieces(weights_of(model)),
         OPTIMISER: tensors_in_pieces(_optimiser_tensors(model, optimiser)),
@@ -135,14 +150,19 @@ def load_newest(states: Path, model: nn.Module, optimiser: torch.optim.Optimizer
     return None
 
 
+def state_of(states: Path, step: int) -> Path:
+    """The directory of the state after a step."""
+    return states / f"step-{step:08d}"
+
+
 def list_states(states: Path) -> list[Path]:
     """Complete states, oldest first."""
     return sorted(path for path in states.glob("step-*") if path.is_dir())
 
 
-def prune(states: Path, *, keep: int, every: int) -> None:
-    """Deletes all but the newest `keep` states, not counting those of an interruption. Raises OSError for one that
-    cannot be deleted; the next call tries it again.
+def prune(states: Path, *, keep: int, every: int, best_step: int = 0) -> None:
+    """Deletes all but the newest `keep` states, not counting those of an interruption, and the state of best_step.
+    Raises OSError for one that cannot be deleted; the next call tries it again.
 
     A state whose step is not a multiple of `every` is kept only while it is the newest: the states averaged at the end
     must not depend on the time of an interruption.
@@ -154,7 +174,7 @@ def prune(states: Path, *, keep: int, every: int) -> None:
     newest_is_extra = int(paths[-1].name.removeprefix("step-")) % every != 0
     kept = scheduled[-keep - newest_is_extra :]
     for path in paths:
-        if path not in kept:
+        if path not in kept and path != state_of(states, best_step):
             hidden = path.with_name(f".{path.name}{DELETED}")
             path.rename(hidden)  # a state is whole or not there
             shutil.rmtree(hidden)

@@ -1,0 +1,167 @@
+"""What a run starts from: nothing, a tokenizer, or a checkpoint whose model it continues (`Base`), with its old head or
+a new one.
+
+A base gives the configuration, the tokenizer and the weights. Only fields that neither change the shape of a parameter
+nor the meaning of a weight may differ from it. Everything that does not fit is refused before training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model.adapters import merge
+from model.architectures import Model, build
+from model.checkpoint import Adapter, Checkpoint, digest_of_checkpoint, load_checkpoint, weights_of
+from model.config import ConfigError, ModelConfig
+from model.fine_tuning import FineTuning
+from model.tokenizer import MASK_ID, Tokenizer, TokenizerError
+from model.training.data import Examples
+from model.training.encoder_data import spans_by_text
+from model.training.freezing import choose_trained
+from model.training.labelled_spans import labels_of
+
+HEADS = ("pooler.", "masked.", "label.", "tag.", "attention.")  # parameters of an encoder that belong to its head
+
+
+@dataclass(frozen=True)
+class Base:
+    """A loaded checkpoint that a run continues. digest: SHA-256 of its digests.json."""
+
+    path: Path
+    digest: str
+    checkpoint: Checkpoint
+
+
+def read_base(path: Path) -> Base:
+    """Raises CheckpointError."""
+    return Base(path, digest_of_checkpoint(path), load_checkpoint(path))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """The start of a run: a base, a tokenizer from a file for training from scratch, and what is trained."""
+
+    base: Base | None = None
+    tokenizer: Tokenizer | None = None
+    tuning: FineTuning = field(default_factory=FineTuning)
+
+    def __post_init__(self) -> None:
+        if self.base is not None and self.tokenizer is not None:
+            _check_same_vocabulary(self.tokenizer, self.base.checkpoint.tokenizer)
+        if self.tuning.lora_rank and self.base is None:
+            raise ConfigError("lora_rank", "needs a base, whose other weights stay as they are; give --from CHECKPOINT")
+
+    def identity(self) -> dict[str, Any]:
+        """What a resumed run must have in common; nothing for a plain run from scratch."""
+        parts: dict[str, Any] = {}
+        if self.tuning != FineTuning():
+            parts["fine_tuning"] = self.tuning.to_json()
+        if self.base is not None:
+            parts["base"] = self.base.digest
+        if self.tokenizer is not None:
+            parts["tokenizer"] = hashlib.sha256(self.tokenizer.to_json().encode()).hexdigest()
+        return parts
+
+    def known_tokenizer(self) -> Tokenizer | None:
+        """The tokenizer, unless one is to be trained."""
+        return self.base.checkpoint.tokenizer if self.base is not None else self.tokenizer
+
+    def fields_of(self, model: ModelConfig, data: Examples) -> dict[str, Any]:
+        """The fields of a model's configuration that follow from its data, except the vocabulary."""
+        if model.head == "masked":
+            return {"mask_id": MASK_ID} if self.known_tokenizer() is None else {}
+        if model.is_tagger and not model.labels:
+            return {"labels": labels_of(span.label for spans in spans_by_text(data) for span in spans)}
+        if model.is_classifier and not model.labels:
+            return {"labels": tuple(sorted({label for _, label in data.pairs}))}
+        return {}
+
+    def build(self, config: ModelConfig) -> Model:
+        """The model with the base's weights, of which only the parameters to be trained require gradients. New ones are
+        drawn from torch's generator. Raises ConfigError for what does not fit."""
+        model: Model = build(config)
+        fresh = set[str]()
+        if self.base is not None:
+            weights = weights_of(self.base.checkpoint.model)
+            has_new_head = _head(config) != _head(self.base.checkpoint.config)
+            fresh = _load(model, weights, has_new_head=has_new_head, path=self.base.path)
+        choose_trained(model, self.tuning, fresh=fresh)
+        return model
+
+    def finished_weights(self, model: Model) -> tuple[dict[str, Tensor], Adapter | None]:
+        """The weights of a checkpoint, and the adapter if they are one. Merges LoRA matrices into the model.
+
+        To be called before the model is scored, so that the scores are those of the merged weights.
+        """
+        trained = {name: weight.detach() for name, weight in model.named_parameters() if weight.requires_grad}
+        merge(model)
+        if self.tuning.lora_merge:
+            return weights_of(model), None
+        assert self.base is not None
+        return trained, Adapter(self.base.path, self.base.digest, self.tuning.lora_scale)
+
+    def lineage(self) -> dict[str, Any]:
+        """The base, its lineage, and the settings that are not the defaults, for the lineage and the model card."""
+        parts: dict[str, Any] = {}
+        if self.base is not None:
+            parts |= {"base": self.base.path.resolve().name, "base_sha256": self.base.digest}
+            parts["base_lineage"] = self.base.checkpoint.lineage
+        if self.tuning != FineTuning():
+            parts["fine_tuning"] = self.tuning.to_json()
+        return parts
+
+
+def _head(config: ModelConfig) -> tuple[Any, ...]:
+    return config.head, config.pooler, tuple(config.labels)
+
+
+def _load(model: Model, weights: Mapping[str, Tensor], *, has_new_head: bool, path: Path) -> set[str]:
+    """Copies the base's weights; returns the names of the parameters that it lacks, all of which belong to a new head.
+
+    Raises ConfigError, with name and shapes, for any other difference.
+    """
+    parameters = dict(model.named_parameters())
+
+    def is_head(name: str) -> bool:
+        return has_new_head and name.startswith(HEADS)
+
+    fresh = {name for name in parameters if is_head(name) and _shape(weights, name) != parameters[name].shape}
+    if has_new_head:  # labels with other names are other labels, also if they are as many
+        fresh |= {name for name in parameters if name.startswith(("label.", "tag.", "attention."))}
+    for name in sorted((parameters.keys() ^ weights.keys()) - fresh):
+        if name in parameters or not is_head(name):
+            problem = "is missing in it" if name in parameters else "has no place in the model"
+            raise ConfigError("from", f"{path}: the weight {name} {problem}; choose another base or configuration")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            if name in fresh:
+                continue
+            if parameter.shape != weights[name].shape:
+                wanted, got = tuple(parameter.shape), tuple(weights[name].shape)
+                raise ConfigError("from", f"{path}: the weight {name} must have shape {wanted}, got {got}")
+            parameter.copy_(weights[name])
+    return fresh
+
+
+def _shape(weights: Mapping[str, Tensor], name: str) -> torch.Size | None:
+    return weights[name].shape if name in weights else None
+
+
+def _check_same_vocabulary(given: Tokenizer, base: Tokenizer) -> None:
+    """Raises TokenizerError unless both give the same bytes to every id, with which the base was trained."""
+    size, expected = given.vocab_size, base.vocab_size
+    for token, (ours, theirs) in enumerate(zip(given.pieces, base.pieces, strict=False)):
+        if ours != theirs:
+            raise TokenizerError(
+                f"tokenizer: token {token} is {ours!r}, that of the base is {theirs!r}; leave --tokenizer out: the "
+                "base brings its own"
+            )
+    if size > expected:
+        raise TokenizerError(f"tokenizer: must have the base's {expected} entries, got {size}; leave --tokenizer out")
