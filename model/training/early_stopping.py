@@ -12,7 +12,7 @@ from pathlib import Path
 from model.architectures import GenerativeModel, Model
 from model.atomic_write import DamagedError, verify
 from model.checkpoint import load_weights, map_tensors
-from model.config import ConfigError, ModelConfig
+from model.config import ConfigError, ModelConfig, TrainConfig
 from model.encoder import Encoder
 from model.fine_tuning import FineTuning, StopMetric
 from model.tokenizer import Tokenizer
@@ -24,8 +24,8 @@ from model.training.report import final_scores
 from model.training.training_state import WEIGHTS, DamagedStateWarning, Progress, state_of
 
 
-def check_metric(tuning: FineTuning, model: ModelConfig) -> None:
-    """Raises ConfigError if the stop metric is none of this kind of model."""
+def check_stopping(tuning: FineTuning, model: ModelConfig, train: TrainConfig) -> None:
+    """Raises ConfigError if the stop metric is none of this kind of model, or if no validation comes before the end."""
     known: dict[StopMetric, bool] = {
         "loss": True,
         "bleu": model.has_encoder and model.has_decoder,
@@ -35,6 +35,10 @@ def check_metric(tuning: FineTuning, model: ModelConfig) -> None:
     if not known[tuning.stop_metric]:
         possible = ", ".join(name for name, is_known in known.items() if is_known)
         raise ConfigError("stop_metric", f"must be one of {possible} for this model, got {tuning.stop_metric}")
+    every, is_validated = train.validate_every_steps, not train.steps or train.validate_every_steps <= train.steps
+    if tuning.patience and not is_validated:
+        problem = f"needs validations, got validate_every_steps {every} and steps {train.steps}; lower the former"
+        raise ConfigError("patience", problem)
 
 
 def validation_score(

@@ -17,6 +17,7 @@ from model.tokenizer import Tokenizer
 from model.training.data import IGNORED, Batch, Batches, DataError, Examples, bucketed, pad
 from model.training.labelled_spans import LabelledSpan, read_spans, word_labels
 
+NEW_LABELS = "correct it, or train a new head with other labels (--head)"
 MASKED, REPLACED = 0.8, 0.1  # shares of the tokens to predict: hidden by the mask, replaced by a random token
 
 
@@ -126,7 +127,8 @@ class LabelBatches(_TextBatches):
         labels = [examples.pairs[place][1] for place in self._kept]
         if unknown := sorted({label for label in labels if label not in numbers}):
             raise DataError(
-                f"{examples.name}: label {unknown[0]!r:.60} is none of the model's: {', '.join(model.labels):.200}"
+                f"{examples.name}: label {unknown[0]!r:.60} is none of the model's: {', '.join(model.labels):.200}; "
+                f"{NEW_LABELS}"
             )
         self._labels = [numbers[label] for label in labels]
         self.tokens = len(self._labels)
@@ -164,7 +166,8 @@ class TokenLabelBatches(_TextBatches):
             for token, label in labels.items():
                 if label not in numbers:
                     known = ", ".join(model.labels)
-                    raise DataError(f"{examples.name}: label {label!r:.60} is none of the model's: {known:.200}")
+                    problem = f"label {label!r:.60} is none of the model's: {known:.200}"
+                    raise DataError(f"{examples.name}: {problem}; {NEW_LABELS}")
                 targets[first + token] = numbers[label]
             self._targets.append(targets)
             self.tokens += len(labels)

@@ -25,7 +25,7 @@ from model.config import ModelConfig, TrainConfig
 from model.encoder import Encoder
 from model.tokenizer import Tokenizer
 from model.training.data import Examples, batches_of, split
-from model.training.early_stopping import check_metric, observe, validation_score
+from model.training.early_stopping import check_stopping, observe, validation_score
 from model.training.encoder_data import encoder_batches
 from model.training.evaluate import loss_per_token
 from model.training.final_weights import choose_weights
@@ -162,7 +162,7 @@ class _Run:
         model_config = model_config.replace(vocab_size=tokenizer.vocab_size, **start.fields_of(model_config, data))
         model_config.check_trainable()
         check_r_drop(model_config, config)
-        check_metric(start.tuning, model_config)
+        check_stopping(start.tuning, model_config, config)
         make = batches_of if model_config.has_decoder else encoder_batches
         self.batches = make(data, tokenizer, model_config, config)
         self.validation = make(validation, tokenizer, model_config, config)

@@ -8,8 +8,8 @@ from model.architecture_config import EncoderDecoderConfig
 from model.config import SpecialTokenTemplate, TrainConfig
 from model.tokenizer import OWN_TARGET, Tokenizer
 from model.training.data import (
-    IGNORED,
     _EMBEDDED,
+    IGNORED,
     DataError,
     Examples,
     PairBatches,

@@ -10,9 +10,8 @@ import torch
 from model.architecture_config import model_config
 from model.config import TrainConfig
 from model.tokenizer import MASK, MASK_ID, Tokenizer
-from model.training.data import DataError, Examples
+from model.training.data import IGNORED, DataError, Examples
 from model.training.encoder_data import (
-    IGNORED,
     MASKED,
     REPLACED,
     LabelBatches,
