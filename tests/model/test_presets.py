@@ -3,7 +3,8 @@ import torch
 
 from model.architectures import build
 from model.config import ConfigError
-from model.presets import PRESETS, load_preset
+from model.fine_tuning import FineTuning
+from model.presets import CONTINUED, PRESETS, continuing, load_preset
 
 MILLIONS = {
     "demo": 1.1,
@@ -109,3 +110,61 @@ def test_an_invalid_file_is_refused_with_the_reason(text, problem, tmp_path):
 def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         load_preset(str(tmp_path / "nowhere.yaml"))
+
+
+BASE = PRESETS["masked-scenes"].model.replace(vocab_size=1000, mask_id=4)
+
+
+def test_a_base_is_continued_as_it_is():
+    preset = continuing(BASE)
+    assert (preset.model, preset.train) == (BASE, CONTINUED)
+    assert preset.fine_tuning == FineTuning()
+
+
+def test_a_file_changes_what_a_base_leaves_free(tmp_path):
+    text = """
+        model: {dropout: 0.3, d_model: %d}
+        train: {minutes: 2, learning_rate: 1.0e-5}
+        fine_tuning: {freeze: ["encoder.embedding.*"], patience: 2}
+    """
+    preset = continuing(BASE, written(tmp_path / "run.yaml", text % BASE.d_model), head="classify")
+    assert preset.model == BASE.replace(dropout=0.3, head="classify")
+    assert (preset.train.steps, preset.train.minutes, preset.train.learning_rate) == (0, 2, 1e-5)
+    assert preset.fine_tuning == FineTuning(freeze=("encoder.embedding.*",), patience=2)
+    headed = continuing(BASE, written(tmp_path / "head.yaml", "model: {head: tokens, labels: [B-a, I-a, O]}"))
+    assert headed.model.labels == ("B-a", "I-a", "O")
+    labelled = BASE.replace(head="classify", labels=("a", "b"))
+    assert continuing(labelled).model.labels == ("a", "b")
+    assert continuing(labelled, head="classify").model.labels == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("model: {d_model: 512}", r"d_model: must be the base's \d+, got 512; leave it out, or train from scratch"),
+        ("model: {norm_position: pre, norm: rms}", "norm: must be the base's 'layer', got 'rms'"),
+        ("model: {pooler: tanh}", "pooler: must be the base's 'none', got 'tanh'; .*give a head to train a new one"),
+        ("model: {d_modle: 3}", "d_modle: unknown key; did you mean 'd_model'"),
+        ("model: {dropout: 2.0}", r"dropout: must be 0.0..0.99, got 2.0"),
+        ("train: {vocab_size: 500}", "vocab_size: is that of the base; leave it out of train"),
+        ("preset: demo", "preset: unknown key"),
+        ("fine_tuning: {freze: [a]}", "freze: unknown key; did you mean 'freeze'"),
+        ("fine_tuning: 3", "fine_tuning: must be a mapping, got 3"),
+    ],
+)
+def test_what_a_base_does_not_leave_free_is_refused(text, problem, tmp_path):
+    with pytest.raises(ConfigError, match=problem):
+        continuing(BASE, written(tmp_path / "run.yaml", text))
+
+
+def test_a_preset_has_a_model_of_its_own_and_continues_none():
+    with pytest.raises(ConfigError, match=r"preset: with --from, give a YAML file or nothing.*'demo'"):
+        continuing(BASE, "demo")
+    with pytest.raises(ConfigError, match="head: goes with an encoder alone; the base is of architecture decoder"):
+        continuing(PRESETS["scenes"].model, head="classify")
+
+
+def test_fine_tuning_settings_apply_from_scratch_too(tmp_path):
+    preset = load_preset(written(tmp_path / "run.yaml", "preset: demo\nfine_tuning: {patience: 4}"))
+    assert preset.fine_tuning.patience == 4
+    assert PRESETS["demo"].fine_tuning == FineTuning()

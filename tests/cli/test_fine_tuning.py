@@ -1,0 +1,109 @@
+"""`glossa train --from`: what it writes, and what it refuses in one line without writing anything."""
+
+import json
+import random
+
+import pytest
+
+from tests.cli.command import interrupted, run
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    """Words in reverse."""
+    file, draw = tmp_path_factory.mktemp("data") / "pairs.tsv", random.Random(1)
+    texts = [" ".join(draw.sample("abcdefgh", 4)) for _ in range(80)]
+    file.write_text("".join(f"{text}\t{text[::-1]}\n" for text in texts))
+    return file
+
+
+QUICK = "model: {dropout: 0.0}\ntrain: {steps: 2, validate_every_steps: 1, save_every_steps: 2, log_every_steps: 1}"
+
+
+@pytest.fixture
+def quick(tmp_path):
+    (tmp_path / "quick.yaml").write_text(QUICK)
+    return tmp_path / "quick.yaml"
+
+
+def test_a_checkpoint_is_continued(trained, pairs, quick, tmp_path):
+    options = ("--lora-rank", 2, "--patience", 2, "--freeze", "*cross*", "--keep-adapter", "--learning-rate", 0.01)
+    printed = run("train", quick, "--from", trained, "--data", pairs, "--out", tmp_path / "out", *options)
+    assert " of them trained" in printed
+    lineage = json.loads((tmp_path / "out" / "lineage.json").read_text())
+    settings = lineage["fine_tuning"]
+    assert (settings["lora_rank"], settings["patience"], settings["freeze"]) == (2, 2, ["*cross*"])
+    assert settings["lora_merge"] is False
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["train"]["learning_rate"] == 0.01
+    assert (tmp_path / "out" / "adapter.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--head", "classify"], "head: goes with an encoder alone; the base is of architecture encoder_decoder"),
+        (["--freeze", "enc"], "freeze: 'enc' matches no parameter"),
+        (["--lora-targets", "x"], None),
+        (["--lora-rank", 2, "--lora-targets", "x"], "lora_targets: 'x' matches no linear layer"),
+        (["--patience", 1, "--stop-metric", "f1"], "stop_metric: must be one of loss, bleu for this model, got f1"),
+        (["--stop-metric", "bleu"], "stop_metric: bleu needs patience of at least 1"),
+        (["--keep-adapter"], "lora_merge: false needs lora_rank of at least 1"),
+        (["--layer-decay", 0], "layer_decay: must be 0.01..1.0, got 0"),
+        (["--learning-rate", 0], "learning_rate: must be above 0, got 0"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_written(trained, pairs, quick, tmp_path, options, message):
+    out = tmp_path / "out"
+    words = ("train", quick, "--from", trained, "--data", pairs, "--out", out, *options)
+    if message is None:  # targets without a rank change nothing
+        run(*words)
+        return
+    printed = run(*words, fails=True)
+    assert f"error: {message}" in printed
+    assert not out.exists()
+
+
+def test_a_base_must_be_a_checkpoint_and_the_only_model(trained, pairs, tmp_path):
+    out = ("--data", pairs, "--out", tmp_path / "out")
+    assert "no such directory; train a model there" in run("train", "--from", tmp_path / "x", *out, fails=True)
+    assert "with --from, give a YAML file or nothing" in run("train", "demo", "--from", trained, *out, fails=True)
+    assert "or a checkpoint to continue with --from" in run("train", *out, fails=True)
+    assert "--head goes with --from" in run("train", "tiny-copy", "--head", "classify", *out, fails=True)
+    assert "lora_rank: needs a base" in run("train", "tiny-copy", "--lora-rank", 2, *out, fails=True)
+    assert "this preset has no embedded corpus" in run("train", "--from", trained, "--out", tmp_path / "o", fails=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_tokenizer_file_is_used_or_refused(trained, pairs, tmp_path):
+    tokenizer, out = trained / "tokenizer.json", tmp_path / "out"
+    words = ("--steps", 2, "--data", pairs, "--tokenizer")
+    run("train", "tiny-copy", *words, tokenizer, "--out", out)
+    assert (out / "tokenizer.json").read_bytes() == tokenizer.read_bytes()
+    values = json.loads(tokenizer.read_text())
+    for item in values["added_tokens"]:
+        item["content"] = {"<pad>": "<fill>"}.get(item["content"], item["content"])
+    values["model"]["vocab"]["<fill>"] = values["model"]["vocab"].pop("<pad>")
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(values))
+    refused = run("train", "tiny-copy", *words, other, "--out", tmp_path / "no", fails=True)
+    assert "error: tokenizer: has no pad token; its special tokens are <fill>, <bos>, <eos>, <unk>" in refused
+    values["model"]["vocab"] = {
+        f"{name}x" * (token > 3) or name: token for name, token in values["model"]["vocab"].items()
+    }
+    other.write_text(json.dumps(values))
+    refused = run("train", "--from", trained, *words, other, "--out", tmp_path / "no", fails=True)
+    assert "leave --tokenizer out: the base brings its own" in refused
+    other.write_text("{}")
+    assert "not a tokenizer.json" in run("train", "tiny-copy", *words, other, "--out", tmp_path / "no", fails=True)
+    assert "no such file" in run("train", "tiny-copy", *words, tmp_path / "none", "--out", tmp_path / "no", fails=True)
+    assert not (tmp_path / "no").exists()
+
+
+def test_the_resuming_command_repeats_every_option(trained, pairs, tmp_path, monkeypatch):
+    monkeypatch.setattr("model.training.train.train", interrupted)
+    options = ("--from", trained, "--learning-rate", 0.01, "--freeze", "a*", "--freeze", "b", "--lora-rank", 2)
+    words = ("train", "--out", tmp_path / "x", "--data", pairs, *options, "--keep-adapter", "--layer-decay", 0.9)
+    printed = run(*words, fails=True)
+    command = f"glossa train --out {tmp_path}/x --data {pairs} --from {trained} --learning-rate 0.01 "
+    command += "--freeze 'a*' --freeze b --layer-decay 0.9 --lora-rank 2 --keep-adapter --resume"
+    assert f"continue with: {command}\n" in printed
