@@ -122,7 +122,7 @@ def beginning(given: dict[str, Any]) -> tuple[Preset, Start]:
     with report_errors(ConfigError, CheckpointError, TokenizerError):
         if given["from_"] is not None:
             base = read_base(given["from_"])
-            recipe = continuing(base.checkpoint.config, given["preset"], head=given["head"])
+            recipe = continuing(base.config, given["preset"], head=given["head"])
         tokenizer = read_tokenizer(given["tokenizer"]) if given["tokenizer"] is not None else None
         if tokenizer is not None and base is None:
             ids = special_ids(tokenizer, needs_mask=recipe.model.head == "masked")

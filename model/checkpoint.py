@@ -174,7 +174,7 @@ def _adapted_weights(path: Path, model: nn.Module) -> dict[str, Tensor]:
         raise CheckpointError(f"{where}: cannot be read: {error!r}") from error
     base = (path.resolve() / base).resolve()
     if not (base / DIGESTS).is_file():
-        raise CheckpointError(f"{where}: the base {base} is no checkpoint; put it there, or correct the path's field")
+        raise CheckpointError(f"{where}: the base {base} is no checkpoint; put the one with SHA-256 {expected} there")
     if (found := digest_of_checkpoint(base)) != expected:
         raise CheckpointError(f"{where}: the base {base} must have SHA-256 {expected}, got {found}; put the right one")
     weights, tensors = weights_of(load_checkpoint(base).model), map_tensors(path / ADAPTER_WEIGHTS)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from model.adapters import merge
 from model.architectures import Model, build
-from model.checkpoint import Adapter, Checkpoint, digest_of_checkpoint, load_checkpoint, weights_of
+from model.checkpoint import Adapter, CheckpointError, digest_of_checkpoint, load_checkpoint, weights_of
 from model.config import ConfigError, ModelConfig
 from model.fine_tuning import FineTuning
 from model.tokenizer import MASK_ID, Tokenizer, TokenizerError
@@ -32,16 +33,22 @@ HEADS = ("pooler.", "masked.", "label.", "tag.", "attention.")  # parameters of 
 
 @dataclass(frozen=True)
 class Base:
-    """A loaded checkpoint that a run continues. digest: SHA-256 of its digests.json."""
+    """A checkpoint that a run continues, without its weights, which are read again when the model is built.
+
+    digest: SHA-256 of its digests.json.
+    """
 
     path: Path
     digest: str
-    checkpoint: Checkpoint
+    config: ModelConfig
+    tokenizer: Tokenizer
+    lineage: Mapping[str, Any]
 
 
 def read_base(path: Path) -> Base:
-    """Raises CheckpointError."""
-    return Base(path, digest_of_checkpoint(path), load_checkpoint(path))
+    """Reads and verifies a whole checkpoint. Raises CheckpointError."""
+    loaded = load_checkpoint(path)
+    return Base(path, digest_of_checkpoint(path), loaded.config, loaded.tokenizer, loaded.lineage)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +61,7 @@ class Start:
 
     def __post_init__(self) -> None:
         if self.base is not None and self.tokenizer is not None:
-            _check_same_vocabulary(self.tokenizer, self.base.checkpoint.tokenizer)
+            _check_same_vocabulary(self.tokenizer, self.base.tokenizer)
         if self.tuning.lora_rank and self.base is None:
             raise ConfigError("lora_rank", "needs a base, whose other weights stay as they are; give --from CHECKPOINT")
 
@@ -71,7 +78,7 @@ class Start:
 
     def known_tokenizer(self) -> Tokenizer | None:
         """The tokenizer, unless one is to be trained."""
-        return self.base.checkpoint.tokenizer if self.base is not None else self.tokenizer
+        return self.base.tokenizer if self.base is not None else self.tokenizer
 
     def fields_of(self, model: ModelConfig, data: Examples) -> dict[str, Any]:
         """The fields of a model's configuration that follow from its data, except the vocabulary."""
@@ -85,12 +92,14 @@ class Start:
 
     def build(self, config: ModelConfig) -> Model:
         """The model with the base's weights, of which only the parameters to be trained require gradients. New ones are
-        drawn from torch's generator. Raises ConfigError for what does not fit."""
+        drawn from torch's generator. Raises ConfigError for what does not fit, CheckpointError for a damaged base."""
         model: Model = build(config)
         fresh = set[str]()
         if self.base is not None:
-            weights = weights_of(self.base.checkpoint.model)
-            has_new_head = _head(config) != _head(self.base.checkpoint.config)
+            weights = weights_of(load_checkpoint(self.base.path).model)
+            if digest_of_checkpoint(self.base.path) != self.base.digest:
+                raise CheckpointError(f"{self.base.path}: was replaced while the run started; start it again")
+            has_new_head = _head(config) != _head(self.base.config)
             fresh = _load(model, weights, has_new_head=has_new_head, path=self.base.path)
         choose_trained(model, self.tuning, fresh=fresh)
         return model
@@ -112,7 +121,7 @@ class Start:
         parts: dict[str, Any] = {}
         if self.base is not None:
             parts |= {"base": self.base.path.resolve().name, "base_sha256": self.base.digest}
-            parts["base_lineage"] = self.base.checkpoint.lineage
+            parts["base_lineage"] = self.base.lineage
         if self.tuning != FineTuning():
             parts["fine_tuning"] = self.tuning.to_json()
         return parts
@@ -156,12 +165,12 @@ def _shape(weights: Mapping[str, Tensor], name: str) -> torch.Size | None:
 
 def _check_same_vocabulary(given: Tokenizer, base: Tokenizer) -> None:
     """Raises TokenizerError unless both give the same bytes to every id, with which the base was trained."""
-    size, expected = given.vocab_size, base.vocab_size
-    for token, (ours, theirs) in enumerate(zip(given.pieces, base.pieces, strict=False)):
+    if given.vocab_size > base.vocab_size:
+        sizes = f"must have at most the base's {base.vocab_size} entries, got {given.vocab_size}"
+        raise TokenizerError(f"tokenizer: {sizes}; leave --tokenizer out: the base brings its own")
+    for token, (ours, theirs) in enumerate(zip_longest(given.pieces, base.pieces, fillvalue=b"")):
         if ours != theirs:
             raise TokenizerError(
                 f"tokenizer: token {token} is {ours!r}, that of the base is {theirs!r}; leave --tokenizer out: the "
                 "base brings its own"
             )
-    if size > expected:
-        raise TokenizerError(f"tokenizer: must have the base's {expected} entries, got {size}; leave --tokenizer out")

@@ -19,6 +19,7 @@ from model.training.data import DataError, Examples, copy_examples
 from model.training.start import Start, read_base
 from model.training.train import Interrupted, TrainError, train
 from tests.model.training.test_train import DATA, MODEL, PLURALS, TRAIN, after, one_thread, weights  # noqa: F401
+from tests.tiny import as_decoder
 
 TUNED = CONTINUED.replace(
     steps=12, learning_rate=5e-3, batch_tokens=128, save_every_steps=4, validate_every_steps=4, log_every_steps=4
@@ -45,7 +46,7 @@ def masked(tmp_path_factory):
 
 def tune(path, out, *, tuning=None, head=None, config=TUNED, data=REVERSED, **arguments):
     loaded = read_base(path)
-    model = continuing(loaded.checkpoint.config, head=head).model
+    model = continuing(loaded.config, head=head).model
     start = Start(base=loaded, tuning=tuning or FineTuning())
     return train(model, config, data=data, out=out, start=start, **arguments)
 
@@ -153,7 +154,7 @@ def test_an_adapter_without_its_base_is_refused(base, kept, tmp_path):
         load_checkpoint(copied("wrong", kept[1]))
     moved = copied("moved", None)
     shutil.rmtree(moved.parent / "base")
-    with pytest.raises(CheckpointError, match=r"adapter\.json: the base .*/moved/base is no checkpoint; put it there"):
+    with pytest.raises(CheckpointError, match=r"adapter\.json: the base .*/moved/base is no checkpoint; put"):
         load_checkpoint(moved)
     (moved / "adapter.safetensors").write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"adapter\.safetensors: must be \d+ bytes, got 0"):
@@ -178,9 +179,19 @@ def test_a_masked_model_gets_a_new_head(masked, tmp_path, head):
     assert all(np.array_equal(now[name], before[name]) for name in now if name.startswith("encoder."))
 
 
+def test_a_masked_model_and_a_language_model_are_continued(masked, tmp_path):
+    tuned = load_checkpoint(tune(masked, tmp_path / "masked", data=TEXTS))
+    assert (tuned.config.head, tuned.config.mask_id) == ("masked", 4)
+    model = as_decoder(MODEL)
+    base = train(model, TUNED, data=TEXTS, out=tmp_path / "decoder")
+    before = load_checkpoint(base).metrics["validation_loss"]
+    tuned = load_checkpoint(tune(base, tmp_path / "tuned", data=TEXTS, config=TUNED.replace(steps=30)))
+    assert tuned.metrics["validation_loss"] < before
+
+
 def test_the_seed_draws_a_new_head(masked):
     start = Start(base=(loaded := read_base(masked)))
-    config = continuing(loaded.checkpoint.config, head="classify").model.replace(labels=("a", "b"))
+    config = continuing(loaded.config, head="classify").model.replace(labels=("a", "b"))
     heads = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
@@ -201,11 +212,10 @@ def test_a_classifier_is_continued_with_its_labels_or_gets_a_new_head(masked, tm
     assert load_checkpoint(new).config.labels == ("many!", "one!")
     with torch.random.fork_rng():
         torch.manual_seed(TUNED.seed)
-        start = Start(base=(loaded := read_base(classifier)))
+        start = Start(base=read_base(classifier))
         fresh = start.build(load_checkpoint(new).config.replace(labels=("many!", "one!")))
-    assert not torch.equal(weights_of(fresh)["label.weight"], loaded.checkpoint.model.label.weight), (
-        "labels as many, yet others"
-    )
+    drawn, known = weights_of(fresh)["label.weight"], weights_of(load_checkpoint(classifier).model)["label.weight"]
+    assert not torch.equal(drawn, known), "labels as many, yet others"
 
 
 def test_the_run_belongs_to_its_base(base, tmp_path):
@@ -237,7 +247,7 @@ def test_a_run_that_cannot_start_leaves_nothing(base, tmp_path, tuning, message)
 
 def test_a_base_that_does_not_fit_is_refused(base, tmp_path):
     start = Start(base=(loaded := read_base(base)))
-    config = loaded.checkpoint.config
+    config = loaded.config
     with pytest.raises(
         ConfigError, match=r"from: .*encoder.blocks.0.feed_forward.inner.weight must have shape \(64, 16"
     ):
@@ -257,8 +267,13 @@ def test_a_tokenizer_for_a_base_must_be_its_own(base):
     with pytest.raises(TokenizerError, match=r"token 4 is b' x', that of the base is b' .*leave --tokenizer"):
         Start(base=loaded, tokenizer=other)
     longer = Tokenizer.train([text for text, _ in DATA.pairs] + ["zz"], kind="words", vocab_size=60)
-    with pytest.raises(TokenizerError, match="tokenizer: "):
+    with pytest.raises(TokenizerError, match="must have at most the base's 30 entries, got 31"):
         Start(base=loaded, tokenizer=longer)
+    values = json.loads((base / "tokenizer.json").read_text())
+    removed = max(values["model"]["vocab"], key=values["model"]["vocab"].__getitem__)
+    del values["model"]["vocab"][removed]
+    with pytest.raises(TokenizerError, match="token 29 is b'', that of the base is b' "):
+        Start(base=loaded, tokenizer=Tokenizer(values))
 
 
 def test_a_given_tokenizer_is_used_from_scratch(tmp_path):
