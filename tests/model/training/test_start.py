@@ -24,7 +24,9 @@ from tests.tiny import as_decoder
 TUNED = CONTINUED.replace(
     steps=12, learning_rate=5e-3, batch_tokens=128, save_every_steps=4, validate_every_steps=4, log_every_steps=4
 ).replace(warmup_steps=2, validation_size=20, average_checkpoints=1, bf16=False)
+ONE = TUNED.replace(steps=1, validate_every_steps=1)
 REVERSED = Examples([(source, " ".join(reversed(source.split()))) for source, _ in DATA.pairs], "reversed")
+FROZEN = FineTuning(freeze=("encoder.*",))
 LORA = FineTuning(lora_rank=2, lora_alpha=4.0)
 TEXTS = Examples([("", f"{word} {word} many one {word}") for word in "abcdefghij" * 20], "texts")
 LETTERS = [(first, second) for first in "abcdefghij" for second in "abcdefghij"]
@@ -44,6 +46,12 @@ def masked(tmp_path_factory):
     return train(config, TRAIN, data=TEXTS, out=tmp_path_factory.mktemp("runs") / "masked")
 
 
+@pytest.fixture(scope="module")
+def lora(base, tmp_path_factory):
+    """The base, tuned with LoRA to reverse."""
+    return tune(base, tmp_path_factory.mktemp("runs") / "lora", tuning=LORA)
+
+
 def tune(path, out, *, tuning=None, head=None, config=TUNED, data=REVERSED, **arguments):
     loaded = read_base(path)
     model = continuing(loaded.config, head=head).model
@@ -56,7 +64,7 @@ def stored(path):
 
 
 def test_a_run_starts_from_the_weights_and_keeps_the_tokenizer(base, tmp_path):
-    out = tune(base, tmp_path / "run", config=TUNED.replace(learning_rate=1e-30))
+    out = tune(base, tmp_path / "run", config=ONE.replace(learning_rate=1e-30))
     for name, weight in stored(base / "model.safetensors").items():
         np.testing.assert_allclose(stored(out / "model.safetensors")[name], weight, rtol=1e-6, atol=1e-12)
     assert (out / "tokenizer.json").read_bytes() == (base / "tokenizer.json").read_bytes()
@@ -76,26 +84,24 @@ def test_the_loss_falls_on_new_data(base, tmp_path):
     assert losses[-1] < 0.5 * losses[0]
 
 
-@pytest.mark.parametrize("tuning", [FineTuning(), LORA], ids=["all", "lora"])
-def test_an_interrupted_run_ends_in_the_same_bits(base, tmp_path, tuning):
-    whole = tune(base, tmp_path / "whole", tuning=tuning)
+def test_an_interrupted_run_ends_in_the_same_bits(base, lora, tmp_path):
     for number, steps in enumerate((3, 4)):
         with pytest.raises(Interrupted):
-            tune(base, tmp_path / "parts", tuning=tuning, resume=number > 0, should_stop=after(steps))
-    tune(base, tmp_path / "parts", tuning=tuning, resume=True)
-    assert weights(tmp_path / "parts") == weights(whole)
+            tune(base, tmp_path / "parts", tuning=LORA, resume=number > 0, should_stop=after(steps))
+    tune(base, tmp_path / "parts", tuning=LORA, resume=True)
+    assert weights(tmp_path / "parts") == weights(lora)
 
 
 def test_frozen_parameters_keep_their_bits_and_the_others_change(base, tmp_path):
-    config = TUNED.replace(average_checkpoints=3)
+    config = TUNED.replace(steps=6, save_every_steps=2, average_checkpoints=3)
     out = tune(base, tmp_path / "run", tuning=FineTuning(freeze=("encoder.*", "*norm*")), config=config)
     before, now = stored(base / "model.safetensors"), stored(out / "model.safetensors")
     for name, weight in now.items():
         assert np.array_equal(weight, before[name]) == (name.startswith("encoder.") or "norm" in name), name
 
 
-def test_lora_changes_the_targets_alone_by_a_product_of_low_rank(base, tmp_path):
-    out = tune(base, tmp_path / "run", tuning=LORA)
+def test_lora_changes_the_targets_alone_by_a_product_of_low_rank(base, lora):
+    out = lora
     before, now = stored(base / "model.safetensors"), stored(out / "model.safetensors")
     assert before.keys() == now.keys()
     ranks = {}
@@ -120,8 +126,9 @@ def test_lora_changes_the_targets_alone_by_a_product_of_low_rank(base, tmp_path)
 def kept(base, tmp_path_factory):
     """The same training whose adapter is kept, and one that is merged."""
     folder = tmp_path_factory.mktemp("adapters")
-    adapter = tune(base, folder / "adapter", tuning=LORA.replace(lora_merge=False, lora_train=("*.norm.bias",)))
-    merged = tune(base, folder / "merged", tuning=LORA.replace(lora_train=("*.norm.bias",)))
+    tuning, config = LORA.replace(lora_train=("*.norm.bias",)), TUNED.replace(steps=4)
+    adapter = tune(base, folder / "adapter", tuning=tuning.replace(lora_merge=False), config=config)
+    merged = tune(base, folder / "merged", tuning=tuning, config=config)
     return adapter, merged
 
 
@@ -174,13 +181,13 @@ def test_a_masked_model_gets_a_new_head(masked, tmp_path, head):
     assert tuned.config.labels == (("B-letter", "I-letter", "O") if head == "tokens" else ("many", "one"))
     assert tuned.metrics["token_accuracy" if head == "tokens" else "label_accuracy"] > 0.9
     assert not any(name.startswith("masked.") for name in weights_of(tuned.model))
-    frozen = tune(masked, tmp_path / "frozen", head=head, data=data, tuning=FineTuning(freeze=("encoder.*",)))
+    frozen = tune(masked, tmp_path / "frozen", head=head, data=data, tuning=FROZEN, config=ONE)
     before, now = stored(masked / "model.safetensors"), stored(frozen / "model.safetensors")
     assert all(np.array_equal(now[name], before[name]) for name in now if name.startswith("encoder."))
 
 
 def test_a_masked_model_and_a_language_model_are_continued(masked, tmp_path):
-    tuned = load_checkpoint(tune(masked, tmp_path / "masked", data=TEXTS))
+    tuned = load_checkpoint(tune(masked, tmp_path / "masked", data=TEXTS, config=ONE))
     assert (tuned.config.head, tuned.config.mask_id) == ("masked", 4)
     model = as_decoder(MODEL)
     base = train(model, TUNED, data=TEXTS, out=tmp_path / "decoder")
@@ -201,14 +208,14 @@ def test_the_seed_draws_a_new_head(masked):
 
 
 def test_a_classifier_is_continued_with_its_labels_or_gets_a_new_head(masked, tmp_path):
-    classifier = tune(masked, tmp_path / "classifier", head="classify", data=PLURALS)
-    again = tune(classifier, tmp_path / "again", data=PLURALS)
+    classifier = tune(masked, tmp_path / "classifier", head="classify", data=PLURALS, config=ONE)
+    again = tune(classifier, tmp_path / "again", data=PLURALS, config=ONE)
     assert load_checkpoint(again).config.labels == ("many", "one")
     renamed = Examples([(text, f"{label}!") for text, label in PLURALS.pairs], "renamed")
     with pytest.raises(DataError, match=r"label 'many!' is none of the model's: many, one; .*new head"):
         tune(classifier, tmp_path / "renamed", data=renamed)
     assert not (tmp_path / "renamed").exists()
-    new = tune(classifier, tmp_path / "new", head="classify", data=renamed, tuning=FineTuning(freeze=("encoder.*",)))
+    new = tune(classifier, tmp_path / "new", head="classify", data=renamed, tuning=FROZEN, config=ONE)
     assert load_checkpoint(new).config.labels == ("many!", "one!")
     with torch.random.fork_rng():
         torch.manual_seed(TUNED.seed)
@@ -221,7 +228,7 @@ def test_a_classifier_is_continued_with_its_labels_or_gets_a_new_head(masked, tm
 def test_the_run_belongs_to_its_base(base, tmp_path):
     with pytest.raises(Interrupted):
         tune(base, tmp_path / "run", should_stop=after(2))
-    other = tune(base, tmp_path / "other", config=TUNED.replace(steps=1, validate_every_steps=1))
+    other = tune(base, tmp_path / "other", config=ONE)
     with pytest.raises(TrainError, match="was started with other base: SHA-256"):
         tune(other, tmp_path / "run", resume=True)
     with pytest.raises(TrainError, match=r"was started with freeze=\[\] in its fine_tuning|freeze=None"):
