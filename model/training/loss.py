@@ -154,13 +154,13 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, hidden_NM: Tensor, weight_VM: Tensor, targets_N: Tensor, smoothing: float
     ) -> tuple[Tensor, Tensor]:
-        needs_gradient = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        needs_hidden, needs_weight = ctx.needs_input_grad[:2]  # of frozen vocabularies only the former
         vocabulary = weight_VM.shape[0]
         weight = weight_VM.to(hidden_NM.dtype)
         weight_sum_M = weight_VM.sum(0)
         hidden_sum_M = hidden_NM.sum(0, dtype=torch.float32)
-        grad_hidden_NM = torch.empty_like(hidden_NM) if needs_gradient else None
-        grad_weight_VM = torch.zeros_like(weight_VM) if needs_gradient else None
+        grad_hidden_NM = torch.empty_like(hidden_NM) if needs_hidden else None
+        grad_weight_VM = torch.zeros_like(weight_VM) if needs_weight else None
         buffers_2CV = hidden_NM.new_empty(2, min(CHUNK, len(targets_N)), vocabulary)  # allocated once, not per chunk
         plain = hidden_NM.new_zeros((), dtype=torch.float32)
         log_total = hidden_NM.new_zeros((), dtype=torch.float32)
@@ -176,24 +176,27 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
             log_probability_C1 = target_probability_C1.clamp_min(torch.finfo(torch.float32).tiny).log()
             plain -= log_probability_C1.sum()
             log_total += (target_logit_C1 - log_probability_C1).sum()  # log of the softmax's denominator
-            if grad_hidden_NM is not None and grad_weight_VM is not None:
+            if needs_hidden or needs_weight:
                 residual_C1 = (target_probability_C1 - (1.0 - smoothing)).to(residual_CV.dtype)
                 rows_C1 = torch.arange(len(hidden_CM), device=residual_CV.device)[:, None]
                 residual_CV[rows_C1, targets_C1] = residual_C1  # `scatter_` copies the whole chunk in bfloat16
+            if grad_hidden_NM is not None:
                 torch.mm(residual_CV, weight, out=grad_hidden_NM[start : start + CHUNK])
+            if grad_weight_VM is not None:
                 grad_weight_VM += residual_CV.T @ hidden_CM
         # The uniform part smoothing / V is the same for all entries, so its terms need sums of rows only.
         mean_logit = (hidden_sum_M @ weight_sum_M) / vocabulary
         smoothed = (1.0 - smoothing) * plain + smoothing * (log_total - mean_logit)
-        if grad_hidden_NM is not None and grad_weight_VM is not None:
-            if smoothing:
-                grad_hidden_NM -= (weight_sum_M * (smoothing / vocabulary)).to(grad_hidden_NM.dtype)
-                grad_weight_VM -= hidden_sum_M * (smoothing / vocabulary)
-            ctx.save_for_backward(grad_hidden_NM, grad_weight_VM)
+        if grad_hidden_NM is not None and smoothing:
+            grad_hidden_NM -= (weight_sum_M * (smoothing / vocabulary)).to(grad_hidden_NM.dtype)
+        if grad_weight_VM is not None and smoothing:
+            grad_weight_VM -= hidden_sum_M * (smoothing / vocabulary)
+        ctx.save_for_backward(grad_hidden_NM, grad_weight_VM)
         ctx.mark_non_differentiable(plain)
         return smoothed, plain
 
     @staticmethod
-    def backward(ctx: Any, grad_smoothed: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, grad_smoothed: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         grad_hidden_NM, grad_weight_VM = ctx.saved_tensors
-        return grad_hidden_NM * grad_smoothed.to(grad_hidden_NM.dtype), grad_weight_VM * grad_smoothed, None, None
+        hidden = None if grad_hidden_NM is None else grad_hidden_NM * grad_smoothed.to(grad_hidden_NM.dtype)
+        return hidden, None if grad_weight_VM is None else grad_weight_VM * grad_smoothed, None, None

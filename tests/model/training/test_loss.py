@@ -51,6 +51,20 @@ def test_values_and_gradients_with_a_bias_are_those_of_cross_entropy(smoothing, 
         torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_a_frozen_side_leaves_the_gradient_of_the_other_as_it_is(frozen, monkeypatch):
+    monkeypatch.setattr(loss, "CHUNK", 8)
+    hidden, weight, targets = example(20)
+    both = torch.autograd.grad(
+        projected_cross_entropy(hidden, weight, targets, smoothing=0.1).smoothed, (hidden, weight)
+    )
+    parts = [hidden, weight]
+    parts[frozen] = parts[frozen].detach()
+    got = projected_cross_entropy(*parts, targets, smoothing=0.1).smoothed
+    (gradient,) = torch.autograd.grad(got, parts[1 - frozen])
+    assert torch.equal(gradient, both[1 - frozen])
+
+
 def test_bfloat16_products_stay_close_to_float32():
     hidden, weight, targets = example(2000, vocabulary=500, width=64, dtype=torch.bfloat16)
     got = projected_cross_entropy(hidden, weight / 8, targets, smoothing=0.1)
