@@ -58,10 +58,9 @@ def test_a_frozen_side_leaves_the_gradient_of_the_other_as_it_is(frozen, monkeyp
     both = torch.autograd.grad(
         projected_cross_entropy(hidden, weight, targets, smoothing=0.1).smoothed, (hidden, weight)
     )
-    parts = [hidden, weight]
-    parts[frozen] = parts[frozen].detach()
-    got = projected_cross_entropy(*parts, targets, smoothing=0.1).smoothed
-    (gradient,) = torch.autograd.grad(got, parts[1 - frozen])
+    given = (hidden, weight.detach()) if frozen else (hidden.detach(), weight)
+    got = projected_cross_entropy(given[0], given[1], targets, smoothing=0.1).smoothed
+    (gradient,) = torch.autograd.grad(got, given[1 - frozen])
     assert torch.equal(gradient, both[1 - frozen])
 
 
