@@ -127,7 +127,8 @@ def beginning(given: dict[str, Any]) -> tuple[Preset, Start]:
         if tokenizer is not None and base is None:
             ids = special_ids(tokenizer, needs_mask=recipe.model.head == "masked")
             recipe = replace(recipe, model=recipe.model.replace(**ids, vocab_size=tokenizer.vocab_size))
-        return recipe, Start(base=base, tokenizer=tokenizer, tuning=tuning_of(given, recipe.fine_tuning))
+        tuning = tuning_of(given, recipe.fine_tuning)
+        return recipe, Start(base=base, new_head=recipe.new_head, tokenizer=tokenizer, tuning=tuning)
 
 
 def run_training(model: ModelConfig, config: TrainConfig, advice: str, **arguments: Any) -> None:

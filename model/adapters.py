@@ -83,10 +83,11 @@ def merged_weight(weight_OI: Tensor, a_RI: Tensor, b_OR: Tensor, scale: float) -
 
 def merged_weights(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
     """The weights of a base with the LoRA matrices of an adapter merged, and its other parameters put in."""
-    weights = dict(base)
+    others = {name: tensor for name, tensor in adapter.items() if not name.endswith((A, B))}
+    weights = {**base, **others}  # before the matrices, because a target may have been trained as well
     for name, a_RI, b_OR in _pairs(adapter):
         weights[f"{name}.weight"] = merged_weight(weights[f"{name}.weight"], a_RI, b_OR, scale)
-    return {**weights, **{name: tensor for name, tensor in adapter.items() if not name.endswith((A, B))}}
+    return weights
 
 
 def _pairs(adapter: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor]]:

@@ -27,6 +27,7 @@ class Preset:
     train: TrainConfig
     embedded: Embedded = ""
     fine_tuning: FineTuning = field(default_factory=FineTuning)
+    new_head: bool = False  # of `continuing`: the model's head is not the base's
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -135,6 +136,7 @@ def continuing(base: ModelConfig, name_or_file: str | None = None, *, head: str 
         model=_continued(base, model, head),
         train=CONTINUED.replace(**train),
         fine_tuning=FineTuning.from_json(fine_tuning),
+        new_head=head is not None,
     )
 
 

@@ -27,7 +27,7 @@ def choose_trained(model: nn.Module, tuning: FineTuning, *, fresh: Collection[st
     """Adds LoRA matrices if they are wanted, and lets only the parameters require gradients that are to be trained.
 
     fresh: names of parameters that no checkpoint holds, such as those of a new head; LoRA trains them as well.
-    Raises ConfigError for a pattern that matches nothing, and if nothing is left to train.
+    Raises ConfigError for a pattern that matches nothing or a fresh parameter, and if nothing is left to train.
     """
     if tuning.lora_rank:
         adapt(model, tuning.lora_targets, rank=tuning.lora_rank, scale=tuning.lora_scale)
@@ -36,7 +36,10 @@ def choose_trained(model: nn.Module, tuning: FineTuning, *, fresh: Collection[st
     if tuning.lora_rank:
         further = matching(tuning.lora_train, names, field="lora_train", noun="parameter")
         trained = {name for name in names if name.endswith((A, B))} | further | set(fresh)
-    trained -= matching(tuning.freeze, names, field="freeze", noun="parameter")
+    frozen = matching(tuning.freeze, names, field="freeze", noun="parameter")
+    if still := sorted(frozen & set(fresh)):
+        raise ConfigError("freeze", f"matches {still[0]} of the new head, which would stay random; narrow the pattern")
+    trained -= frozen
     if not trained:
         raise ConfigError("freeze", f"leaves none of the {len(names)} parameters to train; leave out a pattern")
     for name, parameter in model.named_parameters():

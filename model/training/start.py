@@ -53,9 +53,13 @@ def read_base(path: Path) -> Base:
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """The start of a run: a base, a tokenizer from a file for training from scratch, and what is trained."""
+    """The start of a run: a base, a tokenizer from a file for training from scratch, and what is trained.
+
+    new_head: the head of the base is left out and one with fresh parameters takes its place.
+    """
 
     base: Base | None = None
+    new_head: bool = False
     tokenizer: Tokenizer | None = None
     tuning: FineTuning = field(default_factory=FineTuning)
 
@@ -72,6 +76,8 @@ class Start:
             parts["fine_tuning"] = self.tuning.to_json()
         if self.base is not None:
             parts["base"] = self.base.digest
+        if self.new_head:
+            parts["new_head"] = True
         if self.tokenizer is not None:
             parts["tokenizer"] = hashlib.sha256(self.tokenizer.to_json().encode()).hexdigest()
         return parts
@@ -99,8 +105,7 @@ class Start:
             weights = weights_of(load_checkpoint(self.base.path).model)
             if digest_of_checkpoint(self.base.path) != self.base.digest:
                 raise CheckpointError(f"{self.base.path}: was replaced while the run started; start it again")
-            has_new_head = _head(config) != _head(self.base.config)
-            fresh = _load(model, weights, has_new_head=has_new_head, path=self.base.path)
+            fresh = _load(model, weights, has_new_head=self.new_head, path=self.base.path)
         choose_trained(model, self.tuning, fresh=fresh)
         return model
 
@@ -127,10 +132,6 @@ class Start:
         return parts
 
 
-def _head(config: ModelConfig) -> tuple[Any, ...]:
-    return config.head, config.pooler, tuple(config.labels)
-
-
 def _load(model: Model, weights: Mapping[str, Tensor], *, has_new_head: bool, path: Path) -> set[str]:
     """Copies the base's weights; returns the names of the parameters that it lacks, all of which belong to a new head.
 
@@ -142,8 +143,8 @@ def _load(model: Model, weights: Mapping[str, Tensor], *, has_new_head: bool, pa
         return has_new_head and name.startswith(HEADS)
 
     fresh = {name for name in parameters if is_head(name) and _shape(weights, name) != parameters[name].shape}
-    if has_new_head:  # labels with other names are other labels, also if they are as many
-        fresh |= {name for name in parameters if name.startswith(("label.", "tag.", "attention."))}
+    if has_new_head:  # also where it has the same shape; a pooler is below the head and kept if it fits
+        fresh |= {name for name in parameters if name.startswith(HEADS) and not name.startswith("pooler.")}
     for name in sorted((parameters.keys() ^ weights.keys()) - fresh):
         if name in parameters or not is_head(name):
             problem = "is missing in it" if name in parameters else "has no place in the model"

@@ -96,7 +96,7 @@ def _check_same_run(marker: Path, identity: dict[str, Any]) -> None:
                         f"{marker.parent.parent}: was started with {name}={before!r} in its {part} "
                         f"configuration, got {value!r}; resume with the same one or train into another directory"
                     )
-        for part in ("data", "validation", "base", "tokenizer"):
+        for part in ("data", "validation", "base", "tokenizer", "new_head"):
             if known.get(part) != identity.get(part):
                 raise TrainError(
                     f"{marker.parent.parent}: was started with other {part}: SHA-256 {known.get(part)}, got "

@@ -74,8 +74,10 @@ def test_files_are_merged_as_models_are():
     lively(model)
     with torch.no_grad():
         model.decoder.norm.bias.add_(1.0)
+        model.decoder.blocks[0].feed_forward.inner.weight.mul_(1.5)  # a target that was trained itself
     adapter = {name: weight.clone() for name, weight in weights_of(model).items() if ".lora_" in name}
-    adapter["decoder.norm.bias"] = model.decoder.norm.bias.detach().clone()
+    for name in ("decoder.norm.bias", "decoder.blocks.0.feed_forward.inner.weight"):
+        adapter[name] = weights_of(model)[name].clone()
     merge(model)
     merged = merged_weights(base, adapter, 1.5)
     assert merged.keys() == weights_of(model).keys()

@@ -52,6 +52,11 @@ def test_lora_trains_its_matrices_a_new_head_and_what_is_named():
     assert len(norms) == 5
 
 
+def test_a_new_head_cannot_be_frozen():
+    with pytest.raises(ConfigError, match=r"freeze: matches label\.bias of the new head, which would stay random"):
+        choose_trained(tiny_encoder("classify"), FineTuning(freeze=("label.*",)), fresh={"label.weight", "label.bias"})
+
+
 def test_layers_are_counted_from_the_top_of_their_stack():
     steps = steps_from_top(tiny_model(tiny_config(positions="bucketed")))
     assert steps["decoder.norm.weight"] == 0
