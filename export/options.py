@@ -139,6 +139,8 @@ def check_options(config: ModelConfig, options: ExportOptions) -> None:
         raise ExportError(f"confidence_samples: must be at least {MIN_SAMPLES}, got {options.confidence_samples}")
     if options.attention and config.is_recurrent and config.score == "none":
         raise ExportError("attention: a recurrent model without a score has none; export it without attention")
+    if options.attention and not config.num_encoder_layers + config.num_decoder_layers:
+        raise ExportError("attention: a model without layers has none but token weights; export it without attention")
     if options.quantized and options.quantization.development is None:
         raise ExportError(
             f"{' and '.join(options.quantized)}: there is no text to measure on what rounding costs; "

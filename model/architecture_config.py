@@ -228,7 +228,7 @@ class EncoderConfig(TransformerConfig):
 
     architecture: ClassVar[Architecture] = "encoder"
 
-    num_encoder_layers: int = bounded(3, 1)
+    num_encoder_layers: int = bounded(3, 0)  # 0: head attention pools the token vectors themselves
     max_source_len: int = bounded(256, 1)  # tokens, special ones included
     head: Head = "none"
     pooler: Pooler = "none"  # a layer with this activation over the first token's state
@@ -250,6 +250,7 @@ class EncoderConfig(TransformerConfig):
         check(is_used, "labels", f"go with head classify, attention or tokens, got head {self.head}")
         is_used = self.is_classifier or not self.multi_label
         check(is_used, "multi_label", f"goes with head classify or attention, got head {self.head}")
+        self._require("num_encoder_layers", 0 if self.head == "attention" else 1)
 
     def check_trainable(self) -> None:
         """As `ModelConfig.check_trainable`; the head must have something to learn."""
@@ -258,8 +259,14 @@ class EncoderConfig(TransformerConfig):
         others = (None, self.pad_id, self.bos_id, self.eos_id, self.unk_id)
         has_mask = self.head != "masked" or self.mask_id not in others
         check(has_mask, "mask_id", f"must be a token of its own for a masked head, got {self.mask_id}")
-        has_labels = not (self.is_classifier or self.is_tagger) or len(self.labels) > 1
-        check(has_labels, "labels", f"must be at least 2 for training, got {len(self.labels)}")
+        least = 1 if self.multi_label else 2
+        has_labels = not (self.is_classifier or self.is_tagger) or len(self.labels) >= least
+        check(has_labels, "labels", f"must be at least {least} for training, got {len(self.labels)}")
+
+    @property
+    def has_encoder(self) -> bool:
+        """Also without layers: the graph `encode` returns the token vectors."""
+        return True
 
     @property
     def template(self) -> SpecialTokenTemplate:

@@ -100,6 +100,7 @@ _EMBEDDED: dict[str, tuple[str, int, _Draw]] = {  # the name of each text, and t
     "pairs": ("embedded scene grammar", 60_000, corpus.pairs),
     "scenes": ("embedded scenes", 40_000, lambda *drawn: [("", text) for text in corpus.scenes(*drawn)]),
     "copy": ("copy task, seed 1", 5_000, lambda seed, count, _: copy_examples(count, seed=seed).pairs),
+    "animals": ("embedded scenes with and without animals", 20_000, entities.animals),
     "entities": ("embedded scenes with entities", 20_000, entities.entities),
     "kinds": ("embedded kinds of sentences", 20_000, corpus.kinds),
 }

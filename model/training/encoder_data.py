@@ -18,6 +18,8 @@ from model.training.data import IGNORED, Batch, Batches, DataError, Examples, bu
 from model.training.labelled_spans import LabelledSpan, read_spans, word_labels
 
 NEW_LABELS = "correct it, or train a new head with other labels (--head)"
+NO_LABEL = "-"  # written for a text that has none of the labels of a multi-label model
+UNLABELLED = -1  # its target
 MASKED, REPLACED = 0.8, 0.1  # shares of the tokens to predict: hidden by the mask, replaced by a random token
 
 
@@ -119,11 +121,14 @@ class MaskedBatches(_TextBatches):
 
 
 class LabelBatches(_TextBatches):
-    """source (B, S), target (B, 1): the index of the label. tokens: one per text."""
+    """source (B, S), target (B, 1): the index of the label; of a multi-label model also UNLABELLED. tokens: one per
+    text."""
 
     def __init__(self, examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
         super().__init__(examples.name, [source for source, _ in examples.pairs], tokenizer, model, train)
         numbers = {label: number for number, label in enumerate(model.labels)}
+        if model.multi_label:
+            numbers.setdefault(NO_LABEL, UNLABELLED)
         labels = [examples.pairs[place][1] for place in self._kept]
         if unknown := sorted({label for label in labels if label not in numbers}):
             raise DataError(

@@ -26,7 +26,7 @@ from model.encoder import Encoder
 from model.recurrent import Recurrent
 from model.tokenizer import Tokenizer
 from model.training.data import Batch, Batches, pad
-from model.training.loss import batch_loss, encoder_logits
+from model.training.loss import batch_loss, encoder_logits, label_sets
 from model.transformer import EncoderDecoder
 
 ROWS = 128  # sentences decoded together
@@ -69,11 +69,15 @@ def loss_per_token(model: Model, batches: Batches) -> float:
 
 @torch.no_grad()
 def accuracy(model: Encoder, batches: Batches) -> float:
-    """The share of masked tokens, or of labels, that the model ranks first."""
+    """The share of masked tokens, or of labels, that the model ranks first. With `multi_label`, of the texts whose
+    labels are those with a probability above 1/2, and no others."""
     right, tokens = 0, 0
     for batch in _evaluated(model, batches):
         logits, targets_N = encoder_logits(model, batch)
-        right += int((logits.argmax(-1) == targets_N).sum())
+        if model.config.multi_label:
+            right += int(((logits > 0) == label_sets(targets_N, logits.shape[1])).all(-1).sum())
+        else:
+            right += int((logits.argmax(-1) == targets_N).sum())
         tokens += batch.tokens
     return right / tokens
 

@@ -118,7 +118,7 @@ def _encoder_loss(
         logits, targets_N = encoder_logits(model, batch)
     logits = logits.float()
     if model.config.multi_label:
-        wanted = functional.one_hot(targets_N, logits.shape[1]).to(logits.dtype)
+        wanted = label_sets(targets_N, logits.shape[1]).to(logits.dtype)
         loss = functional.binary_cross_entropy_with_logits(logits, wanted, reduction="sum")
         return Loss(loss, loss.detach()), len(targets_N)
     plain = functional.cross_entropy(logits.detach(), targets_N, reduction="sum")
@@ -128,6 +128,11 @@ def _encoder_loss(
         return Loss(paired, plain / 2), len(once_N)
     smoothed = functional.cross_entropy(logits, targets_N, reduction="sum", label_smoothing=smoothing)
     return Loss(smoothed, plain), len(targets_N)
+
+
+def label_sets(targets_N: Tensor, labels: int) -> Tensor:
+    """Which labels each text has: targets (N,) → bool (N, L). A text of target UNLABELLED has none."""
+    return targets_N[:, None] == torch.arange(labels, device=targets_N.device)
 
 
 def encoder_logits(model: Encoder, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ from model.config import ModelConfig, TrainConfig
 from model.encoder import Encoder
 from model.tokenizer import Tokenizer
 from model.training.data import Batches, Examples
-from model.training.encoder_data import spans_by_text
+from model.training.encoder_data import NO_LABEL, spans_by_text
 from model.training.evaluate import accuracy, bleu, greedy_batch, translate
 from model.training.labelled_spans import LabelledSpan, found_spans, span_scores
 
@@ -164,8 +164,12 @@ def _filled(model: Encoder, tokenizer: Tokenizer, text: str, _: str) -> str:
 @torch.no_grad()
 def _labelled(model: Encoder, tokenizer: Tokenizer, text: str, label: str) -> str:
     states, lengths = _states(model, tokenizer.encode(text))
-    predicted = int(model.classify(states, lengths).logits_BL.argmax())
-    return f"{text}\n  model:     {model.config.labels[predicted]}\n  reference: {label}"
+    logits, labels = model.classify(states, lengths).logits_BL[0], model.config.labels
+    predicted = labels[int(logits.argmax())]
+    if model.config.multi_label:
+        likely = [name for name, logit in zip(labels, logits.tolist(), strict=True) if logit > 0]
+        predicted = ", ".join(likely) or NO_LABEL
+    return f"{text}\n  model:     {predicted}\n  reference: {label}"
 
 
 def _continuations(model: GenerativeModel, tokenizer: Tokenizer, validation: Examples) -> list[str]:

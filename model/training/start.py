@@ -24,7 +24,7 @@ from model.config import ConfigError, ModelConfig
 from model.fine_tuning import FineTuning
 from model.tokenizer import MASK_ID, Tokenizer, TokenizerError
 from model.training.data import Examples
-from model.training.encoder_data import spans_by_text
+from model.training.encoder_data import NO_LABEL, spans_by_text
 from model.training.freezing import choose_trained
 from model.training.labelled_spans import labels_of
 
@@ -93,7 +93,8 @@ class Start:
         if model.is_tagger and not model.labels:
             return {"labels": labels_of(span.label for spans in spans_by_text(data) for span in spans)}
         if model.is_classifier and not model.labels:
-            return {"labels": tuple(sorted({label for _, label in data.pairs}))}
+            none = {NO_LABEL} if model.multi_label else set()
+            return {"labels": tuple(sorted({label for _, label in data.pairs} - none))}
         return {}
 
     def build(self, config: ModelConfig) -> Model:

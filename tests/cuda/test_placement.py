@@ -16,6 +16,7 @@ RECURRENT = ["demo-recurrent", "tiny-copy-recurrent", "LSTM", "GRU"]
 ENCODERS = [
     "masked-scenes",
     "sentence-kinds",
+    "scene-animals",
     "scene-entities",
     "masked encoder",
     "classifier",

@@ -9,7 +9,8 @@ from torch.nn import functional as F
 from model.architectures import build
 from model.config import ConfigError
 from model.encoder import AttentionPooling, Encoder
-from tests.tiny import ENCODERS, tiny_config, tiny_encoder
+from model.presets import PRESETS
+from tests.tiny import ENCODERS, tiny_config, tiny_encoder, tiny_model
 
 LENGTHS = torch.tensor([9, 4, 1])
 SOURCE = torch.randint(5, 20, (3, 9), generator=torch.Generator().manual_seed(2))
@@ -89,6 +90,25 @@ def test_attention_pooling_is_the_loop_over_tokens():
         )
 
 
+def test_pooling_without_layers_is_that_of_the_lectures():
+    """sigmoid(W_y a + b) with a = softmax(tanh(x W_s)) x over the word vectors x alone, in float64 (no norm, no
+    positions, no special tokens)."""
+    config = PRESETS["scene-animals"].model.replace(vocab_size=20, labels=("animal",))
+    assert config.template.num_source_special == 0
+    model = tiny_model(config)
+    ids = [5, 9, 9, 17]
+    with torch.no_grad():
+        states = model(torch.tensor([[*ids, 0, 0]]), torch.tensor([4]))
+        logits, weights = model.classify(states, torch.tensor([4]))
+    values = {name: parameter.detach().double() for name, parameter in model.named_parameters()}
+    x = values["encoder.embedding.tokens.weight"][ids]
+    alpha = torch.softmax(torch.tanh(x @ values["attention.score.weight"][0]), 0)
+    expected = torch.sigmoid(values["attention.label.weight"] @ (alpha @ x) + values["attention.label.bias"])
+    torch.testing.assert_close(logits[0].double().sigmoid(), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(weights[0, :4].double(), alpha, rtol=1e-5, atol=1e-6)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 20 * 64 + 64 + 64 + 1
+
+
 def test_what_follows_a_text_is_never_weighed():
     pooling = AttentionPooling(tiny_config("encoder", head="attention", labels=("a", "b")))
     states = torch.randn(2, 5, 32)
@@ -115,6 +135,7 @@ def test_what_follows_a_text_is_never_weighed():
         ({"mask_id": 10_000}, "mask_id: must be a token below vocab_size"),
         ({"mask_id": "4"}, "mask_id: must be a token below"),
         ({"sliding_window": 3}, "sliding_window: architecture encoder does not use it"),
+        ({"head": "classify", "num_encoder_layers": 0}, "num_encoder_layers: must be at least 1, got 0"),
         ({"head": "masked", "position_dim": 8}, "tie_embeddings: must be false with position_dim"),
     ],
 )
@@ -131,6 +152,7 @@ def test_a_configuration_that_makes_no_sense_is_refused(changes, message):
         ({"head": "masked", "mask_id": 2}, "mask_id: must be a token of its own"),
         ({"head": "classify", "labels": ("one",)}, "labels: must be at least 2"),
         ({"head": "tokens", "labels": ("one",)}, "labels: must be at least 2"),
+        ({"head": "attention", "multi_label": True}, "labels: must be at least 1"),
     ],
 )
 def test_what_could_not_be_learnt_is_refused(changes, message):

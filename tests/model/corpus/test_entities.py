@@ -1,5 +1,5 @@
 from model.corpus.corpus import scenes
-from model.corpus.entities import LABELS, entities, spans
+from model.corpus.entities import LABELS, animals, entities, spans
 from model.training.labelled_spans import read_spans
 
 
@@ -15,3 +15,11 @@ def test_examples_are_the_scenes_with_spans_that_training_reads():
     labels = {span.label for text, written in pairs for span in read_spans(written, text)}
     assert labels == set(LABELS)
     assert pairs == entities(3, 200, "train")
+
+
+def test_scenes_are_labelled_by_whether_an_animal_occurs():
+    pairs = animals(3, 200, "train")
+    assert [text for text, _ in pairs] == scenes(3, 200, "train")
+    with_animals = {text for text, written in entities(3, 200, "train") if "animal" in written}
+    assert [label for _, label in pairs] == ["animal" if text in with_animals else "-" for text, _ in pairs]
+    assert 60 < len(with_animals) < 140

@@ -14,12 +14,14 @@ from model.training.data import IGNORED, DataError, Examples
 from model.training.encoder_data import (
     MASKED,
     REPLACED,
+    UNLABELLED,
     LabelBatches,
     MaskedBatches,
     TokenLabelBatches,
     encoder_batches,
     mask_tokens,
 )
+from model.training.loss import label_sets
 
 TEXTS = [" ".join(random.Random(number).choices("abcdefghijklmnop", k=2 + number % 11)) for number in range(200)]
 LABELS = [("few", "many")[len(text.split()) > 6] for text in TEXTS]
@@ -154,6 +156,16 @@ def test_labels_stand_beside_their_texts():
             text = TEXTS[key % 200]
             assert source[: int(length)].tolist() == [1, *TOKENIZER.encode(text), 2]
             assert model.labels[int(label)] == LABELS[key % 200]
+
+
+def test_a_text_may_have_none_of_several_labels():
+    model = config(head="classify", labels=("few", "many"), multi_label=True)
+    batches = LabelBatches(Examples([("a b", "-"), ("a", "many")], "texts"), TOKENIZER, model, TRAIN)
+    targets = {key: batches.load([key]).target_BT.item() for key in (0, 1)}
+    assert targets == {0: UNLABELLED, 1: 1}
+    assert label_sets(torch.tensor([UNLABELLED, 1]), 2).tolist() == [[False, False], [False, True]]
+    with pytest.raises(DataError, match="label '-' is none of the model's"):
+        LabelBatches(Examples([("a b", "-")], "texts"), TOKENIZER, model.replace(multi_label=False), TRAIN)
 
 
 def test_a_label_that_training_has_not_seen_is_named():

@@ -321,6 +321,16 @@ def test_a_classifier_learns_what_can_be_read_off_one_word(tmp_path, head, poole
     assert loaded.tokenizer.unknown_words("labels") == ["labels"]
 
 
+def test_a_single_label_is_learnt_from_texts_with_and_without_it(tmp_path):
+    data = Examples([(text, label if label == "many" else "-") for text, label in PLURALS.pairs], "plurals or not")
+    model = ENCODER.replace(head="attention", multi_label=True, num_encoder_layers=0, positions="none")
+    config = TRAIN.replace(steps=60, learning_rate=1e-1, label_smoothing=0.0)
+    out = train(model, config, data=data, out=tmp_path / "run")
+    assert load_checkpoint(out).config.labels == ("many",)
+    assert json.loads((out / "metrics.json").read_text())["label_accuracy"] == 1.0
+    assert "model:     -\n" in (out / "model_card.md").read_text()
+
+
 def test_masks_are_learnt_where_the_rest_of_the_text_determines_them(tmp_path):
     texts = Examples([("", f"{word} {word} {word} {word}") for word in "abcdefgh" * 25], "echoes")
     model, config = ENCODER.replace(head="masked"), TRAIN.replace(steps=60, learning_rate=1e-2, label_smoothing=0.0)
