@@ -11,6 +11,7 @@ from lectures import (
     extrapolation,
     heads,
     norms,
+    pooling,
     prefill,
     recurrence,
     specialists,
@@ -20,6 +21,7 @@ from lectures.claim import Claim
 CLAIMS: tuple[Claim, ...] = (
     bottleneck.CLAIM,
     alignment.CLAIM,
+    pooling.CLAIM,
     recurrence.CLAIM,
     equivariance.CLAIM,
     extrapolation.CLAIM,
