@@ -1,8 +1,10 @@
-"""`glossa embed`, `glossa fill-mask`, `glossa classify`, `glossa tag`: send texts to an encoder on a running server."""
+"""The verbs for encoders: they send texts to a running server and print vectors, similarities, words for masks, labels or
+spans."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -48,6 +50,46 @@ def embed(
                 print_json(token)
             continue
         print_json(client.embed(line, pooling=pooling, normalize=normalize, **options))
+
+
+@with_model_flags
+@with_client
+def similarity(
+    texts: Annotated[list[str] | None, typer.Argument(help="texts; without any, the lines of standard input")] = None,
+    measure: Annotated[
+        Literal["cosine", "dot", "euclidean"], typer.Option(help="cosine, dot product, or Euclidean distance")
+    ] = "cosine",
+    pooling: Annotated[Literal["mean", "cls", "pooler"], typer.Option(help="as of embed")] = "mean",
+    vectors: Annotated[
+        bool, typer.Option("--vectors", help="compare vectors, such as embed prints: each is a JSON array")
+    ] = False,
+    as_json: AsJson = False,
+    *,
+    client: Client,
+    options: dict[str, Any],
+) -> None:
+    """Compare texts with one another, by their embeddings: a number for two, otherwise a row of numbers for each."""
+    items: list[Any] = texts or lines_of(None)
+    if len(items) < 2:
+        raise UsageError(f"TEXTS: must be at least 2, got {len(items)}")
+    if vectors:
+        items = [_vector(item, place) for place, item in enumerate(items, start=1)]
+    rows = client.similarity(items, measure=measure, pooling=pooling, **options)
+    if as_json:
+        return print_json(rows)
+    for row in [[rows[0][1]]] if len(items) == 2 else rows:
+        typer.echo("\t".join(f"{value:.6g}" for value in row))
+
+
+def _vector(text: str, place: int) -> list[float]:
+    """A vector from the command line. place: from 1."""
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = None
+    if not isinstance(values, list) or not all(type(value) in (int, float) for value in values):
+        raise UsageError(f"--vectors: vector {place} must be a JSON array of numbers, got {text[:60]!r}")
+    return values
 
 
 @with_client

@@ -19,7 +19,7 @@ from cli.bench import bench
 from cli.corpus import corpus
 from cli.demo import demo
 from cli.doctor import doctor
-from cli.encode import classify, embed, fill_mask, tag
+from cli.encode import classify, embed, fill_mask, similarity, tag
 from cli.ensemble import ensemble
 from cli.evaluate import evaluate
 from cli.export import export, verify
@@ -46,6 +46,7 @@ VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "generate": generate,
         "score": score,
         "embed": embed,
+        "similarity": similarity,
         "fill-mask": fill_mask,
         "classify": classify,
         "tag": tag,

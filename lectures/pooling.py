@@ -115,10 +115,11 @@ def judge(measured: Measured) -> Finding:
         f"with {measured['parameters']:,} parameters and without a layer. Its probabilities and weights are those of "
         f"the formula in float64 to {measured['difference']:.0e}. In {measured['largest']:.1%} of the scenes with "
         f"animals each of them has at least {NEAR:.0%} of the largest weight. The score is positive for "
-        f"{len(measured['emphasized'])} words: {found} of {len(nouns)} forms of animals, and {', '.join(others)}, some "
-        f"of which betray an animal in this grammar. As tanh bounds the scores, a weight is at most e² = {BOUND:.1f} "
-        f"times another (here {measured['ratio']:.1f}): animals get {weight['on_animals']:.0%} of the weight instead of "
-        f"an even share of {weight['even_share']:.0%}. This pooling can emphasize a word of a long text, not select it.",
+        f"{len(measured['emphasized'])} words: {found} of {len(nouns)} forms of animals, and {', '.join(others)}, "
+        f"some of which betray an animal in this grammar. As tanh bounds the scores, a weight is at most e² = "
+        f"{BOUND:.1f} times another (here {measured['ratio']:.1f}): animals get {weight['on_animals']:.0%} of the "
+        f"weight instead of an even share of {weight['even_share']:.0%}. This pooling can emphasize a word of a long "
+        "text, not select it.",
         header=("classifier", "scenes right"),
         rows=[
             ("attention pooling, served", f"{accuracy:.1%}"),

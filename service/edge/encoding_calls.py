@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator
 from functools import partial
 from operator import attrgetter
 
+import numpy as np
+
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.call import Call
 from service.edge.catalog import ENCODER_TASKS
@@ -22,6 +24,17 @@ from service.edge.proto_conversion import (
     pooling_from,
     tag_response,
 )
+from service.edge.similarity import (
+    check_widths,
+    fields_of,
+    given_vectors,
+    is_small,
+    similarity_response,
+    texts_of,
+    together,
+    vector_of,
+)
+from service.request import Finished
 
 is_classifier = attrgetter("is_classifier")
 
@@ -47,6 +60,34 @@ class EncodingCalls(ItemCalls):
         finished = await self.finished(model, built, call)
         convert = partial(embed_tokens_response, finished, built, model, text=request.text, normalize=request.normalize)
         return await convert_off_loop(self.preparation, model, built, convert)
+
+    async def Similarity(self, request: pb.SimilarityRequest, call: Call) -> pb.SimilarityResponse:
+        vectors = await self.built(partial(given_vectors, request), request, call)
+        finished = await self._embed_items(request, vectors, call)
+        convert = partial(similarity_response, request, vectors, finished)
+        return convert() if is_small(request, vectors) else await self.preparation.convert(call.caller, convert)
+
+    async def _embed_items(
+        self, request: pb.SimilarityRequest, vectors: dict[str, np.ndarray], call: Call
+    ) -> Finished | None:
+        """Adds the embedding of each text to the given vectors, which must be as wide. Returns the end of all requests
+        together, None without texts. They run one after the other: a call is never more than one request of its
+        tenant."""
+        if not (texts := texts_of(request)):
+            return None
+        model, given, ends = self.find(request.model, call, *ENCODER_TASKS), dict(vectors), list[Finished]()
+        if self.log_text:
+            call.texts = {"texts": "\n".join(texts.values())}
+        embedding, how = self.builder(model, call).embedding, (pooling_from(request), languages_of(request))
+        for field, text in texts.items():
+            build = partial(embedding, text, *how)
+            with fields_of(field):
+                ends.append(await self.finished(model, await self.built(build, request, call), call))
+            vectors[field] = vector_of(ends[-1])
+            if len(ends) == 1:
+                check_widths(given, len(vectors[field]), f"as the embeddings of model {model.name!r}")
+        call.finished = together(ends)
+        return call.finished
 
     async def FillMask(self, request: pb.FillMaskRequest, call: Call) -> pb.FillMaskResponse:
         model = self.find_for(request, call, "encoding", can=lambda model: bool(model.mask_token))

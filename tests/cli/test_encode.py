@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cli.encode import classify, embed, fill_mask, tag
+from cli.encode import classify, embed, fill_mask, similarity, tag
 from cli.terminal import UsageError
 from glossa.client.types import (
     Classification,
@@ -32,6 +32,10 @@ class ScriptedClient:
     def embed(self, text, **options):
         self.calls.append((text, options))
         return [0.5, -1.0]
+
+    def similarity(self, items, **options):
+        self.calls.append((items, options))
+        return [[1.0, 0.25], [0.25, 1.0]] if len(items) == 2 else [[1.0, 0.25, 0.5]] * 3
 
     def embed_tokens(self, text, **options):
         self.calls.append((text, options))
@@ -112,3 +116,28 @@ def test_spans_are_lines_of_probability_label_and_text(called):
     assert called(tag, "a cat", tokens=True)[1].splitlines()[1].split() == ["0.5000", "O", "<eos>"]
     assert called(tag, lines="a cat\na cat\n")[1] == "0.7500  animal\tcat\n\n" * 2
     assert json.loads(called(tag, "a cat", as_json=True)[1])["spans"][0]["label"] == "animal"
+
+
+def test_two_texts_have_one_similarity_and_more_a_table(called):
+    calls, printed = called(similarity, ["a cat", "a dog"], measure="dot", options={"model": "m"})
+    assert calls == [(["a cat", "a dog"], {"measure": "dot", "pooling": "mean", "model": "m"})]
+    assert printed == "0.25\n"
+    calls, printed = called(similarity, lines="a\nb\nc\n", options={})
+    assert calls[0][0] == ["a", "b", "c"]
+    assert printed == "1\t0.25\t0.5\n" * 3
+    assert json.loads(called(similarity, ["a", "b"], as_json=True, options={})[1]) == [[1.0, 0.25], [0.25, 1.0]]
+    assert called(similarity, ["[1, 2.5]", "[0, 1]"], vectors=True, options={})[0][0][0] == [[1, 2.5], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["a"], "TEXTS: must be at least 2, got 1"),
+        (["[1]", "[true]"], "--vectors: vector 2 must be a JSON array of numbers"),
+        (["1", "[1]"], "--vectors: vector 1 must be a JSON array of numbers, got '1'"),
+        (["[1", "[1]"], "--vectors: vector 1 must be"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(called, texts, message):
+    with pytest.raises(UsageError, match=message):
+        called(similarity, texts, vectors=len(texts) > 1, options={})

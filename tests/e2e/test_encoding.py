@@ -57,6 +57,32 @@ def test_embeddings_are_pooled_states(client):
         assert client.embed(text, model=kind) == client.embed(text, model=kind, pooling="mean")
 
 
+def test_similarities_are_those_of_numpy(client):
+    texts, given = TEXTS[:3], np.linspace(-1, 1, 32)
+    x_NM = np.array([states_of("masked", text)[0][0].mean(0).numpy() for text in texts])
+    y_CM = np.array([x_NM[1], given])
+    expected = {
+        "dot": x_NM @ y_CM.T,
+        "cosine": x_NM @ y_CM.T / np.linalg.norm(x_NM, axis=1)[:, None] / np.linalg.norm(y_CM, axis=1),
+        "euclidean": np.linalg.norm(x_NM[:, None] - y_CM, axis=2),
+    }
+    for measure, values_NC in expected.items():
+        found = client.similarity(texts, [texts[1], given.tolist()], model="masked", measure=measure)
+        assert np.array(found) == pytest.approx(values_NC, abs=1e-4)
+    among = client.similarity(texts, model="masked")
+    assert [among[place][place] for place in range(3)] == pytest.approx([1.0] * 3)
+    assert client.similarity([[3.0, 4.0]], [[4.0, 3.0], [0.0, 0.0]]) == [pytest.approx([0.96, 0.0])]  # no model
+    with_pooler = client.similarity(texts[:2], model="classify", pooling="pooler", measure="dot")
+    pooled = np.array([client.embed(text, model="classify", pooling="pooler") for text in texts[:2]])
+    assert np.array(with_pooler) == pytest.approx(pooled @ pooled.T, rel=1e-6)
+
+
+def test_large_vectors_are_compared(client):
+    x_NM = np.random.default_rng(1).normal(size=(14, 4096)).astype(np.float32)
+    found = client.similarity(x_NM.tolist(), measure="dot")
+    assert np.array(found) == pytest.approx(x_NM.astype(float) @ x_NM.T.astype(float), rel=1e-9, abs=1e-9)
+
+
 def test_token_vectors_are_the_states_of_pytorch_alone_and_among_others(client):
     text = TEXTS[0]
     expected_SM = states_of("masked", text)[0][0].numpy()
@@ -170,6 +196,13 @@ async def test_an_answer_does_not_depend_on_concurrent_requests(server):
         (lambda c: c.embed_tokens("cat", model="masked", spans=[(0, 2), (2, 2)]), "INVALID_ARGUMENT", r"spans\[1\]"),
         (lambda c: c.embed_tokens("cat  ", model="masked", spans=[(4, 5)]), "INVALID_ARGUMENT", "got blanks only"),
         (lambda c: c.embed_tokens("cat", model="en"), "FAILED_PRECONDITION", "serves generation"),
+        (lambda c: c.similarity(["cat", "a zebra"], model="masked"), "INVALID_ARGUMENT", r"items\[1\].text: .*: zebra"),
+        (lambda c: c.similarity(["cat"], [" "], model="masked"), "INVALID_ARGUMENT", r"others\[0\].text: must not be"),
+        (lambda c: c.similarity(["cat"], [[1.0]], model="masked"), "INVALID_ARGUMENT", "must be 32 values, as the emb"),
+        (lambda c: c.similarity([]), "INVALID_ARGUMENT", "items: must be 1..32 texts or vectors, got 0"),
+        (lambda c: c.similarity(["cat"], model="en"), "FAILED_PRECONDITION", "serves generation"),
+        (lambda c: c.similarity(["cat"], model="masked", pooling="pooler"), "FAILED_PRECONDITION", "has no pooler"),
+        (lambda c: c.similarity(["cat"]), "INVALID_ARGUMENT", "must be named when several fit"),
         (lambda c: c.embed(" ", model="masked"), "INVALID_ARGUMENT", "must not be empty"),
         (lambda c: c.embed("cat", model="masked", pooling="pooler"), "FAILED_PRECONDITION", "has no pooler"),
         (lambda c: c.embed("cat"), "INVALID_ARGUMENT", "must be named when several fit"),

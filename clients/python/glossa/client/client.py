@@ -31,12 +31,14 @@ from glossa.client.methods import Call, Reply, streaming, unary
 from glossa.client.requests import (
     AttendOptions,
     CallOptions,
+    Measure,
     Options,
     Pooling,
     ScoreOptions,
     TranslateOptions,
     enum_number,
     model_fields,
+    similarity_item,
     text_fields,
     translation_fields,
 )
@@ -154,6 +156,29 @@ class _Calls(TokenCalls, DocumentCalls):
         number = enum_number("pooling", pb.Pooling.DESCRIPTOR, pooling)
         request = pb.EmbedRequest(text=text, normalize=normalize, pooling=number, **model_fields(options))
         return Call(request, options, lambda response: list(response.values))
+
+    @unary
+    def similarity(
+        self,
+        items: Sequence[str | Sequence[float]],
+        others: Sequence[str | Sequence[float]] = (),
+        *,
+        measure: Measure = "cosine",
+        pooling: Pooling = "mean",
+        **options: Unpack[CallOptions],
+    ) -> Call[list[list[float]]]:
+        """Compare texts, by their embeddings, or vectors: each of `items` with each of `others`, or with one another.
+
+        measure: cosine, dot product or Euclidean distance. Raises ValueError for an unknown measure or pooling.
+        """
+        request = pb.SimilarityRequest(
+            items=map(similarity_item, items),
+            others=map(similarity_item, others),
+            measure=enum_number("measure", pb.SimilarityMeasure.DESCRIPTOR, measure),
+            pooling=enum_number("pooling", pb.Pooling.DESCRIPTOR, pooling),
+            **model_fields(options),
+        )
+        return Call(request, options, lambda response: [list(row.values) for row in response.rows])
 
     @unary
     def fill_mask(

@@ -15,6 +15,7 @@ from glossa.v1 import glossa_pb2 as pb
 
 AttentionKind = Literal["encoder", "decoder", "cross"]
 Pooling = Literal["mean", "cls", "pooler"]
+Measure = Literal["cosine", "dot", "euclidean"]
 MarkKind = Literal["tags", "placeholders", "urls", "numbers"]
 _LANGUAGES = ("source_language", "target_language")
 _OWN = ("model", "include_tokens", "timeout_s", *_LANGUAGES)  # options of a call, not of decoding
@@ -132,6 +133,13 @@ def _glossary(glossary: str | Mapping[str, str | Sequence[str]] | Sequence[pb.Gl
         return pb.Glossary(terms=glossary)
     forms = {source: [target] if isinstance(target, str) else target for source, target in glossary.items()}
     return pb.Glossary(terms=[pb.GlossaryTerm(source=source, targets=targets) for source, targets in forms.items()])
+
+
+def similarity_item(item: str | Sequence[float]) -> pb.SimilarityItem:
+    """A text or a vector to compare."""
+    if isinstance(item, str):
+        return pb.SimilarityItem(text=item)
+    return pb.SimilarityItem(vector=pb.Vector(values=item))
 
 
 def enum_number(name: str, choices: Any, value: str) -> Any:

@@ -66,6 +66,13 @@ class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     POOLING_CLS: _ClassVar[Pooling]
     POOLING_POOLER: _ClassVar[Pooling]
 
+class SimilarityMeasure(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SIMILARITY_MEASURE_UNSPECIFIED: _ClassVar[SimilarityMeasure]
+    SIMILARITY_MEASURE_COSINE: _ClassVar[SimilarityMeasure]
+    SIMILARITY_MEASURE_DOT: _ClassVar[SimilarityMeasure]
+    SIMILARITY_MEASURE_EUCLIDEAN: _ClassVar[SimilarityMeasure]
+
 class Task(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     TASK_UNSPECIFIED: _ClassVar[Task]
@@ -109,6 +116,10 @@ POOLING_UNSPECIFIED: Pooling
 POOLING_MEAN: Pooling
 POOLING_CLS: Pooling
 POOLING_POOLER: Pooling
+SIMILARITY_MEASURE_UNSPECIFIED: SimilarityMeasure
+SIMILARITY_MEASURE_COSINE: SimilarityMeasure
+SIMILARITY_MEASURE_DOT: SimilarityMeasure
+SIMILARITY_MEASURE_EUCLIDEAN: SimilarityMeasure
 TASK_UNSPECIFIED: Task
 TASK_TRANSLATION: Task
 TASK_GENERATION: Task
@@ -750,6 +761,54 @@ class EmbedResponse(_message.Message):
     usage: Usage
     timings: Timings
     def __init__(self, values: _Optional[_Iterable[float]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+
+class Vector(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, values: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class SimilarityItem(_message.Message):
+    __slots__ = ("text", "vector")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    vector: Vector
+    def __init__(self, text: _Optional[str] = ..., vector: _Optional[_Union[Vector, _Mapping]] = ...) -> None: ...
+
+class SimilarityRequest(_message.Message):
+    __slots__ = ("model", "items", "others", "measure", "pooling", "source_language", "target_language")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
+    MEASURE_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    items: _containers.RepeatedCompositeFieldContainer[SimilarityItem]
+    others: _containers.RepeatedCompositeFieldContainer[SimilarityItem]
+    measure: SimilarityMeasure
+    pooling: Pooling
+    source_language: str
+    target_language: str
+    def __init__(self, model: _Optional[str] = ..., items: _Optional[_Iterable[_Union[SimilarityItem, _Mapping]]] = ..., others: _Optional[_Iterable[_Union[SimilarityItem, _Mapping]]] = ..., measure: _Optional[_Union[SimilarityMeasure, str]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ...) -> None: ...
+
+class SimilarityRow(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, values: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class SimilarityResponse(_message.Message):
+    __slots__ = ("rows", "usage", "timings")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedCompositeFieldContainer[SimilarityRow]
+    usage: Usage
+    timings: Timings
+    def __init__(self, rows: _Optional[_Iterable[_Union[SimilarityRow, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
 
 class EmbedBatchRequest(_message.Message):
     __slots__ = ("defaults", "in_order", "items")

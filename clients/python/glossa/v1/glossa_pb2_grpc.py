@@ -494,6 +494,11 @@ class EncodingServiceStub(object):
                 request_serializer=glossa_dot_v1_dot_glossa__pb2.EmbedTokensRequest.SerializeToString,
                 response_deserializer=glossa_dot_v1_dot_glossa__pb2.EmbedTokensResponse.FromString,
                 _registered_method=True)
+        self.Similarity = channel.unary_unary(
+                '/glossa.v1.EncodingService/Similarity',
+                request_serializer=glossa_dot_v1_dot_glossa__pb2.SimilarityRequest.SerializeToString,
+                response_deserializer=glossa_dot_v1_dot_glossa__pb2.SimilarityResponse.FromString,
+                _registered_method=True)
         self.FillMask = channel.unary_unary(
                 '/glossa.v1.EncodingService/FillMask',
                 request_serializer=glossa_dot_v1_dot_glossa__pb2.FillMaskRequest.SerializeToString,
@@ -534,6 +539,14 @@ class EncodingServiceServicer(object):
 
     def EmbedTokens(self, request, context):
         """Returns a vector for each token of a text, special tokens included: the encoder's last hidden states.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Similarity(self, request, context):
+        """Compares texts, by their embeddings, and given vectors: each of some with each of others. Without texts no model is
+        involved.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -586,6 +599,11 @@ def add_EncodingServiceServicer_to_server(servicer, server):
                     servicer.EmbedTokens,
                     request_deserializer=glossa_dot_v1_dot_glossa__pb2.EmbedTokensRequest.FromString,
                     response_serializer=glossa_dot_v1_dot_glossa__pb2.EmbedTokensResponse.SerializeToString,
+            ),
+            'Similarity': grpc.unary_unary_rpc_method_handler(
+                    servicer.Similarity,
+                    request_deserializer=glossa_dot_v1_dot_glossa__pb2.SimilarityRequest.FromString,
+                    response_serializer=glossa_dot_v1_dot_glossa__pb2.SimilarityResponse.SerializeToString,
             ),
             'FillMask': grpc.unary_unary_rpc_method_handler(
                     servicer.FillMask,
@@ -668,6 +686,33 @@ class EncodingService(object):
             '/glossa.v1.EncodingService/EmbedTokens',
             glossa_dot_v1_dot_glossa__pb2.EmbedTokensRequest.SerializeToString,
             glossa_dot_v1_dot_glossa__pb2.EmbedTokensResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Similarity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/glossa.v1.EncodingService/Similarity',
+            glossa_dot_v1_dot_glossa__pb2.SimilarityRequest.SerializeToString,
+            glossa_dot_v1_dot_glossa__pb2.SimilarityResponse.FromString,
             options,
             channel_credentials,
             insecure,
