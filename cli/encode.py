@@ -1,5 +1,5 @@
-"""The verbs for encoders: they send texts to a running server and print vectors, similarities, words for masks, labels or
-spans."""
+"""The verbs for encoders: they send texts to a running server and print vectors, similarities, words for masks, labels
+or spans."""
 
 from __future__ import annotations
 
