@@ -12,7 +12,7 @@ import torch
 from bench.measure import seconds
 from export.passes.quantization_scheme import SCHEMES
 from export.variants import save_variant, trace_model
-from model.architectures import GenerativeModel, build
+from model.architectures import GenerativeModel, Model, build
 from model.config import ModelConfig
 
 Array = np.ndarray
@@ -26,9 +26,10 @@ def fresh_model(config: ModelConfig, *, seed: int = 1) -> GenerativeModel:
     return model
 
 
-def sessions(model: GenerativeModel, directory: Path) -> dict[str, onnxruntime.InferenceSession]:
-    """Exports to `directory` and opens every graph, by role, on one thread."""
-    variant = save_variant(trace_model(model), directory, SCHEMES["fp32"])
+def sessions(model: Model, directory: Path) -> dict[str, onnxruntime.InferenceSession]:
+    """Exports a model of float32 or float16 weights to `directory` and opens every graph, by role, on one thread."""
+    is_half = next(model.parameters()).dtype == torch.float16
+    variant = save_variant(trace_model(model), directory, SCHEMES["fp16" if is_half else "fp32"])
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3

@@ -1,0 +1,191 @@
+"""Attention scores beyond the range of float16: the formula, exported graphs, and what the export decides."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from export.options import ExportOptions
+from export.to_onnx import export_model
+from lectures.claim import Claim, Finding, Measured, verdict_of
+from lectures.graphs import encode, fresh_model, sessions
+from model.architecture_config import EncoderConfig
+from model.attention import split_heads
+from model.corpus.corpus import scenes
+from model.encoder import Encoder
+from model.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from lectures.lab import Lab
+
+HEAD_DIM = 64
+LARGEST = float(np.finfo(np.float16).max)  # 65,504
+SCORES = (10.0, 1e3, 1e4, 1e5)  # largest score of the first layer, after the scale
+GRAPHS = {
+    "plain": "the formula in float16, scaled after the product",
+    "fp16": "exported fp16 graph",
+    "fp32": "exported fp32 graph",
+}
+
+
+def measure(lab: Lab) -> Measured:
+    """By largest score: error of each graph relative to the largest value in float64, null if not finite; and what an
+    export decides about fp16."""
+    texts = scenes(1, 40, "train")
+    tokenizer = Tokenizer.train(texts, kind="words", vocab_size=4000)
+    config = EncoderConfig(
+        vocab_size=tokenizer.vocab_size,
+        d_model=HEAD_DIM,
+        num_heads=1,
+        d_ff=128,
+        num_encoder_layers=1,
+        max_source_len=128,
+    )
+    found: Measured = {"scores": [], "products": [], "errors": {name: [] for name in GRAPHS}, "left_out": []}
+    for score in lab.pick(SCORES, SCORES[2:3]):
+        model = fresh_model(config)
+        assert isinstance(model, Encoder)
+        source_1S = torch.tensor([config.template.wrap_source(tokenizer.encode(texts[0]))])
+        largest = scale_scores(model, source_1S, score)
+        found["scores"].append(largest)
+        found["products"].append(largest * HEAD_DIM**0.5)
+        for name, error in errors(model, source_1S).items():
+            found["errors"][name].append(error)
+        found["left_out"].append(left_out(model, tokenizer, texts))
+    return found
+
+
+def layer_inputs(model: Encoder, source_1S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Queries, keys and values (1, 1, S, D) of the first layer."""
+    block: Any = model.encoder.blocks[0]
+    x_1SM = block.self_residual.norm(model.encoder.embedding(source_1S))
+    query, key, value = (
+        split_heads(part, 1) for part in block.self_attention.query_key_value(x_1SM).split(HEAD_DIM, dim=-1)
+    )
+    return query, key, value
+
+
+@torch.no_grad()
+def scale_scores(model: Encoder, source_1S: torch.Tensor, score: float) -> float:
+    """Multiplies the query and key weights so that the largest score of the text becomes `score`; returns it."""
+    block: Any = model.encoder.blocks[0]
+    weights = block.self_attention.query_key_value.weight
+
+    def largest() -> float:
+        query, key, _ = layer_inputs(model, source_1S)
+        return float((query @ key.transpose(-2, -1)).abs().max()) * HEAD_DIM**-0.5
+
+    weights[: 2 * HEAD_DIM] *= (score / largest()) ** 0.5
+    return largest()
+
+
+@torch.no_grad()
+def errors(model: Encoder, source_1S: torch.Tensor) -> dict[str, float | None]:
+    """The error of each graph against PyTorch in float64."""
+    query, key, value = layer_inputs(model, source_1S)
+    exact = copy.deepcopy(model).double()
+    weights = (query.double() @ key.double().transpose(-2, -1) * HEAD_DIM**-0.5).softmax(-1)
+    plain = formula_in_half(*(part[0, 0].half().numpy() for part in (query, key, value)))
+    lengths = torch.tensor([source_1S.shape[1]])
+    states = exact(source_1S, lengths).numpy()
+    found = {"plain": relative(plain, (weights @ value.double())[0, 0].numpy())}
+    for name, stored in (("fp16", copy.deepcopy(model).half()), ("fp32", model)):
+        with tempfile.TemporaryDirectory() as scratch:
+            graph = sessions(stored, Path(scratch))["encode"]
+            found[name] = relative(encode(graph, source_1S.numpy()), states)
+    return found
+
+
+def relative(actual: np.ndarray, expected: np.ndarray) -> float | None:
+    """The largest difference by the largest value; None if a value is not finite."""
+    actual = actual.astype(np.float64)
+    return float(np.abs(actual - expected).max() / np.abs(expected).max()) if np.isfinite(actual).all() else None
+
+
+def formula_in_half(query_SD: np.ndarray, key_SD: np.ndarray, value_SD: np.ndarray) -> np.ndarray:
+    """softmax(q k^T / sqrt(d)) v in the order of the formula, each result stored in float16."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        products_SS = (query_SD.astype(np.float32) @ key_SD.T.astype(np.float32)).astype(np.float16)
+        scores_SS = (products_SS / np.float16(HEAD_DIM**0.5)).astype(np.float16)
+        powers_SS = np.exp((scores_SS - scores_SS.max(-1, keepdims=True)).astype(np.float32))
+        mixed_SD: np.ndarray = ((powers_SS / powers_SS.sum(-1, keepdims=True)) @ value_SD).astype(np.float16)
+    return mixed_SD
+
+
+def left_out(model: Encoder, tokenizer: Tokenizer, texts: list[str]) -> str:
+    """Why `glossa export` leaves fp16 out of this model's bundle; empty if it does not."""
+    with tempfile.TemporaryDirectory() as scratch:
+        options = ExportOptions(fp16_if_possible=True, texts=tuple(texts))
+        manifest = export_model(model, tokenizer, Path(scratch) / "bundle", options)
+    reason: str = manifest.parity.get("left_out", {}).get("fp16", "")
+    return reason
+
+
+def judge(measured: Measured) -> Finding:
+    scores, found, reasons = measured["scores"], measured["errors"], measured["left_out"]
+    big = [place for place, score in enumerate(scores) if score > 0.99 * SCORES[2]]
+    handled = [
+        bool(reasons[place]) or (found["fp16"][place] is not None and found["fp16"][place] < 0.1)
+        for place in range(len(scores))
+    ]
+    held = [found["plain"][big[0]] is None, found["fp16"][big[0]] is not None, all(handled)]
+    kept = [f"{score:,.0f}" for score, reason in zip(scores, reasons, strict=True) if not reason]
+    return Finding(
+        verdict=verdict_of(held),
+        explanation=f"At scores of {scores[big[0]]:,.0f} the products are {measured['products'][big[0]]:,.0f}, "
+        f"above {LARGEST:,.0f}, the largest number of float16: the formula as it is written gives NaN. The exported "
+        f"fp16 graph {'stays finite' if held[1] else 'is not finite either'}, because it scales before it adds up; "
+        "its limit is a score above that number. But finite is not exact: queries and keys of 11 bits give a score "
+        "of 10,000 an error of several units, which is another softmax. The export therefore compares the graph "
+        "with PyTorch on texts, and adds fp16 to a bundle only where it is close: here at scores of "
+        f"{', '.join(kept) or 'none of these'}. fp32 always is.",
+        header=("largest score", "q·k", *GRAPHS.values(), "fp16 in the bundle"),
+        rows=[
+            (
+                f"{score:,.0f}",
+                f"{measured['products'][place]:,.0f}",
+                *(shown(found[name][place]) for name in GRAPHS),
+                f"left out: {reasons[place].split(' (')[0]}" if reasons[place] else "yes",
+            )
+            for place, score in enumerate(scores)
+        ],
+    )
+
+
+def shown(error: float | None) -> str:
+    return "not finite" if error is None else f"error {error:.1g}"
+
+
+def draw(measured: Measured, figure: Figure) -> None:
+    axes = figure.subplots()
+    top = 10.0  # where values that are not finite are drawn
+    for name, label in GRAPHS.items():
+        values = [top if error is None else error for error in measured["errors"][name]]
+        axes.plot(measured["scores"], values, marker="o", label=label)
+    axes.axhline(top, linestyle=":", color="grey", label="not finite")
+    axes.axvline(LARGEST / HEAD_DIM**0.5, linestyle="--", color="grey", label="products leave float16")
+    axes.set(xscale="log", yscale="log", xlabel="largest attention score", ylabel="error, of the largest value")
+    figure.legend(loc="outside right upper")
+
+
+CLAIM = Claim(
+    name="overflow",
+    title="The scale keeps scores in range",
+    statement="Products of queries and keys grow with their dimension and may be large; dividing by sqrt(d) keeps "
+    "them in the range where softmax has gradients (Vaswani et al. 2017, section 3.2.1) and where small number "
+    "formats do not overflow.",
+    experiment=f"An encoder of one layer and one head of {HEAD_DIM} dimensions, whose query and key weights are "
+    "multiplied until the largest score of a text has the given size. The formula with every result stored in "
+    "float16; the exported graphs in fp16 and fp32 by ONNX Runtime on the CPU; errors are those of the output "
+    "against float64, divided by its largest value. Then `glossa export` with its automatic choice of precisions.",
+    measure=measure,
+    judge=judge,
+    draw=draw,
+)
