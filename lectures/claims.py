@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lectures import (
+    ablations,
     alignment,
     bottleneck,
     cache,
@@ -15,6 +16,7 @@ from lectures import (
     overflow,
     pooling,
     prefill,
+    reach,
     recurrence,
     senses,
     specialists,
@@ -29,6 +31,7 @@ CLAIMS: tuple[Claim, ...] = (
     senses.CLAIM,
     tagging.CLAIM,
     recurrence.CLAIM,
+    reach.CLAIM,
     equivariance.CLAIM,
     extrapolation.CLAIM,
     heads.CLAIM,
@@ -36,6 +39,7 @@ CLAIMS: tuple[Claim, ...] = (
     coreference.CLAIM,
     overflow.CLAIM,
     norms.CLAIM,
+    ablations.CLAIM,
     prefill.CLAIM,
     cache.CLAIM,
     documents.CLAIM,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from lectures.claim import Claim, Finding, Measured
+from lectures.claim import Claim, Finding, Measured, Verdict
 
 INTRODUCTION = """# Claims of lectures, measured
 
@@ -31,7 +32,7 @@ def write_page(
         draw(claim, measured[claim.name], figures / f"{claim.name}.svg")
     parts = [INTRODUCTION, summary(claims, findings)]
     parts += [section(claim, findings[claim.name], f"{figures.name}/{claim.name}.svg") for claim in claims]
-    parts.append(closing(claims, measured, origin))
+    parts += [verdicts(findings), closing(claims, measured, origin)]
     page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
@@ -51,6 +52,13 @@ def section(claim: Claim, finding: Finding, figure: str) -> str:
             f"**Result: the claim {finding.verdict}.** {finding.explanation}",
         )
     )
+
+
+def verdicts(findings: Mapping[str, Finding]) -> str:
+    """How many claims held, held in part and did not hold."""
+    counts = Counter(finding.verdict for finding in findings.values())
+    words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in get_args(Verdict))
+    return f"## How many claims held\n\nOf {len(findings)} claims {words}."
 
 
 def closing(claims: Sequence[Claim], measured: Mapping[str, Measured], origin: Mapping[str, Any]) -> str:

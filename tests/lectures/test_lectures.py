@@ -15,7 +15,7 @@ from lectures.demo import Sentence
 from lectures.documents import FACTS, FILLER, LENGTH, READS, STATED, documents, framed
 from lectures.extrapolation import FACTOR, TRAINED, lengthened
 from lectures.lab import Training
-from lectures.page import anchor, write_page
+from lectures.page import anchor, verdicts, write_page
 from lectures.prefill import fit
 from lectures.recurrence import seconds_to
 from lectures.specialists import scores, specialists
@@ -62,6 +62,14 @@ def test_page_shows_each_claim_with_its_plot(tmp_path):
         assert part in text
     (figure,) = re.findall(r"!\[.*\]\((.+)\)", text)
     assert (tmp_path / figure).read_text().startswith("<?xml")
+
+
+def test_page_ends_with_the_number_of_claims_by_verdict():
+    found = [
+        Finding(verdict=verdict, explanation="", header=(), rows=[]) for verdict in ("held", "held", "held in part")
+    ]
+    text = verdicts(dict(zip("abc", found, strict=True)))
+    assert text.endswith("Of 3 claims 2 held, 1 held in part, 0 did not hold.")
 
 
 def test_equal_measurements_give_identical_files(tmp_path):
