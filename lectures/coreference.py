@@ -56,13 +56,12 @@ def measure(lab: Lab) -> Measured:
         found["heads"][name] = heads(checkpoint, pairs)
         best = max(found["heads"][name], key=lambda head: found["heads"][name][head]["shift"])
         layer, head = (int(number) - 1 for number in best.split("."))
-        shown = [weights_of(checkpoint, one) for one in pairs[0]]
-        found["example"][name] = {
-            "head": best,
-            "words": shown[0][0],
-            "adjectives": [one.adjective for one in pairs[0]],
-            "weights": [weights[layer, head].tolist() for _, weights in shown],
-        }
+        means = [
+            np.mean([weights_of(checkpoint, one)[1][layer, head] for one in same], axis=0)
+            for same in zip(*pairs, strict=True)
+        ]
+        words = weights_of(checkpoint, pairs[0][0])[0]
+        found["example"][name] = {"head": best, "words": words, "weights": [weights_S.tolist() for weights_S in means]}
     return found
 
 
@@ -165,13 +164,14 @@ def judge(measured: Measured) -> Finding:
 
 def draw(measured: Measured, figure: Figure) -> None:
     for axes, (name, example) in zip(figure.subplots(1, 2, sharex=True), measured["example"].items(), strict=True):
-        words = [*example["words"]]
-        for offset, adjective, weights in zip((-0.2, 0.2), example["adjectives"], example["weights"], strict=True):
+        named = {"animal": "(animal)", "street": "(place)", "tired": "(adjective)"}
+        words = [named.get(word, word) for word in example["words"]]
+        for offset, antecedent, weights in zip((-0.2, 0.2), PLACES, example["weights"], strict=False):
             places = [place + offset for place in range(len(words))]
-            axes.barh(places, weights, height=0.4, label=f"… it was too {adjective}")
-        axes.set_yticks(range(len(words)), [*words[:-2], "/".join(example["adjectives"]), words[-1]])
+            axes.barh(places, weights, height=0.4, label=f"the adjective fits the {antecedent}")
+        axes.set_yticks(range(len(words)), words)
         axes.invert_yaxis()
-        axes.set(xlabel="attention weight from “it”", title=f"{NAMES[name]}, head {example['head']}")
+        axes.set(xlabel="mean attention weight from “it”", title=f"{NAMES[name]}, head {example['head']}")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower right", ncols=2)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -80,7 +81,7 @@ def scale_scores(model: Encoder, source_1S: torch.Tensor, score: float) -> float
 
     def largest() -> float:
         query, key, _ = layer_inputs(model, source_1S)
-        return float((query @ key.transpose(-2, -1)).abs().max()) * HEAD_DIM**-0.5
+        return float((query @ key.transpose(-2, -1)).abs().max()) / math.sqrt(HEAD_DIM)
 
     weights[: 2 * HEAD_DIM] *= (score / largest()) ** 0.5
     return largest()

@@ -79,9 +79,8 @@ def looked_up(tokenizer: Tokenizer, seen: Sequence[tuple[str, str]], texts: Sequ
     best = {word: labels.most_common(1)[0][0] for word, labels in counts.items()}
     found = []
     for text in texts:
-        places = word_places(tokenizer, text)
-        labels = [best.get(text[start:end].lower(), "O") for _, start, end in places]
-        found.append(spans_of(labels, [(place, start, end) for place, (_, start, end) in enumerate(places)]))
+        words = word_places(tokenizer, text)
+        found.append(spans_of([best.get(text[start:end].lower(), "O") for _, start, end in words], words))
     return found
 
 

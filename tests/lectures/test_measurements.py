@@ -1,5 +1,7 @@
 """The arithmetic of single claims, on inputs small enough to compute by hand."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +19,7 @@ from model.tokenizer import Tokenizer
 from model.training.data import PairBatches, copy_examples
 from tests.tiny import tiny_config, tiny_model, tiny_tokenizer
 
-COST = {"prompt_tokens": 2, "generated_tokens": 0, "queue_s": 0.0, "prefill_s": 0.0, "total_s": 0.0}
+COST: Any = {"prompt_tokens": 2, "generated_tokens": 0, "queue_s": 0.0, "prefill_s": 0.0, "total_s": 0.0}
 
 
 def test_formula_in_half_precision_overflows_where_the_products_do():
@@ -32,7 +34,7 @@ def test_formula_in_half_precision_overflows_where_the_products_do():
 
 
 def test_scores_are_scaled_to_the_size_asked_for():
-    model = fresh_model(EncoderConfig(vocab_size=20, d_model=64, num_heads=1, d_ff=64, num_encoder_layers=1))
+    model: Any = fresh_model(EncoderConfig(vocab_size=20, d_model=64, num_heads=1, d_ff=64, num_encoder_layers=1))
     source = torch.tensor([[5, 6, 7, 8]])
     assert overflow.scale_scores(model, source, 1e4) == pytest.approx(1e4, rel=1e-4)
     query, key, _ = overflow.layer_inputs(model, source)
@@ -72,7 +74,8 @@ def test_a_head_that_follows_the_antecedent_is_found(monkeypatch):
         return words, both
 
     monkeypatch.setattr(coreference, "weights_of", weights)
-    found = coreference.heads(None, [pair])
+    checkpoint: Any = None
+    found = coreference.heads(checkpoint, [pair])
     assert (found["1.1"]["shift"], found["1.1"]["clear"]) == (0.75, 1.0)
     assert (found["1.2"]["shift"], found["1.2"]["clear"]) == (0.0, 0.5)
 
