@@ -168,9 +168,10 @@ def judge(measured: Measured) -> Finding:
     better = [name for name in order if gaps[name] < -3 * chance]
     return Finding(
         verdict=verdict_of([gaps.get(name, 1.0) > 3 * chance for name in LOSSES]),
-        explanation=f"Two seeds of the baseline end {chance:.2f} nats apart or less; three times that counts as a "
+        explanation=f"Two seeds of the baseline end {chance:.2f} nats apart; three times that counts as a "
         f"difference. Worse by more: {listed(clear, gaps)}. Better by more: {listed(better, gaps)}. The other "
-        "changes make no difference that this budget shows.",
+        f"changes make no difference that this budget shows: {measured['steps']} steps are far from convergence, "
+        "and two layers are too few to need what keeps deep models trainable.",
         header=("part", "variant", "parameters", "processor seconds", "validation loss", "difference", "tokens right"),
         rows=[
             (
@@ -208,7 +209,7 @@ CLAIM = Claim(
     "order is lost, without residuals deep models do not train, and without feed-forwards there is no nonlinearity "
     "but the softmax.",
     experiment="English to German on the embedded grammar, 2 + 2 layers of d_model 64, one part changed at a time: "
-    "250 steps of 1,024 tokens, one seed, the same batches. Times are of one processor.",
+    "250 steps of 1,024 tokens, the same batches, one seed, of the baseline two. Times are of one processor.",
     measure=measure,
     judge=judge,
     draw=draw,
