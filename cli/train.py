@@ -77,7 +77,10 @@ def train(
     lora_train: LoraTrain = None,
     keep_adapter: KeepAdapter = False,
 ) -> None:
-    """Train a model, or continue a checkpoint (--from). Without data, a preset trains on its embedded corpus."""
+    """Train a model, or continue a checkpoint (--from). Without data, a preset trains on its embedded corpus.
+
+    A model with context_sentences reads each sentence with those before it: empty lines end documents in its data.
+    """
     for file in (*(data or ()), source, target, validation, tokenizer):
         with report_errors():
             if file is not None and not file.is_file():
@@ -166,13 +169,16 @@ def training_examples(
 
     def read(files: list[Path]) -> Examples:
         reads_pairs = preset.model.has_encoder and preset.model.head != "masked"
-        return read_tsv(files) if reads_pairs else read_text(files, documents=preset.train.documents)
+        if reads_pairs:
+            return read_tsv(files, has_documents=has_documents)
+        return read_text(files, documents=preset.train.documents)
 
+    has_documents = preset.model.context_sentences > 0
     if (source is None) != (target is None) or (data and source is not None):
         raise UsageError("give --data FILE…, or both --source and --target")
     held_out = read([validation]) if validation is not None else None
     if source is not None and target is not None:
-        return read_parallel(source, target), held_out
+        return read_parallel(source, target, has_documents=has_documents), held_out
     if data:
         return read(data), held_out
     if not preset.embedded:

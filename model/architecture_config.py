@@ -40,6 +40,8 @@ Pooler = Literal["none", "tanh", "relu"]
 Cell = Literal["lstm", "gru"]
 Score = Literal["none", "dot", "multiplicative", "additive"]
 
+MAX_CONTEXT = 8  # sentences: a few hundred tokens, which every step attends to
+
 
 class _ArchitectureConfig(ModelConfig):
     """A key of another architecture is refused as such."""
@@ -140,6 +142,22 @@ class _TranslationConfig(_ArchitectureConfig):
     share_embeddings: bool = True  # source and target have one embedding
     max_source_len: int = bounded(256, 1)  # tokens, end of sentence included
     max_target_len: int = bounded(256, 1)  # tokens after the start token
+    context_sentences: int = bounded(0, 0, MAX_CONTEXT)  # most sentences before each one that it reads beside it
+    separator_id: int | None = None  # the token between them; set from the tokenizer when training starts
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        separator, limit = self.separator_id, self.vocab_size
+        is_token = separator is None or (type(separator) is int and 0 <= separator < (limit or math.inf))
+        known = f" below vocab_size {limit}" if limit else ""
+        check(is_token, "separator_id", f"must be a token{known} or left out, got {separator!r}")
+
+    def check_trainable(self) -> None:
+        """As `ModelConfig.check_trainable`; sentences need a token between them."""
+        super().check_trainable()
+        others = (None, self.pad_id, self.bos_id, self.eos_id, self.unk_id)
+        has_separator = not self.context_sentences or self.separator_id not in others
+        check(has_separator, "separator_id", f"must be a token of its own with context, got {self.separator_id}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -230,6 +230,8 @@ class ModelConfig(Config):
     labels = tuple[str, ...]()
     multi_label = False
     mask_id = cast("int | None", None)
+    context_sentences = 0
+    separator_id = cast("int | None", None)
 
     vocab_size: int = bounded(0, 0)  # 0: not known yet
     d_model: int = bounded(256, 1)

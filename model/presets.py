@@ -15,7 +15,7 @@ from model.architecture_config import model_config
 from model.config import ConfigError, ModelConfig, TrainConfig, check, unknown_key
 from model.fine_tuning import FineTuning
 
-Embedded = Literal["", "pairs", "scenes", "copy", "kinds", "entities", "animals"]
+Embedded = Literal["", "pairs", "scenes", "copy", "kinds", "entities", "animals", "references"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,7 @@ from model.tokenizers.token_bytes import bytes_of_characters, bytes_reader, toke
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0..3 of the tokenizers that are trained here
 MASK, MASK_ID = "<mask>", 4  # of those that are trained with one
+SEPARATOR = "<sep>"  # between sentences, of those that are trained with one
 MAX_ENTRIES = 1 << 24  # of a vocabulary; the largest ones have some 260,000
 OWN_TARGET = "target"  # a model and a normalizer for texts of the target's side, in the model of a tokenizer.json
 
@@ -89,13 +90,15 @@ class Tokenizer:
             self.target = Tokenizer({**values, **other}, vocab_size=vocab_size, text="-")
 
     @classmethod
-    def train(cls, texts: Iterable[str], *, kind: Kind, vocab_size: int, with_mask: bool = False) -> Tokenizer:
+    def train(
+        cls, texts: Iterable[str], *, kind: Kind, vocab_size: int, with_mask: bool = False, with_separator: bool = False
+    ) -> Tokenizer:
         """Learn a vocabulary of at most vocab_size entries. The same texts give the same file, byte for byte.
 
-        with_mask: MASK is a special token, too. Raises TokenizerError for a `words` vocabulary that would not fit:
-        cutting a closed vocabulary would make words of the corpus itself unknown.
+        with_mask, with_separator: MASK or SEPARATOR is a special token, too. Raises TokenizerError for a `words`
+        vocabulary that would not fit: cutting a closed vocabulary would make words of the corpus itself unknown.
         """
-        special = [*SPECIAL, *([MASK] if with_mask else [])]
+        special = [*SPECIAL, *([MASK] if with_mask else []), *([SEPARATOR] if with_separator else [])]
         backend = (_train_bpe if kind == "bpe" else _train_words)(texts, vocab_size, special)
         return cls.from_json(backend.to_str(pretty=True))
 

@@ -14,8 +14,9 @@ import hashlib
 import random
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -23,9 +24,10 @@ import torch
 from torch import Tensor
 
 from model.config import ModelConfig, TrainConfig
-from model.corpus import corpus, entities
+from model.corpus import corpus, entities, references
 from model.presets import Embedded
 from model.tokenizer import Tokenizer
+from model.training.context import context_sizes, joined
 
 POOL_BATCHES = 512  # sentences are sorted by length within this many batches of shuffled text
 IGNORED = -100  # the target of a position where nothing is predicted; no token has this id
@@ -38,44 +40,57 @@ class DataError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Sources and targets; for a language model every source is "". `name` states their origin."""
+    """Sources and targets; for a language model every source is "". `name` states their origin.
+
+    sizes: the number of pairs of each document, in order; (): the pairs are sentences without a document.
+    """
 
     pairs: Sequence[tuple[str, str]]
     name: str
+    sizes: Sequence[int] = ()
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the text as one TSV, independent of its files and their compression."""
-        sha256 = hashlib.sha256()
-        for source, target in self.pairs:
-            sha256.update(f"{source}\t{target}\n".encode())
+        """SHA-256 of the text as one TSV, with an empty line between documents, independent of its files and their
+        compression."""
+        sha256, ends = hashlib.sha256(), set(accumulate(self.sizes[:-1]))
+        for place, (source, target) in enumerate(self.pairs):
+            sha256.update(b"\n" * (place in ends) + f"{source}\t{target}\n".encode())
         return sha256.hexdigest()
 
 
-def read_tsv(paths: Sequence[Path]) -> Examples:
-    """Lines `source<TAB>target` of plain or gzip files."""
-    pairs: list[tuple[str, str]] = []
+def read_tsv(paths: Sequence[Path], *, has_documents: bool = False) -> Examples:
+    """Lines `source<TAB>target` of plain or gzip files. has_documents: a document ends at an empty line, and with its
+    file; otherwise an empty line is an error."""
+    pairs, ends = list[tuple[str, str]](), list[int]()
     for path in paths:
+        ends.append(len(pairs))
         for number, line in _lines(path):
+            if has_documents and not line.strip():
+                ends.append(len(pairs))
+                continue
             fields = line.split("\t")
             if len(fields) != 2:
                 raise DataError(
                     f"{path}:{number}: expected 2 tab-separated fields, got {len(fields)}: {_shorten(line)}"
                 )
             pairs.append((_text(fields[0], "source", path, number), _text(fields[1], "target", path, number)))
-    return _examples(pairs, paths)
+    return _examples(pairs, paths, ends if has_documents else None)
 
 
-def read_parallel(source: Path, target: Path) -> Examples:
-    """Line n of one file is the translation of line n of the other."""
+def read_parallel(source: Path, target: Path, *, has_documents: bool = False) -> Examples:
+    """Line n of one file is the translation of line n of the other. has_documents: a document ends where both lines
+    are empty; otherwise they are an error."""
     sources, targets = list(_lines(source)), list(_lines(target))
     if len(sources) != len(targets):
         raise DataError(f"{source} has {len(sources)} lines, {target} has {len(targets)}; they must be the same")
-    pairs = [
-        (_text(left, "source", source, number), _text(right, "target", target, number))
-        for (number, left), (_, right) in zip(sources, targets, strict=True)
-    ]
-    return _examples(pairs, [source, target])
+    pairs, ends = list[tuple[str, str]](), list[int]()
+    for (number, left), (_, right) in zip(sources, targets, strict=True):
+        if has_documents and not left.strip() and not right.strip():
+            ends.append(len(pairs))
+        else:
+            pairs.append((_text(left, "source", source, number), _text(right, "target", target, number)))
+    return _examples(pairs, [source, target], ends if has_documents else None)
 
 
 def read_text(paths: Sequence[Path], *, documents: str) -> Examples:
@@ -103,7 +118,9 @@ _EMBEDDED: dict[str, tuple[str, int, _Draw]] = {  # the name of each text, and t
     "animals": ("embedded scenes with and without animals", 20_000, entities.animals),
     "entities": ("embedded scenes with entities", 20_000, entities.entities),
     "kinds": ("embedded kinds of sentences", 20_000, corpus.kinds),
+    "references": ("embedded documents with pronouns", 30_000, references.references),
 }
+_SIZES: dict[str, int] = {"embedded documents with pronouns": references.SENTENCES}  # of every document of a text
 
 
 def embedded_examples(kind: Embedded) -> Examples:
@@ -111,37 +128,54 @@ def embedded_examples(kind: Embedded) -> Examples:
     if kind not in _EMBEDDED:
         raise DataError("there is no embedded corpus without a name; give data")
     name, count, draw = _EMBEDDED[kind]
-    return Examples(draw(1, count, "train"), name)
+    return _embedded(draw(1, count, "train"), name)
 
 
 def unseen_examples(name: str, count: int) -> Examples | None:
     """Held-out text of the same kind as the embedded text of this name, or None if there is none of that name."""
     draw = next((draw for known, _, draw in _EMBEDDED.values() if known == name), None)
-    return None if draw is None else Examples(draw(2, count, "test"), f"{name}, unseen")
+    return None if draw is None else replace(_embedded(draw(2, count, "test"), name), name=f"{name}, unseen")
+
+
+def _embedded(pairs: Sequence[tuple[str, str]], name: str) -> Examples:
+    size = _SIZES.get(name, 0)
+    return Examples(pairs, name, [size] * (len(pairs) // size) if size else ())
 
 
 def split(examples: Examples, *, size: int, seed: int) -> tuple[Examples, Examples]:
-    """Training and validation parts. All pairs with one source go to the same part, so no validation source is seen.
+    """Training and validation parts. All documents with the same sources go to the same part, as do all pairs with one
+    source, so no validation source is seen.
 
     At most a tenth is held out; a single text is cut at a line break before its last tenth.
     """
     if len(examples.pairs) == 1:
         return _split_text(examples)
-    targets_of: dict[str, list[int]] = {}
-    for place, (source, target) in enumerate(examples.pairs):
-        targets_of.setdefault((source or target).casefold(), []).append(place)
-    groups = list(targets_of.values())
+    documents = list(pairwise(accumulate(examples.sizes or [1] * len(examples.pairs), initial=0)))
+    same: dict[str, list[int]] = {}  # documents with the same sources, by these
+    for number, (start, end) in enumerate(documents):
+        text = "\n".join(source or target for source, target in examples.pairs[start:end])
+        same.setdefault(text.casefold(), []).append(number)
+    groups = list(same.values())
     random.Random(f"split {seed}").shuffle(groups)
-    wanted, held = min(size, len(examples.pairs) // 10), set[int]()
+    left, held = min(size, len(examples.pairs) // 10), set[int]()
     for group in groups:
-        if len(held) + len(group) <= wanted:
+        if (pairs := sum(documents[number][1] - documents[number][0] for number in group)) <= left:
             held.update(group)
+            left -= pairs
     if not held:
-        raise DataError(f"{examples.name}: {len(examples.pairs)} examples are too few to hold out a validation set")
-    parts: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
-    for place, pair in enumerate(examples.pairs):
-        parts[place in held].append(pair)
-    return Examples(parts[False], examples.name), Examples(parts[True], f"{len(held)} held out of {examples.name}")
+        what = f"{len(documents)} documents" if examples.sizes else f"{len(examples.pairs)} examples"
+        raise DataError(f"{examples.name}: {what} are too few to hold out a validation set")
+    parts = [
+        _chosen(examples, [span for number, span in enumerate(documents) if (number in held) == is_held])
+        for is_held in (False, True)
+    ]
+    return parts[0], replace(parts[1], name=f"{len(parts[1].pairs)} held out of {examples.name}")
+
+
+def _chosen(examples: Examples, documents: Sequence[tuple[int, int]]) -> Examples:
+    """The examples of some documents, from the start to the end of each."""
+    pairs = [pair for start, end in documents for pair in examples.pairs[start:end]]
+    return replace(examples, pairs=pairs, sizes=[end - start for start, end in documents] if examples.sizes else ())
 
 
 def _split_text(examples: Examples) -> tuple[Examples, Examples]:
@@ -226,12 +260,18 @@ class PairBatches:
         self._pairs: list[tuple[list[int], list[int]]] = []
         targets = tokenizer.target.encode_batch([target for _, target in examples.pairs])
         sources = tokenizer.encode_batch([source for source, _ in examples.pairs]) if model.has_encoder else targets
-        for source, target in zip(sources, targets, strict=True):
-            framed = model.template.wrap_source(source) if model.has_encoder else []
-            room = min(model.max_target_len, train.batch_tokens) - len(self._start)
-            has_first = bool(target) or bool(self._start)
-            if len(framed) <= model.max_source_len and has_first and len(target) <= room:
-                self._pairs.append((framed, [*target, model.eos_id]))
+        room = min(model.max_target_len, train.batch_tokens) - len(self._start)
+        context = context_sizes(examples.sizes, model.context_sentences, train.seed) or [0] * len(targets)
+        for place, size in enumerate(context):
+            has_first = bool(targets[place]) or bool(self._start)
+            for first in range(place - size, place + 1):  # without the sentences that make it too long
+                window = slice(first, place + 1)
+                source = joined(sources[window], model.separator_id) if model.has_encoder else []
+                framed = model.template.wrap_source(source) if model.has_encoder else []
+                target = joined(targets[window], model.separator_id)
+                if len(framed) <= model.max_source_len and has_first and len(target) <= room:
+                    self._pairs.append((framed, [*target, model.eos_id]))
+                    break
         self._lengths = [(len(target), len(source)) for source, target in self._pairs]
         self._given = 0 if self._start else 1  # without a prefix, the first token of a text is not predicted
         self.dropped = len(targets) - len(self._pairs)
@@ -325,8 +365,10 @@ def _shorten(line: str) -> str:
     return repr(line if len(line) <= 60 else line[:57] + "...")
 
 
-def _examples(pairs: list[tuple[str, str]], paths: Sequence[Path]) -> Examples:
+def _examples(pairs: list[tuple[str, str]], paths: Sequence[Path], ends: list[int] | None = None) -> Examples:
+    """ends: of documents, in pairs before them; None: there are none."""
     name = ", ".join(path.name for path in paths)
     if not pairs:
         raise DataError(f"{name}: no text in it")
-    return Examples(pairs, name)
+    bounds = sorted({0, *(ends or ()), len(pairs)})
+    return Examples(pairs, name, () if ends is None else [end - start for start, end in pairwise(bounds)])

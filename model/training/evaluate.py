@@ -25,6 +25,7 @@ from model.config import DEFAULT_LANGUAGES, LanguagePair
 from model.encoder import Encoder
 from model.recurrent import Recurrent
 from model.tokenizer import Tokenizer
+from model.training.context import ANSWER_FACTOR, ANSWER_TOKENS, fitting, joined
 from model.training.data import Batch, Batches, pad
 from model.training.loss import batch_loss, encoder_logits, label_sets
 from model.transformer import EncoderDecoder
@@ -101,19 +102,40 @@ def translate(
     *,
     max_tokens: int | None = None,
     languages: LanguagePair = DEFAULT_LANGUAGES,
+    contexts: Sequence[Sequence[tuple[str, str]]] = (),
 ) -> list[str]:
-    """Greedy translations, in the order of the texts. max_tokens: new tokens per text, by default the model's limit."""
+    """Greedy translations, in the order of the texts. max_tokens: new tokens per text, by default the model's limit.
+    contexts: for each text the sentences before it and their translations, of which the last ones that fit are read."""
     template = model.config.template
     limit = model.config.max_source_len - template.num_source_special
     encoded = tokenizer.encode_batch(texts)
+    given = [list[int]() for _ in texts]  # the beginning of each target
+    for place, context in enumerate(contexts):
+        encoded[place], given[place] = _in_context(model, tokenizer, encoded[place], context)
     for place, ids in enumerate(encoded):
         if len(ids) > limit:
             raise TooLongError(f"text {place + 1}: must be at most {limit} tokens, got {len(ids)}: shorten it")
     sources = [template.wrap_source(ids, languages) for ids in encoded]
-    prompts = [template.wrap_prompt((), languages)] * len(sources)
-    allowed = model.config.max_target_len + 1 - len(template.target_prefix)
+    prompts = [template.wrap_prompt(ids, languages) for ids in given]
+    allowed = model.config.max_target_len + 1 - max(map(len, prompts), default=1)
     answers = greedy_batch(model, prompts, sources=sources, max_tokens=min(max_tokens or allowed, allowed))
     return [tokenizer.decode(answer) for answer in answers]
+
+
+def _in_context(
+    model: GenerativeModel, tokenizer: Tokenizer, text: list[int], context: Sequence[tuple[str, str]]
+) -> tuple[list[int], list[int]]:
+    """A text with the sentences before it, and the beginning of its target."""
+    config, template = model.config, model.config.template
+    before, translated = ([tokenizer.encode(pair[side]) for pair in context] for side in (0, 1))
+    count = fitting(
+        [*map(len, before)],
+        [*map(len, translated)],
+        source_room=config.max_source_len - template.num_source_special - len(text),
+        target_room=config.max_target_len - len(template.target_prefix) - ANSWER_FACTOR * len(text) - ANSWER_TOKENS,
+    )
+    before, translated = before[len(before) - count :], translated[len(translated) - count :]
+    return joined([*before, text], config.separator_id), joined([*translated, []], config.separator_id)
 
 
 def greedy_batch(

@@ -19,6 +19,7 @@ from model.architectures import GenerativeModel
 from model.config import ModelConfig, TrainConfig
 from model.encoder import Encoder
 from model.tokenizer import Tokenizer
+from model.training.context import contexts
 from model.training.data import Batches, Examples
 from model.training.encoder_data import NO_LABEL, spans_by_text
 from model.training.evaluate import accuracy, bleu, greedy_batch, translate
@@ -83,27 +84,41 @@ def curves_png(history: Sequence[Mapping[str, float]]) -> bytes:
 def final_scores(
     model: GenerativeModel, tokenizer: Tokenizer, validation: Examples
 ) -> tuple[dict[str, Any], list[str]]:
-    """Scores on a sample of the validation examples, and a few sample outputs. The model is in evaluation mode."""
+    """Scores on a sample of the validation examples, and a few sample outputs. The model is in evaluation mode.
+
+    A model with context translates each sentence alone, and again after the sentences before it and their references.
+    """
     if not model.config.has_encoder:
         return {}, _continuations(model, tokenizer, validation)
     longest = model.config.max_source_len - model.config.template.num_source_special
-    pairs = [pair for pair in validation.pairs if len(tokenizer.encode(pair[0])) <= longest]
-    pairs = random.Random("scores").sample(pairs, min(SCORED, len(pairs)))
+    fitting = [place for place, (source, _) in enumerate(validation.pairs) if len(tokenizer.encode(source)) <= longest]
+    places = random.Random("scores").sample(fitting, min(SCORED, len(fitting)))
+    pairs = [validation.pairs[place] for place in places]
     hypotheses = translate(model, tokenizer, [source for source, _ in pairs])
     references = [target for _, target in pairs]
     score = bleu(hypotheses, references)
-    exact = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
     scores = {
         "bleu": round(score.score, 2),
         "bleu_signature": score.signature,
         "bleu_sentences": len(pairs),
-        "exact_match": round(exact / len(pairs), 4),
+        "exact_match": _exact_match(hypotheses, references),
     }
+    if model.config.context_sentences and validation.sizes:
+        windows = contexts(validation.sizes, model.config.context_sentences)
+        before = [[validation.pairs[other] for other in windows[place]] for place in places]
+        hypotheses = translate(model, tokenizer, [source for source, _ in pairs], contexts=before)
+        scores["bleu_with_context"] = round(bleu(hypotheses, references).score, 2)
+        scores["exact_match_with_context"] = _exact_match(hypotheses, references)
     samples = [
         f"{source}\n  model:     {hypothesis}\n  reference: {reference}"
         for (source, reference), hypothesis in zip(pairs[:SAMPLES], hypotheses, strict=False)
     ]
     return scores, samples
+
+
+def _exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    exact = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
+    return round(exact / len(references), 4)
 
 
 def encoder_scores(

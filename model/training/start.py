@@ -20,9 +20,9 @@ from torch import Tensor
 from model.adapters import merge
 from model.architectures import Model, build
 from model.checkpoint import Adapter, CheckpointError, digest_of_checkpoint, load_checkpoint, weights_of
-from model.config import ConfigError, ModelConfig
+from model.config import ConfigError, ModelConfig, check
 from model.fine_tuning import FineTuning
-from model.tokenizer import MASK_ID, Tokenizer, TokenizerError
+from model.tokenizer import MASK_ID, SEPARATOR, Tokenizer, TokenizerError
 from model.training.data import Examples
 from model.training.encoder_data import NO_LABEL, spans_by_text
 from model.training.freezing import choose_trained
@@ -86,10 +86,15 @@ class Start:
         """The tokenizer, unless one is to be trained."""
         return self.base.tokenizer if self.base is not None else self.tokenizer
 
-    def fields_of(self, model: ModelConfig, data: Examples) -> dict[str, Any]:
-        """The fields of a model's configuration that follow from its data, except the vocabulary."""
+    def fields_of(self, model: ModelConfig, data: Examples, tokenizer: Tokenizer) -> dict[str, Any]:
+        """The fields of a model's configuration that follow from its data and its tokenizer, except the vocabulary.
+        Raises ConfigError."""
         if model.head == "masked":
             return {"mask_id": MASK_ID} if self.known_tokenizer() is None else {}
+        if model.context_sentences:
+            check(SEPARATOR in tokenizer.special, "context_sentences", f"needs a tokenizer with the token {SEPARATOR}")
+            separator = tokenizer.special[SEPARATOR]  # it ends a sentence: an answer ends there, too
+            return {"separator_id": separator, "extra_eos_ids": tuple({*model.extra_eos_ids, separator})}
         if model.is_tagger and not model.labels:
             return {"labels": labels_of(span.label for spans in spans_by_text(data) for span in spans)}
         if model.is_classifier and not model.labels:

@@ -24,7 +24,7 @@ from model.checkpoint import CheckpointError, save_checkpoint
 from model.config import ModelConfig, TrainConfig
 from model.encoder import Encoder
 from model.tokenizer import Tokenizer
-from model.training.data import Examples, batches_of, split
+from model.training.data import DataError, Examples, batches_of, split
 from model.training.early_stopping import check_stopping, observe, validation_score
 from model.training.encoder_data import encoder_batches
 from model.training.evaluate import loss_per_token
@@ -121,7 +121,11 @@ def _tokenizer(
     sides = slice(0, 1) if has_labels else slice(None)  # labels are not text
     texts = (text for pair in data.pairs for text in pair[sides] if text)
     tokenizer = Tokenizer.train(
-        texts, kind=config.tokenizer, vocab_size=config.vocab_size, with_mask=model.head == "masked"
+        texts,
+        kind=config.tokenizer,
+        vocab_size=config.vocab_size,
+        with_mask=model.head == "masked",
+        with_separator=model.context_sentences > 0,
     )
     _write(path, tokenizer.to_json().encode(), disk)
     return tokenizer
@@ -153,13 +157,16 @@ class _Run:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.bf16 = takes_bf16(config.bf16, self.device)
         display.message(f"reading {len(data.pairs):,} examples of {data.name}")
+        if model_config.context_sentences and not data.sizes:
+            raise DataError(f"{data.name}: has no documents, which a model with context_sentences needs")
         if validation is None:
             data, validation = split(data, size=config.validation_size, seed=config.seed)
         self.examples, self.held_out = data, validation
         self.tokenizer = tokenizer = _tokenizer(out, data, config, disk, model_config, start)
         origin = config.tokenizer if start.known_tokenizer() is None else "given"
         display.message(f"tokenizer: {tokenizer.vocab_size:,} entries ({origin})")
-        model_config = model_config.replace(vocab_size=tokenizer.vocab_size, **start.fields_of(model_config, data))
+        fields = start.fields_of(model_config, data, tokenizer)
+        model_config = model_config.replace(vocab_size=tokenizer.vocab_size, **fields)
         model_config.check_trainable()
         check_r_drop(model_config, config)
         check_stopping(start.tuning, model_config, config)

@@ -59,6 +59,8 @@ WRONG = [
     ("labels", ("a", "b"), "go with head classify, attention or tokens, got head none"),
     ("multi_label", 1, "must be true or false, got 1"),
     ("mask_id", -1, "must be a token or left out, got -1"),
+    ("context_sentences", 9, "must be 0..8, got 9"),
+    ("separator_id", "4", "must be a token or left out, got '4'"),
     ("special_token_template", (1,), "must be a SpecialTokenTemplate or left out, got (1,)"),
     ("vocab_size", -1, "must be at least 0, got -1"),
     ("d_model", 0, "must be at least 1, got 0"),
@@ -208,6 +210,10 @@ def test_the_encoder_of_a_translation_model_may_differ_in_heads_and_width():
         ({"d_model": 7, "head_dim": 4}, "d_model: must be even for sinusoidal positions, got 7"),
         ({"vocab_size": 3}, "unk_id: must be below vocab_size 3, got 3"),
         ({"vocab_size": 10, "eos_id": 10}, "eos_id: must be below vocab_size 10, got 10"),
+        (
+            {"vocab_size": 10, "separator_id": 10},
+            "separator_id: must be a token below vocab_size 10 or left out, got 10",
+        ),
         ({"vocab_size": 10, "extra_eos_ids": (5, 12)}, "extra_eos_ids: must be token ids below vocab_size 10, got 12"),
     ],
 )
@@ -221,6 +227,14 @@ def test_a_model_whose_special_tokens_coincide_can_be_trained():
     EncoderDecoderConfig(bos_id=0, unk_id=2).check_trainable()  # as in T5
     bare = SpecialTokenTemplate(target_prefix=())
     DecoderConfig(pad_id=2, bos_id=2, unk_id=2, special_token_template=bare).check_trainable()  # as in GPT-2
+
+
+def test_context_needs_a_token_between_sentences():
+    config = EncoderDecoderConfig(context_sentences=2, separator_id=4)
+    config.check_trainable()
+    for separator in (None, config.unk_id):
+        with pytest.raises(ConfigError, match="separator_id: must be a token of its own with context, got"):
+            config.replace(separator_id=separator).check_trainable()
 
 
 def test_a_decoder_has_no_encoder():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.tokenizer import SPECIAL, Tokenizer, TokenizerError, _whole
+from model.tokenizer import SEPARATOR, SPECIAL, Tokenizer, TokenizerError, _whole
 
 SENTENCES = [
     "Zwei junge Frauen in roten Mänteln warten vor dem alten Bahnhof.",
@@ -308,3 +308,11 @@ def test_a_blank_of_its_own_begins_the_word_after_it():
     text = "a  bc ("
     assert [text[slice(*span)] for span in tokenizer.offsets(text)] == ["a", " ", " ", "b", "c", " ", "("]
     assert tokenizer.word_starts(text) == [True, False, True, False, False, True, False]
+
+
+def test_a_separator_is_a_special_token_that_no_text_contains():
+    tokenizer = Tokenizer.train(["a <sep> b"], kind="words", vocab_size=20, with_separator=True)
+    assert tokenizer.special[SEPARATOR] == 4
+    assert 4 not in tokenizer.encode("a <sep> b")
+    assert tokenizer.decode([*tokenizer.encode("a"), 4, *tokenizer.encode("b")]) == "a b"
+    assert SEPARATOR not in Tokenizer.train(["a b"], kind="words", vocab_size=20).special

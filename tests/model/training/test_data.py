@@ -99,6 +99,39 @@ def test_the_digest_is_that_of_the_text(tmp_path):
     assert read_tsv([write(plain, b"a\tc\n")]).digest != read_tsv([packed]).digest
 
 
+def test_an_empty_line_ends_a_document(tmp_path):
+    one = write(tmp_path / "one.tsv", b"a\tA\nb\tB\n\n\nc\tC\n")
+    two = write(tmp_path / "two.tsv", b"\nd\tD\n")
+    examples = read_tsv([one, two], has_documents=True)
+    assert (examples.pairs, examples.sizes) == ([("a", "A"), ("b", "B"), ("c", "C"), ("d", "D")], [2, 1, 1])
+    left, right = write(tmp_path / "left", b"a\nb\n \nc\n"), write(tmp_path / "right", b"A\nB\n\nC\n")
+    parallel = read_parallel(left, right, has_documents=True)
+    assert (parallel.pairs, parallel.sizes) == (examples.pairs[:3], [2, 1])
+    write(right, b"A\n\nB\nC\n")
+    with pytest.raises(DataError, match="right:2: the target is empty"):
+        read_parallel(left, right, has_documents=True)
+
+
+def test_the_digest_knows_documents():
+    pairs = [("a", "A"), ("b", "B"), ("c", "C")]
+    digests = {Examples(pairs, "x", sizes).digest for sizes in ((), (1, 2), (2, 1), (3,))}
+    assert len(digests) == 3, "one document is the text itself"
+
+
+def test_whole_documents_are_held_out():
+    pairs = [(f"{number % 30} {place}", "x") for number in range(60) for place in range(number % 3 + 1)]
+    examples = Examples(pairs, "numbers", [number % 3 + 1 for number in range(60)])
+    train, held_out = split(examples, size=9, seed=1)
+    assert 0 < len(held_out.pairs) == sum(held_out.sizes) <= 9
+    assert len(train.pairs) + len(held_out.pairs) == sum(train.sizes) + sum(held_out.sizes) == len(pairs)
+    assert not {source for source, _ in train.pairs} & {source for source, _ in held_out.pairs}
+    for part in (train, held_out):
+        starts = [sum(part.sizes[:number]) for number in range(len(part.sizes))]
+        assert [part.pairs[start][0].endswith(" 0") for start in starts] == [True] * len(starts)
+    with pytest.raises(DataError, match="1 documents are too few to hold out"):
+        split(Examples(pairs, "one", [len(pairs)]), size=9, seed=1)
+
+
 def test_no_validation_source_is_trained_on():
     pairs = [(f"sentence {number % 300}", f"Satz {number}") for number in range(1000)]
     pairs += [(f"SENTENCE {number}", f"noch ein Satz {number}") for number in range(300)]
@@ -245,6 +278,29 @@ def test_examples_that_are_too_long_are_left_out_and_counted(tokenizer):
         PairBatches(Examples(pairs[-1:], "long"), tokenizer, MODEL, TRAIN)
 
 
+def test_sentences_come_with_those_before_them():
+    """Both sides are joined by the separator, as far as the document and the model have room."""
+    tokenizer = Tokenizer.train(["a b c d e f"], kind="words", vocab_size=20, with_separator=True)
+    a, b, c, d, e, f = tokenizer.encode("a b c d e f")
+    model = MODEL.replace(context_sentences=1, separator_id=4, max_source_len=5, max_target_len=5)
+    documents = [("a", "b"), ("c", "d"), ("e e e", "f"), ("a", "a")]
+
+    def rows(seed):
+        batches = batches_of(Examples(documents, "x", (3, 1)), tokenizer, model, TRAIN.replace(seed=seed))
+        assert batches.dropped == 0
+        return [
+            (row.source_BS[0].tolist(), row.target_BT[0].tolist()) for row in map(batches.load, ([0], [1], [2], [3]))
+        ]
+
+    found = [rows(seed) for seed in range(8)]
+    for first, second, third, last in found:
+        assert first == ([a, 2], [b, 2])
+        assert second in (([c, 2], [d, 2]), ([a, 4, c, 2], [b, 4, d, 2]))
+        assert third == ([e, e, e, 2], [f, 2]), "with the sentence before it, it is too long"
+        assert last == ([a, 2], [a, 2]), "it begins a document"
+    assert len({str(second) for _, second, _, _ in found}) == 2
+
+
 def test_a_language_model_has_no_source(tokenizer):
     model = as_decoder(MODEL)
     texts = Examples([("", source) for source, _ in COPIES.pairs], "texts")
@@ -305,3 +361,13 @@ def test_a_damaged_gzip_file_is_named(tmp_path, damage):
     path.write_bytes(data)
     with pytest.raises(DataError, match=r"pairs.tsv.gz"):
         read_tsv([path])
+
+
+def test_embedded_documents_have_the_sizes_of_their_grammar():
+    examples, unseen = embedded_examples("references"), unseen_examples("embedded documents with pronouns", 50)
+    assert unseen is not None
+    for found in (examples, unseen):
+        assert set(found.sizes) == {3}
+        assert sum(found.sizes) == len(found.pairs)
+    assert len(unseen.pairs) == 51
+    assert {source for source, _ in examples.pairs[::3]}.isdisjoint(source for source, _ in unseen.pairs[::3])

@@ -5,6 +5,7 @@ import torch
 
 from model.config import TrainConfig
 from model.reference.greedy import greedy
+from model.tokenizer import Tokenizer
 from model.training import evaluate
 from model.training.data import Batch, Examples, batches_of
 from model.training.evaluate import bleu, greedy_batch, loss_per_token, translate
@@ -61,6 +62,23 @@ def test_translations_come_back_in_order():
     expected = greedy(model, [1], source=[*TOKENIZER.encode(texts[4]), 2], max_tokens=12)
     assert together[4] == TOKENIZER.decode(expected)
     assert translate(model, TOKENIZER, []) == []
+
+
+def test_a_text_is_translated_after_the_sentences_before_it():
+    tokenizer = Tokenizer.train(TEXTS, kind="words", vocab_size=64, with_separator=True)
+    config = tiny_config(vocab_size=tokenizer.vocab_size, context_sentences=2, separator_id=4, max_source_len=24)
+    model, (a, b, c, _) = tiny_model(config), map(tokenizer.encode, TEXTS)
+    contexts = [(), [(TEXTS[1], TEXTS[2])], [(TEXTS[0], TEXTS[1]), (TEXTS[1], TEXTS[2])], [(TEXTS[0], TEXTS[0])] * 3]
+    expected = [
+        greedy(model, [1], source=[*a, 2], max_tokens=9),
+        greedy(model, [1, *c, 4], source=[*b, 4, *a, 2], max_tokens=9),
+        greedy(model, [1, *c, 4], source=[*b, 4, *a, 2], max_tokens=9),  # the first does not fit in 24 tokens
+        greedy(model, [1, *a, 4], source=[*a, 4, *a, 2], max_tokens=9),
+    ]
+    assert len(expected[0] + expected[1]) > 2
+    assert expected[0] != expected[1]
+    found = translate(model, tokenizer, [TEXTS[0]] * 4, max_tokens=9, contexts=contexts)
+    assert found == [tokenizer.decode(answer) for answer in expected]
 
 
 def test_a_text_that_is_too_long_is_named():

@@ -6,9 +6,11 @@ import subprocess
 import pytest
 
 from model.config import TrainConfig
+from model.tokenizer import Tokenizer
 from model.training import report
 from model.training.data import Examples
 from model.training.encoder_data import encoder_batches
+from model.training.evaluate import translate
 from model.training.labelled_spans import found_spans, write_spans
 from model.training.report import curves_png, encoder_scores, final_scores, metrics_csv, model_card, table
 from tests.tiny import TEXTS, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
@@ -89,6 +91,21 @@ def test_translations_are_scored_against_the_references():
     assert 0.0 <= scores["exact_match"] <= 1.0
     assert len(samples) == len(TEXTS)
     assert all("\n  reference: " in sample for sample in samples)
+
+
+def test_a_model_with_context_is_scored_with_and_without_it():
+    """In a random model nothing is right but by its own answers, which only the right context gives."""
+    tokenizer = Tokenizer.train(TEXTS, kind="words", vocab_size=64, with_separator=True)
+    fields = {"vocab_size": tokenizer.vocab_size, "context_sentences": 1, "separator_id": 4, "extra_eos_ids": (4,)}
+    model = tiny_model(tiny_config(**fields), seed=2)
+    first, second = TEXTS[:2]
+    opening = translate(model, tokenizer, [first])[0]
+    after = translate(model, tokenizer, [second], contexts=[[(first, opening)]])[0]
+    assert after != translate(model, tokenizer, [second])[0]
+    scores, _ = final_scores(model, tokenizer, Examples([(first, opening), (second, after)], "texts", [2]))
+    assert (scores["exact_match"], scores["exact_match_with_context"]) == (0.5, 1.0)
+    scores, _ = final_scores(model, tokenizer, Examples([(first, opening), (second, after)], "texts", [1, 1]))
+    assert (scores["exact_match"], scores["exact_match_with_context"]) == (0.5, 0.5)
 
 
 def test_a_language_model_continues_texts():

@@ -15,7 +15,7 @@ from model.architecture_config import EncoderConfig, EncoderDecoderConfig
 from model.checkpoint import CheckpointError, load_checkpoint
 from model.config import TrainConfig
 from model.presets import PRESETS
-from model.training.data import Examples, copy_examples, embedded_examples
+from model.training.data import DataError, Examples, copy_examples, embedded_examples
 from model.training.evaluate import translate
 from model.training.progress import Display
 from model.training.train import Interrupted, TrainError, train
@@ -337,3 +337,16 @@ def test_masks_are_learnt_where_the_rest_of_the_text_determines_them(tmp_path):
     out = train(model, config, data=texts, validation=texts, out=tmp_path / "run")
     assert json.loads((out / "metrics.json").read_text())["masked_accuracy"] > 0.95
     assert load_checkpoint(out).config.mask_id == 4
+
+
+def test_a_model_with_context_gets_its_separator_and_needs_documents(tmp_path):
+    """The separator ends a sentence, so it ends an answer."""
+    pairs = [pair for number in range(60) for pair in ((f"a {number % 20}", "b"), ("c", "d"))]
+    model = MODEL.replace(context_sentences=1)
+    train(model, TRAIN.replace(steps=2), data=Examples(pairs, "texts", [2] * 60), out=tmp_path / "x")
+    found = load_checkpoint(tmp_path / "x")
+    separator = found.tokenizer.special["<sep>"]
+    assert (found.model.config.separator_id, found.model.config.extra_eos_ids) == (separator, (separator,))
+    assert found.metrics["exact_match_with_context"] >= 0
+    with pytest.raises(DataError, match="texts: has no documents, which a model with context_sentences needs"):
+        train(model, TRAIN, data=Examples(pairs, "texts"), out=tmp_path / "y")
