@@ -48,6 +48,12 @@ def translate(
             help="whose rules split it into sentences, by its code; und: paragraphs alone", rich_help_panel=DOCUMENT
         ),
     ] = "",
+    context_sentences: Annotated[
+        int | None,
+        typer.Option(
+            help="sentences before each one that a model trained so reads beside it", rich_help_panel=DOCUMENT
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="file for the translated document", rich_help_panel=DOCUMENT)] = None,
     batch: Annotated[
         Path | None,
@@ -66,21 +72,18 @@ def translate(
     right words, and uncertain words are coloured, or in brackets outside a terminal. With marks or a glossary nothing
     is streamed. With --document, everything but text is copied, and segments below --uncertain-below are listed.
     """
-    if not document and (format or splitter_language or out):
-        raise UsageError("--format, --splitter-language and --out: need --document")
-    if uncertain_below is not None and not confidence:
-        raise UsageError("--uncertain-below needs --confidence")
-    if uncertain_below is not None and not 0 <= uncertain_below <= 1:
-        raise UsageError(f"--uncertain-below: must be 0..1, got {uncertain_below:g}")
-    options |= {"confidence": True} if confidence else {}
-    options |= {} if uncertain_below is None else {"uncertain_below": uncertain_below}
+    if not document and (format or splitter_language or out or context_sentences is not None):
+        raise UsageError("--format, --splitter-language, --context-sentences and --out: need --document")
+    options |= confidence_options(confidence, uncertain_below)
     with report_errors():
         options |= rewriting_options(markup, glossary)
     if [text is not None, bool(document), batch is not None].count(True) > 1:
         raise UsageError("give one of TEXT, --document FILE and --batch FILE")
     if document:
         settings = {"format": format or "", "splitter_language": splitter_language}
-        return translate_document(client, document, out, as_json, options, **settings)
+        return translate_document(
+            client, document, out, as_json, options, **settings, context_sentences=context_sentences or 0
+        )
     if batch is not None:
         return translate_lines(client, batch, as_json, options)
     ask("translate", client, text, as_json, options)
@@ -102,6 +105,17 @@ def generate(
     printed as \\n and \\r; --json prints the exact text.
     """
     ask("generate", client, text, as_json, {"model": model, **options})
+
+
+def confidence_options(confidence: bool, uncertain_below: float | None) -> dict[str, Any]:
+    """The options that these flags give. Raises UsageError."""
+    if uncertain_below is None:
+        return {"confidence": True} if confidence else {}
+    if not confidence:
+        raise UsageError("--uncertain-below needs --confidence")
+    if not 0 <= uncertain_below <= 1:
+        raise UsageError(f"--uncertain-below: must be 0..1, got {uncertain_below:g}")
+    return {"confidence": True, "uncertain_below": uncertain_below}
 
 
 def rewriting_options(markup: str, glossary: str) -> dict[str, Any]:

@@ -28,11 +28,11 @@ def format_of(document: str, format: str) -> str:
 
 
 def translate_document(
-    client: Client, document: str, out: Path | None, as_json: bool, options: dict[str, Any], **settings: str
+    client: Client, document: str, out: Path | None, as_json: bool, options: dict[str, Any], **settings: Any
 ) -> None:
     """Write the translation of a file, or of standard input, to `out` or to standard output as it comes.
 
-    settings: format and splitter_language. Standard error lists segments of which the model is not sure, if the options
+    settings: format, splitter_language and context_sentences. Standard error lists segments of which the model is not sure, if the options
     request the confidence, terms without their translation, and errors: a segment that fails is copied, and the exit
     code is then 1. `out` is written at the end only. Raises UsageError and OSError.
     """
@@ -47,7 +47,7 @@ def translate_document(
         ) from None
     translated: Any = None
     line, place = 1, 0  # of the last error
-    for piece in client.stream_translate_document(text, **settings, **options):  # type: ignore[arg-type]
+    for piece in client.stream_translate_document(text, **settings, **options):
         for segment in piece.segments:
             problem = ""
             if segment.error:

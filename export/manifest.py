@@ -228,6 +228,18 @@ class SpecialTokenTemplate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Context:
+    """Sentences before a text that the model was trained to read beside it.
+
+    The source has each of them and the separator before the text; the decoder reads each of their translations and the
+    separator after `SpecialTokenTemplate.target_prefix`.
+    """
+
+    sentences: Annotated[int, Range(1, 1 << 6)]  # at most
+    separator: Id
+
+
+@dataclass(frozen=True, kw_only=True)
 class AlignmentSpec:
     """The output of `align`: the attention weights of every head of every decoder layer."""
 
@@ -302,6 +314,7 @@ class Manifest:
     lineage: Lineage
     parity: Parity
     created: Time  # ISO 8601, UTC
+    context: Context | None = None  # None: it reads each text alone
     alignment: AlignmentSpec | None = None  # None: no variant has an `align` graph
     encoding: Encoding | None = None  # None: no variant has an `encode` graph, or its states have no description
     attention_maps: Annotated[tuple[AttentionMaps, ...], Items(3)] = ()  # (): no variant has an `attend` graph

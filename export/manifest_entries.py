@@ -9,6 +9,7 @@ from export.manifest import (
     SOURCE_LANGUAGE,
     TARGET_LANGUAGE,
     AlignmentSpec,
+    Context,
     Encoding,
     SpecialTokenTemplate,
     Task,
@@ -47,10 +48,18 @@ def entries_of(config: ModelConfig, *, attention: bool) -> dict[str, Any]:
         ),
         "template": SpecialTokenTemplate(**special_tokens, languages=dict(config.template.languages)),
         "limits": limits_of(config),
+        "context": context_of(config),
         "alignment": alignment_of(config) if attention and config.has_encoder and config.has_decoder else None,
         "encoding": encoding if config.has_encoder else None,
         "attention_maps": seen_attention(config) if attention else (),
     }
+
+
+def context_of(config: ModelConfig) -> Context | None:
+    """Return the context that a model was trained with; None if it was trained without."""
+    if config.separator_id is None or not config.context_sentences:
+        return None
+    return Context(sentences=config.context_sentences, separator=config.separator_id)
 
 
 def alignment_of(config: ModelConfig) -> AlignmentSpec:

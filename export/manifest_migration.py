@@ -7,7 +7,7 @@ and checks the result, so a migration leaves unknown values unchanged.
     8 (release 0.1.0) -> 9 (release 0.2.0)    standard names for schemes, graph roles, special tokens and attention
     9 (release 0.2.0) -> 10                   manifest.sha256 beside the manifest, whose values are the same;
                                               inputs key_positions and total_slots of `decode`
-    10 (never released) -> 11                 encoding.has_token_labels; calibrations
+    10 (never released) -> 11                 encoding.has_token_labels; calibrations; context
 
 This module uses the standard library only.
 """
@@ -72,7 +72,7 @@ def from_10(manifest: Json) -> Json:
     if isinstance(encoding, dict):
         encoding = {**encoding, "has_token_labels": False}
     entries = {} if encoding is None else {"encoding": encoding}
-    return {"calibrations": {}, **manifest, **entries, "format_version": 11}
+    return {"calibrations": {}, "context": None, **manifest, **entries, "format_version": 11}
 
 
 MIGRATIONS: Mapping[int, Callable[[Json], Json]] = {8: from_8, 9: from_9, 10: from_10}  # by source version

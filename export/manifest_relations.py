@@ -35,7 +35,7 @@ ENDS: Mapping[StateKind, tuple[str, str, str, str, tuple[int, ...]]] = {
 
 def check_relations(manifest: Manifest) -> None:
     """Raises SchemaError for the first problem."""
-    for check in (_files, _limits, _golden, _template, _encoding, _attention, _calibrations, _variants):
+    for check in (_files, _limits, _golden, _template, _context, _encoding, _attention, _calibrations, _variants):
         for problem in check(manifest):
             raise SchemaError(problem)
 
@@ -100,6 +100,16 @@ def _template(manifest: Manifest) -> Iterator[str]:
         yield f"template must put at most {limits.max_source_len} tokens around a source"
     if len(template.target_prefix) > limits.max_target_len:
         yield f"template.target_prefix must be at most {limits.max_target_len} tokens"
+
+
+def _context(manifest: Manifest) -> Iterator[str]:
+    context, limits = manifest.context, manifest.limits
+    if context is None:
+        return
+    if manifest.task != "translation":
+        yield f"context must be null for the task {manifest.task}"
+    if context.separator >= limits.vocab_size:
+        yield f"context.separator must be an id of 0..{limits.vocab_size - 1}, got {context.separator}"
 
 
 def _encoding(manifest: Manifest) -> Iterator[str]:

@@ -31,8 +31,7 @@ from model.tokenizers.sentencepiece import BLANK, SETTINGS, normalizer_of, unigr
 from model.tokenizers.token_bytes import bytes_of_characters, bytes_reader, token_pieces
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0..3 of the tokenizers that are trained here
-MASK, MASK_ID = "<mask>", 4  # of those that are trained with one
-SEPARATOR = "<sep>"  # between sentences, of those that are trained with one
+MASK, MASK_ID, SEPARATOR = "<mask>", 4, "<sep>"  # of those trained with one; <sep> is between sentences
 MAX_ENTRIES = 1 << 24  # of a vocabulary; the largest ones have some 260,000
 OWN_TARGET = "target"  # a model and a normalizer for texts of the target's side, in the model of a tokenizer.json
 
@@ -84,8 +83,7 @@ class Tokenizer:
             raise TokenizerError(f"must have at most the model's {vocab_size} entries, got {size}")
         self.vocab_size = max(size, vocab_size)
         self.pieces: Sequence[bytes] = token_pieces(ids, set(self.special.values()), piece_of, self.vocab_size)
-        self.is_standard = not own and other is None
-        self.target = self
+        self.is_standard, self.target = not own and other is None, self
         if other is not None:
             self.target = Tokenizer({**values, **other}, vocab_size=vocab_size, text="-")
 
@@ -95,12 +93,12 @@ class Tokenizer:
     ) -> Tokenizer:
         """Learn a vocabulary of at most vocab_size entries. The same texts give the same file, byte for byte.
 
-        with_mask, with_separator: MASK or SEPARATOR is a special token, too. Raises TokenizerError for a `words`
-        vocabulary that would not fit: cutting a closed vocabulary would make words of the corpus itself unknown.
+        with_mask, with_separator: add MASK, SEPARATOR. Raises TokenizerError for a `words` vocabulary that would not
+        fit: cutting a closed vocabulary would make words of the corpus itself unknown.
         """
         special = [*SPECIAL, *([MASK] if with_mask else []), *([SEPARATOR] if with_separator else [])]
-        backend = (_train_bpe if kind == "bpe" else _train_words)(texts, vocab_size, special)
-        return cls.from_json(backend.to_str(pretty=True))
+        train = _train_bpe if kind == "bpe" else _train_words
+        return cls.from_json(train(texts, vocab_size, special).to_str(pretty=True))
 
     @classmethod
     def load(cls, path: Path, *, vocab_size: int = 0) -> Tokenizer:
@@ -113,10 +111,8 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, text: str, *, name: str = "tokenizer.json", vocab_size: int = 0) -> Tokenizer:
-        """From the text of a tokenizer.json; `name` stands in error messages.
-
-        vocab_size: the model's, which the tokenizer's ids must be below; 0: as many as the tokenizer has.
-        """
+        """From the text of a tokenizer.json; `name` stands in error messages. vocab_size: the model's, which the
+        tokenizer's ids must be below; 0: as many as the tokenizer has."""
         try:
             values = json.loads(text)
         except (ValueError, RecursionError) as error:

@@ -12,6 +12,7 @@ import grpc
 from service.edge import logs
 from service.edge.call_trace import CallTrace, Value
 from service.edge.metrics import Metrics, Rpc
+from service.edge.prompt_encoder import ContextSentence
 from service.edge.request_memory import Reservation
 from service.edge.served_model import ServedModel
 from service.edge.status import status_code
@@ -88,6 +89,7 @@ class Call:
         self.is_accepted = False  # by the pool: errors of ENDS are counted with its engines
         self.finished: Finished | None = None
         self.error: RequestError | None = None  # that was answered by a message of the stream
+        self.context: tuple[ContextSentence, ...] = ()  # of a text of a document: the sentences before it
         self.texts: dict[str, str] = {}  # for the log; empty unless the operator enables log_text
 
     def item(self, number: int, started_s: float, deadline_s: float, memory: Reservation, wait_for_room: Wait) -> Call:

@@ -14,6 +14,7 @@ from glossa.v1 import glossa_pb2 as pb
 from service.edge.batches import defaults_bytes, merged
 from service.edge.call import Call
 from service.edge.conversation import takes_items
+from service.edge.document_context import TextInContext, check_context
 from service.edge.documents import Document, check_document, check_splitter, fits, text_of, translation_of
 from service.edge.item_calls import ItemCalls
 from service.edge.model_calls import languages_of
@@ -40,13 +41,22 @@ class DocumentCalls(ItemCalls):
         self.builder(model, call).check_options(options := decoding_options(first.options))
         prompts = check_document(model, options, languages_of(first))
         check_splitter(first.splitter_language)
+        check_context(model, first.context_sentences)
         if first.markup.tags:
             raise InvalidRequest("markup.tags", "must be false: tags are those of the format; choose html or xliff")
         defaults = translation_of(first)
         await self.check_translation(defaults, model, call)
 
-        async def translate(request: pb.TranslateRequest, item: Call) -> pb.TranslateResponse:
-            return await self.Translate(merged(request, defaults), item)
+        async def translate(text: TextInContext, item: Call) -> pb.TranslateResponse:
+            response = None
+            try:
+                if first.context_sentences:
+                    item.context = await text.context()
+                    self.items.begin(item, call)
+                response = await self.Translate(merged(text.request, defaults), item)
+                return response
+            finally:
+                text.end(response)
 
         size, idle_s = limits.max_document_bytes, self.items.limits.idle_s
         text = await text_of(first, messages, call, limit=size, idle_s=idle_s)

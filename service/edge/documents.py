@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.call import Call
+from service.edge.document_context import TextInContext
 from service.edge.items import Item, Outcome
 from service.edge.preparation import Preparation
 from service.edge.prompt_encoder import LanguagePair, PromptEncoder, shorten
@@ -32,7 +33,7 @@ from service.text.cuts import parts_that_fit
 from service.text.documents import html, plain, xliff
 from service.text.languages import LANGUAGES, PARAGRAPHS, language_of
 from service.text.segmentation import Splitter, splitter_for
-from service.text.segments import DocumentError, Segment, Text
+from service.text.segments import DocumentError, Place, Segment, Text
 from service.text.spans import Cursor
 
 DOCUMENT_FACTOR = 12  # bytes of memory for each byte of a document: an ASCII text with one emoji has 4 in each copy
@@ -184,6 +185,8 @@ class Document:
         self._preparation = preparation
         self._pending: deque[_Pending] = deque()  # segments that were not sent
         self._waiting: deque[_Pending] = deque()  # those of them whose texts are being translated
+        self._texts: deque[TextInContext] = deque()  # that have no outcome
+        self._last: TextInContext | None = None  # of the paragraph
         self._terms = _Terms()
         self._source, self._target = Cursor(), Cursor()
         self._index = self._translated = self._failed = 0
@@ -210,11 +213,11 @@ class Document:
                 splitting = asyncio.create_task(self._split_in_thread(segments, count))
                 self._pending += split
                 self._waiting += [pending for pending in split if pending.missing]
-                parts = [part for pending in split if pending.missing for part in pending.parts]
-                texts = [part for part in parts if isinstance(part, Text)]
+                texts = [text for pending in split for text in self._in_context(pending)]
                 for start in range(0, len(texts), ITEMS_TOGETHER):  # a sentence may have a text between any two tags
                     some = texts[start : start + ITEMS_TOGETHER]
-                    yield [Item(str(number + place), self._request(part)) for place, part in enumerate(some)]
+                    self._texts += some
+                    yield [Item(str(number + place), text) for place, text in enumerate(some)]
                     number += len(some)
         finally:
             splitting.cancel()
@@ -247,6 +250,18 @@ class Document:
                 place = span.end
         return _Pending(segment, tuple(parts), sum(isinstance(part, Text) for part in parts))
 
+    def _in_context(self, pending: _Pending) -> list[TextInContext]:
+        """The texts of a segment that are to be translated, each with the one before it in its paragraph."""
+        place, size, found = pending.segment.place, self._first.context_sentences, list[TextInContext]()
+        if place is Place.FIRST or pending.error:
+            self._last = None
+        is_alone = place is Place.ALONE or not size
+        for part in pending.parts if pending.missing else ():
+            if isinstance(part, Text):
+                found.append(TextInContext(self._request(part), None if is_alone else self._last, size))
+                self._last = self._last if is_alone else found[-1]
+        return found
+
     @staticmethod
     def _request(part: Text) -> Any:
         """The request for a text, without what all of them share."""
@@ -270,6 +285,7 @@ class Document:
     def _take(self, outcome: Outcome) -> None:
         """Notes the translation of a text, of the first segment that waits for one."""
         pending = self._waiting[0]
+        self._texts.popleft().end(None)  # if it never began, none after it must wait for it
         if outcome.error is not None:
             pending.error = outcome.error
         else:

@@ -49,11 +49,11 @@ Answer = Callable[[Any, Call], Awaitable[Message]]
 
 
 class Item(NamedTuple):
-    """One request. id: unique among the items of a call that are in flight. memory: reserved for its message, if that
-    is not part of the call's."""
+    """One request, as `Answer` takes it. id: unique among the items of a call that are in flight. memory: reserved for
+    its message, if that is not part of the call's."""
 
     id: str
-    request: Message
+    request: Any
     memory: Reservation | None = None
 
 
@@ -104,6 +104,11 @@ class ItemRunner:
 
     def __init__(self, metrics: Metrics, limits: ItemLimits, clock: Callable[[], float]) -> None:
         self.metrics, self.limits, self.clock = metrics, limits, clock
+
+    def begin(self, item: Call, call: Call) -> None:
+        """Lets an item of a call begin now, after it has waited for others: its time runs from here."""
+        item.started_s = self.clock()
+        item.deadline_s = min(call.deadline_s, item.started_s + self.limits.answer_s)
 
     def run(
         self,

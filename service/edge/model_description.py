@@ -61,6 +61,7 @@ def describe(model: ServedModel, limits: TextLimits, *, is_default: bool = True,
             for maps in manifest.attention_maps
         ],
         calibration=_calibration(model.calibration),
+        context_sentences=manifest.context.sentences if manifest.context else 0,
     )
 
 

@@ -31,6 +31,19 @@ class LanguagePair(NamedTuple):
 NO_LANGUAGES = LanguagePair()
 
 
+class ContextSentence(NamedTuple):
+    """A sentence before the text of a request, and its translation."""
+
+    source: str
+    translation: str
+
+
+ANSWER_FACTOR, ANSWER_TOKENS = (
+    2,
+    8,
+)  # of a text's tokens, and beside them, for which context leaves room: as in training
+
+
 class SpecialTokens(NamedTuple):
     """The ids before and after those of a text."""
 
@@ -73,6 +86,30 @@ class PromptEncoder:
         template = self._model.manifest.template
         before, after = _fill(template.source_prefix, language_ids), _fill(template.source_suffix, language_ids)
         return (*before, *self._text(text, beside=len(before) + len(after), has_masks=has_masks), *after)
+
+    def in_context(
+        self,
+        source: tuple[int, ...],
+        start: tuple[int, ...],
+        context: Sequence[ContextSentence],
+        *,
+        new_tokens: int = 0,
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The result of `source_and_prompt` with sentences before the text: as many of the last ones as leave room for
+        an answer of new_tokens, by default of ANSWER_FACTOR times the text's and some. Models with context only."""
+        manifest, tokenizer = self._model.manifest, self._model.tokenizer
+        assert manifest.context is not None, self._model.name
+        limits, template, between = manifest.limits, manifest.template, (manifest.context.separator,)
+        text_tokens, place = len(source) - len(template.source_special_tokens), len(template.source_prefix)
+        room = limits.max_target_len - (new_tokens or ANSWER_FACTOR * text_tokens + ANSWER_TOKENS)
+        before, prompt, found = tuple[int, ...](), tuple[int, ...](), (source, start)
+        for sentence in reversed(context):
+            before = (*tokenizer.encode(sentence.source), *between, *before)
+            prompt = (*tokenizer.target.encode(sentence.translation), *between, *prompt)
+            if len(before) + len(source) > limits.max_source_len or len(start) + len(prompt) > room:
+                break
+            found = (*source[:place], *before, *source[place:]), (*start, *prompt)
+        return found
 
     def check_prompt(self, prompt: Sequence[int], field: str = "prompt") -> None:
         """Checks a prompt of token ids: those of a vocabulary of whole words know all words."""

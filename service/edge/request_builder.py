@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from service.attention_request import AttentionChoice, Lengths
 from service.edge.encoder_request_builder import EncoderRequestBuilder
-from service.edge.prompt_encoder import NO_LANGUAGES, LanguagePair, Room
+from service.edge.prompt_encoder import NO_LANGUAGES, ContextSentence, LanguagePair, Room
 from service.edge.request_limits import (
     attention_excess,
     check_capabilities,
@@ -42,16 +42,23 @@ class RequestBuilder(EncoderRequestBuilder):
         options: DecodingOptions,
         languages: LanguagePair = NO_LANGUAGES,
         *,
+        context: Sequence[ContextSentence] = (),
         is_streamed: bool = True,
         has_confidence: bool = False,
     ) -> Request:
-        """A request to translate or continue a text. has_confidence: that of the answer is returned."""
+        """A request to translate or continue a text. context: sentences before it, of models that have it.
+        has_confidence: that of the answer is returned."""
         self.check_options(options)
         self._limits.check_text(text)
         check_capabilities(self._model, options)
         source, prompt = self._prompts.source_and_prompt(text, languages)
+        max_tokens = self._max_tokens(options, source, prompt)
+        if context:
+            new_tokens = max(options.max_tokens, options.min_tokens)
+            source, prompt = self._prompts.in_context(source, prompt, context, new_tokens=new_tokens)
+            max_tokens = min(max_tokens, self._model.max_new_tokens(len(prompt)))
         words = self._model.words_per_token if has_confidence else 0
-        return self._decoding(source, prompt, text, options, is_streamed=is_streamed, words_per_token=words)
+        return self._decoding(source, prompt, text, options, max_tokens, is_streamed=is_streamed, words_per_token=words)
 
     def continuation(
         self, prompt: Sequence[int], options: DecodingOptions, *, is_streamed: bool = True, field: str = "prompt"
@@ -63,7 +70,8 @@ class RequestBuilder(EncoderRequestBuilder):
         check_capabilities(self._model, options)
         self._prompts.check_prompt(prompt, field)
         text = self._model.tokenizer.decode(prompt)
-        return self._decoding((), tuple(prompt), text, options, is_streamed=is_streamed)
+        max_tokens = self._max_tokens(options, (), prompt)
+        return self._decoding((), tuple(prompt), text, options, max_tokens, is_streamed=is_streamed)
 
     def check_options(self, options: DecodingOptions) -> None:
         """Checks what needs no model."""
@@ -77,11 +85,11 @@ class RequestBuilder(EncoderRequestBuilder):
         prompt: tuple[int, ...],
         text: str,
         options: DecodingOptions,
+        max_tokens: int,
         *,
         is_streamed: bool,
         words_per_token: int = 0,
     ) -> Request:
-        max_tokens = self._max_tokens(options, source, prompt)
         prefix = self._prefix(options, max_tokens)
         check_response_size(self._model, options, max_tokens, len(source), words_per_token=words_per_token)
         return self._request(

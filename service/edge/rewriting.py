@@ -174,7 +174,10 @@ def token_links(model: ServedModel, result: HypothesisResult, source: str) -> Li
     # Of layers 1 to 3 of a model, the mean up to the default one places most marks exactly: python -m bench markup.
     layers = range(1, attention.default_layer + 1)
     weights_TS = np.mean([align(result.attention, layer) for layer in layers], axis=0)
-    return Links(model.source_spans(source), model.target_spans(result.tokens, result.text), weights_TS)
+    spans, before = model.source_spans(source), len(model.manifest.template.source_prefix)
+    context = weights_TS.shape[1] - len(spans)  # the tokens of sentences before the text, which no mark is in
+    weights_TS = np.delete(weights_TS, slice(before, before + context), axis=1)
+    return Links(spans, model.target_spans(result.tokens, result.text), weights_TS)
 
 
 def _extracted(text: str, kinds: Kinds) -> MarkedText:

@@ -160,7 +160,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
         if len(message.text) > INLINE_BYTES:
             builder.check_length(message.text)
         decoding = partial(builder.decoding, is_streamed=is_streamed, has_confidence=has_confidence)
-        build = partial(decoding, message.text, options, languages)
+        build = partial(decoding, message.text, options, languages, context=call.context)
         if task == "generation" and message.prompt_tokens:
             if message.text:
                 raise InvalidRequest("prompt_tokens", "must be empty with text")
@@ -240,7 +240,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
     ) -> _Answer:
         """One request of a rewritten translation, and its answer. is_again: instead of the one before."""
         decoding = partial(self.builder(model, call).decoding, languages=languages_of(message), is_streamed=False)
-        build = partial(rewriting.request, decoding, options)
+        build = partial(rewriting.request, partial(decoding, context=call.context), options)
         request = await self.built(build, message, call, is_slow=options.use_shortlist)
         return request, *await self.answered(model, request, call, has_memory=is_again)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 
 from service.text.spans import Span
 
@@ -35,6 +36,14 @@ class Text:
         return _TAGS.sub("", self.text) if self.has_tags else self.text
 
 
+class Place(Enum):
+    """Where a segment is in its paragraph. ALONE: in none, as the attribute of a tag."""
+
+    ALONE = "alone"
+    FIRST = "first"
+    LATER = "later"
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A part of a document. span: of the source. parts: of its translation; a copied segment has the source alone.
@@ -45,6 +54,7 @@ class Segment:
     span: Span
     parts: tuple[str | Text, ...]
     pieces: tuple[str | Text, ...] = ()
+    place: Place = Place.ALONE
 
     @property
     def is_copied(self) -> bool:

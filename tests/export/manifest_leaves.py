@@ -16,9 +16,9 @@ TEXT = KEPT.read_text(encoding="utf-8")
 
 
 def the_manifest():
-    """A manifest with graphs of every role, two precisions, a shortlist and a calibration, as values of today's
-    format."""
-    manifest = migrated(json.loads(TEXT), 9)
+    """A manifest with graphs of every role, two precisions, a shortlist, a context and a calibration, as values of
+    today's format."""
+    manifest = {**migrated(json.loads(TEXT), 9), "context": {"sentences": 2, "separator": 4}}
     return {**manifest, "calibrations": {"fp32": json.loads(json.dumps(dataclasses.asdict(CALIBRATION)))}}
 
 

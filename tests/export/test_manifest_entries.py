@@ -2,7 +2,7 @@
 
 import pytest
 
-from export.manifest import AlignmentSpec, Tokens
+from export.manifest import AlignmentSpec, Context, Tokens
 from export.manifest_entries import alignment_of, entries_of
 from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, SpecialTokenTemplate
 from tests.tiny import tiny_config, tiny_encoder
@@ -33,6 +33,13 @@ def test_an_encoder_has_neither_alignment_nor_decoder_positions():
     assert entries["limits"].max_target_len == 0
     assert entries["encoding"].labels
     assert [maps.kind for maps in entries["attention_maps"]] == ["encoder"]
+
+
+def test_a_context_has_its_separator():
+    config = tiny_config(context_sentences=3, separator_id=4)
+    assert entries_of(config, attention=False)["context"] == Context(sentences=3, separator=4)
+    assert entries_of(tiny_config(separator_id=4), attention=False)["context"] is None
+    assert entries_of(tiny_config("decoder"), attention=False)["context"] is None
 
 
 def test_languages_have_names_in_the_template():

@@ -10,12 +10,14 @@ import pytest
 from export.manifest import (
     AlignmentSpec,
     AttentionMaps,
+    Context,
     FileDigest,
     Quantization,
     Shortlist,
 )
 from export.manifest_fields import SchemaError
 from export.manifest_parser import parse_json, parse_manifest, parse_shortlist
+from export.manifest_relations import _context
 from tests.export.manifests import a_manifest
 
 
@@ -88,6 +90,27 @@ def test_a_template_with_languages_is_read_back(values):
     template = parse_manifest(values).template
     assert (template.source_prefix, template.target_prefix) == (("source_language",), (2, "target_language"))
     assert template.languages == {"de": 4}
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"context": {"sentences": 0, "separator": 4}}, "context.sentences must be int of 1..64, got 0"),
+        ({"context": {"sentences": 2, "separator": 10}}, "context.separator must be an id of 0..9, got 10"),
+        ({"context": {"sentences": 2}}, "context.separator is missing"),
+        ({"context": 2}, "context must be an object or null, got 2"),
+    ],
+)
+def test_a_context_that_no_model_could_have_is_refused(values, changes, problem):
+    with pytest.raises(SchemaError, match=re.escape(problem)):
+        parse_manifest({**values, **changes})
+
+
+def test_only_translations_have_a_context():
+    manifest = a_manifest(context=Context(sentences=2, separator=4))
+    assert list(_context(manifest)) == []
+    problems = list(_context(dataclasses.replace(manifest, task="generation")))
+    assert problems == ["context must be null for the task generation"]
 
 
 QUANTIZATION: dict[str, Any] = {

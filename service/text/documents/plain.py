@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from service.text.segmentation import Splitter, sentences
-from service.text.segments import Segment, Text, copied, core_of, has_words
+from service.text.segments import Place, Segment, Text, copied, core_of, has_words
 from service.text.spans import Span
 
 MIN_WIDTH, MAX_WIDTH = 40, 120  # of wrapped text: shorter lines are verses or lists, longer ones paragraphs
@@ -29,15 +29,15 @@ def segments(source: str, splitter: Splitter) -> Iterator[Segment]:
     done = 0
     for paragraph in paragraphs(source):
         text = source[paragraph.start : paragraph.end]
-        flat = text.replace("\r", " ").replace("\n", " ")
+        flat, place = text.replace("\r", " ").replace("\n", " "), Place.FIRST
         for sentence in sentences(flat, splitter):
             start, end = core_of(flat, sentence)
             if not has_words(flat[start:end]):
                 continue
             span = Span(paragraph.start + start, paragraph.start + end)
             yield from copied(source, done, span.start)
-            yield Segment(span, (Text(_BREAK.sub(" ", source[span.start : span.end])),))
-            done = span.end
+            yield Segment(span, (Text(_BREAK.sub(" ", source[span.start : span.end])),), place=place)
+            done, place = span.end, Place.LATER
     yield from copied(source, done, len(source))
 
 

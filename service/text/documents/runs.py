@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from service.text.mark_scanner import VOID
 from service.text.segmentation import Splitter, sentences
-from service.text.segments import Segment, Text, core_of, has_words
+from service.text.segments import Place, Segment, Text, core_of, has_words
 from service.text.spans import Span
 
 MAX_TAGS = 64  # of a sentence that is translated with them
@@ -47,10 +47,10 @@ def spaced(text: str) -> str:
 
 
 def sentences_of(source: str, runs: Sequence[Run], splitter: Splitter) -> Iterator[Segment]:
-    """The sentences of a block, and the attributes of tags between them, in order."""
+    """The sentences of a block, which is a paragraph, and the attributes of tags between them, in order."""
     if not any(run.text or run.attribute for run in runs):
         return
-    visible = "".join(run.text for run in runs).translate(_LINE_BREAKS)
+    visible, where = "".join(run.text for run in runs).translate(_LINE_BREAKS), Place.FIRST
     number = place = done = (
         0  # the run that comes next, where its characters begin, and the first that is in no segment
     )
@@ -77,7 +77,8 @@ def sentences_of(source: str, runs: Sequence[Run], splitter: Splitter) -> Iterat
         done = number + 1
         pieces, whole = parts_of(source, inside), _with_tags(source, inside)
         span = Span(inside[0].start, inside[-1].end)
-        yield Segment(span, pieces if whole is None else (whole,), pieces)
+        yield Segment(span, pieces if whole is None else (whole,), pieces, where)
+        where = Place.LATER
     for run in runs[number:]:
         yield from _attribute(run)
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from xml.parsers import expat
 
 from service.text.documents.runs import Run, sentences_of
 from service.text.segmentation import Splitter
-from service.text.segments import DocumentError, Segment, Text, copied
+from service.text.segments import DocumentError, Place, Segment, Text, copied
 from service.text.spans import Span
 
 MAX_TAGS = 200_000  # of a document
@@ -51,13 +51,14 @@ def check(source: str) -> str:
 
 
 def segments(source: str, splitter: Splitter) -> Iterator[Segment]:
-    """The segments of a document that `check` accepts, one for each translated unit. Their spans tile it."""
-    data, done, place = source.encode(), 0, _Place(source)
+    """The segments of a document that `check` accepts, one for each translated unit. Their spans tile it. The units of
+    a <file> are one paragraph: many files have a unit for each sentence."""
+    data, done, place, file = source.encode(), 0, _Place(source), 0
     for unit in _Reader().units(data):
         if (segment := _segment(source, unit, place, splitter)) is not None:
             yield from copied(source, done, segment.span.start)
-            yield segment
-            done = segment.span.end
+            yield replace(segment, place=Place.LATER if unit.file == file else Place.FIRST)
+            done, file = segment.span.end, unit.file
     yield from copied(source, done, len(source))
 
 
@@ -69,6 +70,7 @@ class _Unit:
     tag_end: int  # of that tag
     is_translated: bool
     is_version_1: bool
+    file: int  # its number, from 1
     state: str = ""
     prefix: str = ""  # of its elements' names, with a colon
     source_start: int = -1
@@ -86,7 +88,7 @@ class _Reader:
     def __init__(self) -> None:
         self.header: Header | None = None
         self._stack: list[tuple[str, bool]] = []  # names of open elements, SEGMENT among them, and whether translated
-        self._tags = 0
+        self._tags = self._files = 0
         self._unit: _Unit | None = None
         self._whole: list[tuple[int, int, str]] = []  # runs of a source that is also there in segments
         self._done: list[_Unit] = []
@@ -156,6 +158,7 @@ class _Reader:
     def _open(self, name: str, attributes: Mapping[str, str]) -> None:
         prefix, _, local = name.rpartition(":")
         self._tags += 1
+        self._files += local == "file"
         if self._tags > MAX_TAGS:
             raise DocumentError(f"must have at most {MAX_TAGS} tags, got more; split it")
         if len(self._stack) == MAX_DEPTH:
@@ -173,7 +176,7 @@ class _Reader:
         elif local == ("trans-unit" if self.header.is_version_1 else "segment"):
             is_kept = attributes.get("approved") == "yes" or attributes.get("state") in _KEPT
             is_translated = self._stack[-1][1] and not is_kept
-            self._unit = _Unit(self._at, self._opened_end, is_translated, self.header.is_version_1)
+            self._unit = _Unit(self._at, self._opened_end, is_translated, self.header.is_version_1, self._files)
         elif self._unit is not None and len(self._stack) >= 2 and self._stack[-2][0] in ("trans-unit", "segment"):
             self._open_text(local, prefix, attributes)
 

@@ -26,25 +26,40 @@ class DocumentCalls:
 
     @_streaming
     def stream_translate_document(
-        self, text: str, *, format: Format = "text", splitter_language: str = "", **options: Unpack[TranslateOptions]
+        self,
+        text: str,
+        *,
+        format: Format = "text",
+        splitter_language: str = "",
+        context_sentences: int = 0,
+        **options: Unpack[TranslateOptions],
     ) -> Call[Document]:
         """Translate a document of any length, in pieces as its segments are ready; the last one has the whole document.
 
         splitter_language: of the rules that split texts into sentences; "und": paragraphs alone; default:
-        source_language, else the language that the document names, else English. A segment that fails is copied and
+        source_language, else the language that the document names, else English. context_sentences: how many sentences
+        before each one the model reads beside it, of models that were trained so. A segment that fails is copied and
         has an error. markup: marks beside the tags of the format. confidence: of each segment. Raises ValueError for
         an unknown format.
         """
-        return _call(text, format, splitter_language, options)
+        return _call(text, format, splitter_language, context_sentences, options)
 
     @_whole
     def translate_document(
-        self, text: str, *, format: Format = "text", splitter_language: str = "", **options: Unpack[TranslateOptions]
+        self,
+        text: str,
+        *,
+        format: Format = "text",
+        splitter_language: str = "",
+        context_sentences: int = 0,
+        **options: Unpack[TranslateOptions],
     ) -> Call[Document]:
         """Translate a document of any length; see `stream_translate_document`."""
-        return _call(text, format, splitter_language, options)
+        return _call(text, format, splitter_language, context_sentences, options)
 
 
-def _call(text: str, format: Format, splitter_language: str, options: TranslateOptions) -> Call[Document]:
-    requests = document_requests(text, format, splitter_language, options)
+def _call(
+    text: str, format: Format, splitter_language: str, context_sentences: int, options: TranslateOptions
+) -> Call[Document]:
+    requests = document_requests(text, format, splitter_language, options, context_sentences=context_sentences)
     return Call(requests, options, cast(Any, None), DocumentStream, many="TranslateDocumentRequest")

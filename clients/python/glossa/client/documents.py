@@ -74,13 +74,16 @@ class DocumentPiece:
     document: Document | None = None
 
 
-def document_requests(text: str, format: Format, splitter_language: str, options: TranslateOptions) -> Iterator[Any]:
+def document_requests(
+    text: str, format: Format, splitter_language: str, options: TranslateOptions, *, context_sentences: int = 0
+) -> Iterator[Any]:
     """The messages of one document. Raises TypeError and ValueError as `translation_fields`."""
     if "uncertain_below" in options:
         raise TypeError("uncertain_below is for texts: documents have the confidence of segments, not of words")
     fields = translation_fields(text[:CHARACTERS], options)
     number = enum_number("format", pb.DocumentFormat.DESCRIPTOR, format)
-    first = pb.TranslateDocumentRequest(format=number, splitter_language=splitter_language, **fields)
+    fields |= {"splitter_language": splitter_language, "context_sentences": context_sentences}
+    first = pb.TranslateDocumentRequest(format=number, **fields)
     starts = range(CHARACTERS, len(text), CHARACTERS)
     more = (pb.TranslateDocumentRequest(text=text[start : start + CHARACTERS]) for start in starts)
     return iter([first, *more])
