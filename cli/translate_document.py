@@ -32,9 +32,9 @@ def translate_document(
 ) -> None:
     """Write the translation of a file, or of standard input, to `out` or to standard output as it comes.
 
-    settings: format, splitter_language and context_sentences. Standard error lists segments of which the model is not sure, if the options
-    request the confidence, terms without their translation, and errors: a segment that fails is copied, and the exit
-    code is then 1. `out` is written at the end only. Raises UsageError and OSError.
+    settings: format, splitter_language and context_sentences. Standard error lists segments of which the model is not
+    sure, if the options request the confidence, terms without their translation, and errors: a segment that fails is
+    copied, and the exit code is then 1. `out` is written at the end only. Raises UsageError and OSError.
     """
     threshold = options.pop("uncertain_below", UNCERTAIN_BELOW)
     settings["format"] = format_of(document, settings["format"])

@@ -67,6 +67,11 @@ def test_a_document_comes_in_messages_below_the_servers_limit():
     assert [message.model for message in messages] == ["m", *[""] * (len(messages) - 1)]
 
 
+def test_a_document_asks_for_its_context():
+    (message,) = document_requests("a", "text", "", {}, context_sentences=2)
+    assert (message.context_sentences, message.text) == (2, "a")
+
+
 def test_an_unknown_format_is_refused_before_sending():
     with pytest.raises(ValueError, match="format must be one of text, html, xliff, got 'pdf'"):
         document_requests("a", "pdf", "", {})  # type: ignore[arg-type]
