@@ -13,6 +13,7 @@ import typer
 from cli.connection import Connection, with_connection
 from cli.flags import SourceLanguage, TargetLanguage
 from cli.terminal import AsJson, UsageError, print_json, report_errors
+from cli.text_input import read_text
 
 if TYPE_CHECKING:
     from glossa.client.admin import AdminClient, Version
@@ -144,7 +145,7 @@ def rollback(
 def read_test_set(path: Path) -> list[tuple[str, str]]:
     """The texts and references of a TSV. Raises UsageError."""
     pairs = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         text, separator, reference = line.partition("\t")
         if not (separator and reference.strip()):
             raise UsageError(f"{path}: line {number} is not a text, a tab and a reference")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from cli.connection import with_client
 from cli.flags import ModelName, with_decoding_flags, with_scoring_flags, with_translation_flags
 from cli.marked_text import marked
 from cli.terminal import AsJson, UsageError, one_line, print_json, report_errors, show
+from cli.text_input import lines_of, read_text
 from cli.translate_document import translate_document
 
 if TYPE_CHECKING:
@@ -36,7 +36,12 @@ def translate(
     ] = None,
     as_json: AsJson = False,
     markup: Annotated[str, typer.Option(help="keep marks: some of tags,placeholders,urls,numbers")] = "",
-    glossary: Annotated[str, typer.Option(help="terms: a file of SOURCE<tab>FORM|FORM, or a name on the server")] = "",
+    glossary: Annotated[
+        str,
+        typer.Option(
+            help="terms: a file of SOURCE<tab>FORM|FORM, with '.' or '/' in its name; or a name on the server"
+        ),
+    ] = "",
     document: Annotated[str, typer.Option(help="a file to translate as a whole, or -", rich_help_panel=DOCUMENT)] = "",
     format: Annotated[
         Literal["text", "html", "xliff"] | None,
@@ -129,17 +134,20 @@ def rewriting_options(markup: str, glossary: str) -> dict[str, Any]:
             raise UsageError(f"--markup: must be some of {','.join(known)}, got {unknown[0]!r}")
         options["markup"] = kinds
     if glossary:
-        options["glossary"] = terms_of(Path(glossary)) if "." in glossary or "/" in glossary else glossary
+        options["glossary"] = terms_of(glossary) if "." in glossary or "/" in glossary else glossary
     return options
 
 
-def terms_of(path: Path) -> list[Any]:
+def terms_of(path: str) -> list[Any]:
     """The terms of a file. Raises UsageError with the number of a line that cannot be read, OSError."""
     from glossa.v1 import glossa_pb2 as pb
     from service.text.glossary import read_terms
 
+    if not Path(path).exists():
+        problem = "no such file; a value with '.' or '/' is a file, the name of a glossary on the server has neither"
+        raise UsageError(f"--glossary {path}: {problem}")
     try:
-        terms = read_terms(path.read_text(encoding="utf-8-sig").splitlines())
+        terms = read_terms(read_text(path).splitlines())
     except ValueError as error:
         raise UsageError(f"--glossary {path}: {error}") from error
     return [pb.GlossaryTerm(source=one.source, targets=one.targets, ignore_case=one.ignore_case) for one in terms]
@@ -165,7 +173,7 @@ def ask(verb: str, client: Client, text: str | None, as_json: bool, options: dic
 
 def answer_lines(verb: str, client: Client, as_json: bool, options: dict[str, Any]) -> None:
     """Print the answers to the lines of standard input; a blank line is answered by a blank line."""
-    lines = [line.rstrip("\r\n") for line in sys.stdin]
+    lines = list(lines_of())
     texts = (line for line in lines if line.strip())
     if verb == "translate":
         answers: Iterator[Answer] = client.translate_batch(texts, **options)
@@ -187,31 +195,29 @@ def translate_lines(client: Client, file: Path, as_json: bool, options: dict[str
     """
     from glossa.client import ClientError
 
+    lines = lines_of(file)
     waiting: deque[str] = deque()  # lines that are not answered, from the thread that reads them
     number, failed = 0, 0
-    with contextlib.nullcontext(sys.stdin) if str(file) == "-" else file.open(encoding="utf-8-sig") as lines:
 
-        def texts() -> Iterator[str]:
-            for line in lines:
-                text = line.rstrip("\r\n")
-                waiting.append(text)
-                if text.strip():
-                    yield text
+    def texts() -> Iterator[str]:
+        for text in lines:
+            waiting.append(text)
+            if text.strip():
+                yield text
 
-        batch = client.translate_batch(texts(), **options)
-        with contextlib.closing(batch):
-            for outcome in batch.outcomes():
-                while not (text := waiting.popleft()).strip():
-                    number += 1
-                    typer.echo()
+    with contextlib.closing(client.translate_batch(texts(), **options)) as batch:
+        for outcome in batch.outcomes():
+            while not (text := waiting.popleft()).strip():
                 number += 1
-                if isinstance(outcome, ClientError):
-                    failed += 1
-                    _show_failure(outcome, number, as_json)
-                else:
-                    show_answer(outcome, text, as_json, in_lines=True)
-        for _ in waiting:
-            typer.echo()
+                typer.echo()
+            number += 1
+            if isinstance(outcome, ClientError):
+                failed += 1
+                _show_failure(outcome, number, as_json)
+            else:
+                show_answer(outcome, text, as_json, in_lines=True)
+    for _ in waiting:
+        typer.echo()
     if failed:
         typer.echo(f"error: {failed} of {number + len(waiting)} lines have no answer", err=True)
         raise typer.Exit(1)
@@ -324,8 +330,8 @@ def score(
 
 def score_lines(client: Client, as_json: bool, options: dict[str, Any]) -> None:
     """Print the scores of the lines SOURCE<tab>TARGET of standard input."""
-    for number, line in enumerate(sys.stdin, start=1):
-        fields = line.rstrip("\r\n").split("\t")
+    for number, line in enumerate(lines_of(), start=1):
+        fields = line.split("\t")
         if len(fields) != 2:
             raise UsageError(f"line {number}: expected 2 tab-separated fields, got {len(fields)}")
         with at_line(number):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -13,6 +12,7 @@ import typer
 from cli.connection import with_client
 from cli.flags import ModelName, with_model_flags
 from cli.terminal import AsJson, UsageError, print_json
+from cli.text_input import lines_of
 
 if TYPE_CHECKING:
     from glossa.client import Client
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 Text = Annotated[str | None, typer.Argument(help="a text; without one, each line of standard input")]
 
 
-def lines_of(text: str | None) -> list[str]:
-    """The text of the command line, or the lines of standard input."""
-    return [text] if text is not None else [line.rstrip("\r\n") for line in sys.stdin]
+def texts_of(text: str | None) -> list[str]:
+    """The text of the command line, or the lines of standard input. Raises UsageError."""
+    return [text] if text is not None else list(lines_of())
 
 
 @with_model_flags
@@ -44,7 +44,7 @@ def embed(
     """Embed a text, or each line of standard input: one JSON array a line."""
     if tokens and pooling != "mean":
         raise UsageError("--pooling: must be left out with --tokens, whose vectors are not pooled")
-    for line in lines_of(text):
+    for line in texts_of(text):
         if tokens:
             for token in client.embed_tokens(line, normalize=normalize, **options):
                 print_json(token)
@@ -105,7 +105,7 @@ def fill_mask(
 
     A text without a mask is rejected; the error shows how the model's mask token is written.
     """
-    for line in lines_of(text):
+    for line in texts_of(text):
         masks = client.fill_mask(line, model=model, top_k=top_k)
         if as_json:
             print_json([[dataclasses.asdict(filling) for filling in fillings] for fillings in masks])
@@ -125,7 +125,7 @@ def classify(
     client: Client,
 ) -> None:
     """Classify a text: all labels, most likely first; for each line of standard input the most likely label."""
-    for line in lines_of(text):
+    for line in texts_of(text):
         result = client.classify(line, model=model, token_weights=weights)
         if as_json:
             print_json(result)
@@ -148,7 +148,7 @@ def tag(
     client: Client,
 ) -> None:
     """Find the labelled spans of a text, or of each line of standard input, in whose answers a blank line follows."""
-    for line in lines_of(text):
+    for line in texts_of(text):
         result = client.tag(line, model=model, include_tokens=tokens)
         if as_json:
             print_json(result)

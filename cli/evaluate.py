@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -98,14 +98,23 @@ def _span_figures(subject: str, data: Path, options: dict[str, Any], connection:
                 raise UsageError(f"{subject}: has no labels of tokens; --spans is for models with head tokens")
             found = found_spans(checkpoint.model.eval(), checkpoint.tokenizer, texts)
         else:
-            address = stack.enter_context(serving(Path(subject)))[0] if is_bundle else subject
-            reached = dataclasses.replace(connection, address=address)
+            reached = stack.enter_context(_reached(subject, connection, is_bundle=is_bundle))
             stack.enter_context(report_call_errors(reached))
             client, model = stack.enter_context(reached.client()), options.get("model", "")
             tagged = [client.tag(text, model=model).spans for text in texts]
             found = [[LabelledSpan(*one.span, one.label) for one in spans] for spans in tagged]
         scores = {name: round(value, 4) for name, value in span_scores(found, expected)._asdict().items()}
         return {**scores, "texts": len(texts), "seconds": round(time.monotonic() - started, 1)}
+
+
+@contextlib.contextmanager
+def _reached(subject: str, connection: Connection, *, is_bundle: bool) -> Iterator[Connection]:
+    """The connection to a server: a temporary one for a bundle, which is plain whatever `connection` is for others."""
+    if not is_bundle:
+        yield dataclasses.replace(connection, address=subject)
+        return
+    with serving(Path(subject)) as (address, _):
+        yield Connection(address=address)
 
 
 def confidence_figures(
@@ -148,8 +157,7 @@ def translations(
             languages = LanguagePair(options.get("source_language", ""), options.get("target_language", ""))
             found = translate_in_torch(checkpoint.model, checkpoint.tokenizer, texts, languages=languages)
             return [(text, None) for text in found]
-        address = stack.enter_context(serving(Path(subject)))[0] if is_bundle else subject
-        reached = dataclasses.replace(connection, address=address)
+        reached = stack.enter_context(_reached(subject, connection, is_bundle=is_bundle))
         stack.enter_context(report_call_errors(reached))
         client = stack.enter_context(reached.client())
         return [(answer.text, answer.confidence) for answer in client.translate_batch(texts, **options)]

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, get_origin, get_type_hints
 import typer
 
 from cli.terminal import UsageError, report_errors
+from cli.text_input import read_text
 
 ModelName = Annotated[str, typer.Option(help="name on the server; may be omitted when one model fits")]
 SourceLanguage = Annotated[str, typer.Option(help="of the text, by its code; for models that have languages")]
@@ -116,7 +117,7 @@ def decoding_options(flags: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, list):
             options |= parse_options([f"{name}={item}" for item in value], flag=f"--{name.replace('_', '-')}")
         else:
-            options[name] = value.read_text(encoding="utf-8") if isinstance(value, Path) else value
+            options[name] = read_text(value) if isinstance(value, Path) else value
     others = parse_options(flags.get("option") or ())
     if twice := options.keys() & others.keys():
         raise UsageError(f"--option {min(twice)}: is given by a flag of its own, too")

@@ -45,6 +45,7 @@ from cli.load_report import (
 )
 from cli.load_settings import MAX_RATE, LoadTest
 from cli.terminal import UsageError
+from cli.text_input import decoded
 from glossa.client import AsyncClient, ClientError
 from glossa.v1 import glossa_pb2 as pb
 from glossa.version import VERSION
@@ -125,10 +126,11 @@ def read_texts(path: Path) -> list[str]:
     Raises UsageError, OSError.
     """
     try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
-            return [text for line in lines if (text := line.rstrip("\r\n").partition("\t")[0]).strip()]
-    except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None
+    lines = decoded(data, str(path)).split("\n")
+    return [text for line in lines if (text := line.rstrip("\r").partition("\t")[0]).strip()]
 
 
 def sender(client: AsyncClient, task: str, *, is_streamed: bool = True, options: Mapping[str, Any]) -> Send:

@@ -19,6 +19,19 @@ from pathlib import Path
 from cli.terminal import UsageError
 
 OPS_PORT = 9464  # as ServerSettings.http_port
+OTHERS = frozenset(  # settings of other servers: access, and ports and sockets that one of them may have
+    f"GLOSSA_{name}"
+    for name in (
+        "TLS_CERTIFICATE",
+        "TLS_KEY",
+        "TLS_CLIENT_CA",
+        "TOKENS",
+        "ADMIN_PORT",
+        "ADMIN_SOCKET",
+        "HOST",
+        "HTTP_HOST",
+    )
+)
 REPORTED_WITHIN_S = 10.0  # engine processes report four times a second
 
 
@@ -48,11 +61,13 @@ def is_ready(ops: str) -> bool:
 
 @contextlib.contextmanager
 def serving(bundle: Path, *, ready_within_s: float = 60.0) -> Iterator[tuple[str, str]]:
-    """A server for one bundle in a process of its own: yields its address and the URL of its ops port."""
+    """A server for one bundle in a process of its own: yields its address and the URL of its ops port. Calls need
+    neither TLS nor a token."""
     port, http_port = free_port(), free_port()
     flags = ["--port", str(port), "--http-port", str(http_port), "--drain-delay-s", "0", "--log-format", "json"]
     command = [sys.executable, "-P", "-m", "cli.main", "serve", f"model={bundle}", *flags]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # the modules of this process
+    own = {name: value for name, value in os.environ.items() if name not in OTHERS}
+    environment = {**own, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # the modules of this process
     with tempfile.TemporaryFile("w+") as log:  # a file, as a full pipe without a reader would block the server
         process = subprocess.Popen(command, stderr=log, env=environment)
         ops = f"http://127.0.0.1:{http_port}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar
 
@@ -35,14 +36,24 @@ def describe(error: Exception) -> str:
     """The message of an error; for a failed file operation the path and the reason, without the error number."""
     if not isinstance(error, OSError) or not error.filename:
         return str(error)
-    hint = "; check the path" if isinstance(error, FileNotFoundError) else ""
+    hints = {FileNotFoundError: "; check the path", IsADirectoryError: "; give a file in it"}
+    hint = hints.get(type(error), "")
     return f"{error.filename}: {error.strerror}{hint}"
 
 
 def print_json(value: Any) -> None:
     """Print one line of JSON; a dataclass becomes an object."""
     plain = dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
-    typer.echo(json.dumps(plain, ensure_ascii=False))
+    typer.echo(json.dumps(_finite(plain), ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    """A value with null for numbers that JSON lacks: infinities, and nan of what cannot be computed."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def show(figures: dict[str, Any], as_json: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.connection import with_client
-from cli.encode import Text, lines_of
+from cli.encode import Text, texts_of
 from cli.flags import with_model_flags
 from cli.terminal import AsJson, UsageError, print_json
 
@@ -37,7 +37,7 @@ def tokens(
     if text is not None and target:
         raise UsageError("--target: must be left out with a text")
     if text is None and not target:
-        return _count(client, lines_of(None), as_json, options)
+        return _count(client, texts_of(None), as_json, options)
     found = client.tokenize(text or "", target=target, add_special_tokens=special, **options)
     if as_json:
         return print_json(found)

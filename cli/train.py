@@ -83,6 +83,8 @@ def train(
     """
     for file in (*(data or ()), source, target, validation, tokenizer):
         with report_errors():
+            if file is not None and file.is_dir():
+                raise UsageError(f"{file}: Is a directory; give a file in it")
             if file is not None and not file.is_file():
                 raise UsageError(f"{file}: no such file; check the path")
     recipe, start = beginning(context.params)

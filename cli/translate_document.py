@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from cli.terminal import UsageError, one_line, print_json
+from cli.text_input import read_text
 
 if TYPE_CHECKING:
     from glossa.client import Client
@@ -38,13 +39,7 @@ def translate_document(
     """
     threshold = options.pop("uncertain_below", UNCERTAIN_BELOW)
     settings["format"] = format_of(document, settings["format"])
-    source = sys.stdin.buffer.read() if document == "-" else Path(document).read_bytes()
-    try:
-        text = source.decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{document}: must be UTF-8, is not at byte {error.start}; convert it, e.g. with iconv"
-        ) from None
+    text = read_text(document)
     translated: Any = None
     line, place = 1, 0  # of the last error
     for piece in client.stream_translate_document(text, **settings, **options):

@@ -64,7 +64,7 @@ def called(capsys, monkeypatch):
     def call(verb, *arguments, lines=None, **options):
         client = ScriptedClient()
         if lines is not None:
-            monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+            monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
         inspect.unwrap(verb)(*arguments, client=client, **options)
         return client.calls, capsys.readouterr().out
 

@@ -5,7 +5,11 @@ import json
 from tests.cli.command import PAIRS, run
 
 
-def test_a_checkpoint_and_its_bundle_have_one_bleu(trained, trained_bundle, test_set):
+def test_a_checkpoint_and_its_bundle_have_one_bleu(trained, trained_bundle, test_set, monkeypatch, tmp_path):
+    """Whatever servers and connections elsewhere need: the bundle's own server is plain."""
+    for name in ("TLS_CERTIFICATE", "TLS_KEY", "TLS_CLIENT_CA", "TOKENS", "TLS_CA", "CLIENT_CERT", "CLIENT_KEY"):
+        monkeypatch.setenv(f"GLOSSA_{name}", str(tmp_path / "nowhere.pem"))
+    monkeypatch.setenv("GLOSSA_TLS", "1")
     in_torch = json.loads(run("eval", trained, "--data", test_set, "--json"))
     served = json.loads(run("eval", trained_bundle, "--data", test_set, "--json"))
     assert served["BLEU"] == in_torch["BLEU"]

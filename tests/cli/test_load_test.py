@@ -264,7 +264,6 @@ WHOLE = gzip.compress(b"ein Haus\ta house\n", mtime=0)
         ("truncated.gz", WHOLE[:-12]),
         ("damaged.gz", WHOLE[:10] + b"\xff" + WHOLE[11:]),
         ("plain.gz", b"ein Haus\n"),
-        ("latin-1.txt", "Häuser\n".encode("latin-1")),
     ],
 )
 def test_a_file_of_texts_that_cannot_be_read_is_named(tmp_path, name, data):

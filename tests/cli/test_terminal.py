@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import pytest
 import typer
@@ -17,6 +18,7 @@ from cli.terminal import UsageError, describe, numbers, one_line, print_json, re
             FileNotFoundError(2, "No such file or directory", "a.txt"),
             "a.txt: No such file or directory; check the path",
         ),
+        (IsADirectoryError(21, "Is a directory", "a"), "a: Is a directory; give a file in it"),
         (PermissionError(13, "Permission denied", "a.txt"), "a.txt: Permission denied"),
         (OSError("without a file"), "without a file"),
         (KeyError("of a stage"), "'of a stage'"),
@@ -66,3 +68,8 @@ def test_lists_of_numbers():
     assert numbers("--rate", "", float) == []
     with pytest.raises(UsageError, match=r"^--rate: must be numbers separated by commas, such as 5,10,20; got '5;6'$"):
         numbers("--rate", "5;6", float)
+
+
+def test_what_json_lacks_is_null(capsys):
+    print_json({"ece": math.nan, "all": [1.5, math.inf, (2, -math.inf)], "deep": {"x": math.nan, "y": True}})
+    assert capsys.readouterr().out == '{"ece": null, "all": [1.5, null, [2, null]], "deep": {"x": null, "y": true}}\n'

@@ -36,7 +36,7 @@ class ScriptedClient:
 def called(capsys, monkeypatch):
     def call(*arguments, lines="", **options):
         client = ScriptedClient()
-        monkeypatch.setattr("sys.stdin", io.StringIO(lines))
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
         inspect.unwrap(tokens)(*arguments, client=client, options={}, **options)
         return client.calls, capsys.readouterr()
 

@@ -96,7 +96,7 @@ def test_pronouns_are_right_with_context_and_chance_without(tmp_path):
     pronoun: er, sie or es."""
     checkpoint, bundle = tmp_path / "checkpoint", tmp_path / "bundle"
     glossa("train", "pronouns", "--out", str(checkpoint))
-    glossa("export", str(checkpoint), "--out", str(bundle), "--precision", "fp32")
+    glossa("export", str(checkpoint), str(bundle), "--precision", "fp32")
     unseen = unseen_examples("embedded documents with pronouns", 600)
     assert unseen is not None
     documents = [unseen.pairs[start : start + 3] for start in range(0, len(unseen.pairs), 3)]

@@ -159,7 +159,10 @@ def batch(build: Callable[Concatenate[Any, P], BatchCall[Reply]]) -> _Method[P, 
 
     @functools.wraps(build)
     def method(self: Any, *arguments: Any, **options: Any) -> Any:
-        return self._batch(build(self, *arguments, **options))
+        call = build(self, *arguments, **options)
+        if isinstance(call.texts, str | bytes):
+            raise TypeError(f"must be given an iterable of items, got a {type(call.texts).__name__}; put it in a list")
+        return self._batch(call)
 
     return cast(_Method[P, Reply], method)
 
@@ -170,7 +173,7 @@ class BatchCalls:
     The items may be an iterable, or with an AsyncClient an asynchronous one; it is read from another thread, or another
     task, than that of the caller, ahead of the results. An item is a text, or a request of glossa.v1, whose fields go
     before the options. With `concurrency`, each item has a call of its own, at most so many together: such calls spread
-    over the connections of the client, and over replicas.
+    over the connections of the client, and over replicas. A single text instead of items raises TypeError.
     """
 
     @batch

@@ -49,6 +49,15 @@ class Segment:
     confidence: float | None = None  # only when requested, of what was translated
 
 
+@dataclass(frozen=True)
+class SegmentConfidence:
+    """How sure the model is of a translated segment: 0 .. 1."""
+
+    source: TextRange  # in the document
+    target: TextRange  # in the translated document
+    confidence: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Document:
     """A whole translated document."""
@@ -64,6 +73,7 @@ class Document:
     first_token_s: float  # until the first segment was translated
     total_s: float
     glossary: GlossaryResult | None = None  # the terms of all sentences
+    confidences: tuple[SegmentConfidence, ...] = ()  # only when requested, of the translated segments in order
 
 
 @dataclass(frozen=True)
@@ -95,16 +105,27 @@ class DocumentStream:
 
     texts: list[str] = field(default_factory=list)
     errors: list[Segment] = field(default_factory=list)
+    confidences: list[SegmentConfidence] = field(default_factory=list)
 
     def piece(self, message: Any) -> DocumentPiece:
         """The piece of one message; `document` is set in the last."""
         segments = tuple(_segment(segment) for segment in message.segments)
         self.texts += [segment.text for segment in segments]
         self.errors += [segment for segment in segments if segment.error]
+        self.confidences += [
+            SegmentConfidence(segment.source, segment.target, segment.confidence)
+            for segment in segments
+            if segment.confidence is not None
+        ]
         if not message.HasField("final"):
             return DocumentPiece(segments)
         splitting = enum_names(pb.DocumentSplitting.DESCRIPTOR)[message.final.splitting]
-        given = {"text": "".join(self.texts), "errors": tuple(self.errors), "splitting": splitting}
+        given = {
+            "text": "".join(self.texts),
+            "errors": tuple(self.errors),
+            "confidences": tuple(self.confidences),
+            "splitting": splitting,
+        }
         return DocumentPiece(segments, read(Document, message.final, **given))
 
 

@@ -6,7 +6,7 @@ The decoding options are documented in `options` and in docs/decoding.md; the se
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, cast
 
 from glossa.client.options import DecodingOptions, ScoringOptions
@@ -96,12 +96,15 @@ def model_fields(options: CallOptions) -> dict[str, Any]:
 
 
 def translation_fields(text: str, options: TranslateOptions) -> dict[str, Any]:
-    """The fields of a request to translate. Raises what `text_fields` does, and ValueError for an unknown mark."""
+    """The fields of a request to translate. Raises what `text_fields` does, ValueError for an unknown mark, TypeError
+    for marks that are no list, and for a glossary of other types."""
     own = {field: options[name] for name, field in _CONFIDENCE.items() if name in options}  # type: ignore[literal-required]
     others = {name: value for name, value in options.items() if name not in _TRANSLATION}
     fields = {**text_fields(text, cast(Options, others), _TRANSLATION), **own}
     if kinds := options.get("markup", ()):
         known = pb.Markup.DESCRIPTOR.fields_by_name
+        if isinstance(kinds, str):
+            raise TypeError(f"markup must be a list of kinds of marks, got the text {kinds!r}; put it in a list")
         for kind in kinds:
             if kind not in known:
                 raise ValueError(f"markup must be some of {', '.join(known)}, got {kind!r}")
@@ -129,10 +132,24 @@ def text_fields(text: str, options: Options | ScoreOptions, others: Collection[s
 def _glossary(glossary: str | Mapping[str, str | Sequence[str]] | Sequence[pb.GlossaryTerm]) -> pb.Glossary:
     if isinstance(glossary, str):
         return pb.Glossary(name=glossary)
-    if not isinstance(glossary, Mapping):
-        return pb.Glossary(terms=glossary)
-    forms = {source: [target] if isinstance(target, str) else target for source, target in glossary.items()}
-    return pb.Glossary(terms=[pb.GlossaryTerm(source=source, targets=targets) for source, targets in forms.items()])
+    if isinstance(glossary, Mapping):
+        return pb.Glossary(terms=[_term(source, targets) for source, targets in glossary.items()])
+    if not isinstance(glossary, Iterable):
+        got = f"got {type(glossary).__name__}"
+        raise TypeError(f"glossary must be a name, terms with their translations, or a list of GlossaryTerm, {got}")
+    terms = list(glossary)
+    if wrong := [term for term in terms if not isinstance(term, pb.GlossaryTerm)]:
+        problem = f"glossary must have items of GlossaryTerm, got {type(wrong[0]).__name__}"
+        raise TypeError(f"{problem}; or give a dictionary of terms and their translations")
+    return pb.Glossary(terms=terms)
+
+
+def _term(source: str, targets: str | Sequence[str]) -> pb.GlossaryTerm:
+    forms: Any = [targets] if isinstance(targets, str) else targets
+    is_list = isinstance(forms, Iterable) and not isinstance(forms, bytes)
+    if not isinstance(source, str) or not is_list or not all(isinstance(form, str) for form in forms):
+        raise TypeError(f"glossary must map a term to a translation or a list of them, got {source!r}: {targets!r:.80}")
+    return pb.GlossaryTerm(source=source, targets=forms)
 
 
 def similarity_item(item: str | Sequence[float]) -> pb.SimilarityItem:

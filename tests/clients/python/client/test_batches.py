@@ -120,6 +120,14 @@ async def test_what_is_no_item_is_refused(client):
     assert len(found) == 1
 
 
+async def test_a_single_text_is_no_batch(edge, client):
+    """Its characters would be items."""
+    with pytest.raises(TypeError, match="must be given an iterable of items, got a str; put it in a list"):
+        client.translate_batch(TEXT)
+    with Client(edge.address) as blocking, pytest.raises(TypeError, match="got a bytes; put it in a list"):
+        blocking.embed_batch(b"a", concurrency=2)  # type: ignore[arg-type]
+
+
 async def test_an_item_is_sent_though_the_next_one_has_not_come(client):
     results: asyncio.Queue[None] = asyncio.Queue()
 

@@ -46,6 +46,20 @@ async def test_the_blocking_client_returns_the_same(edge):
     assert edge.pool.requests[0].max_tokens == 9
 
 
+async def test_a_whole_document_has_the_confidence_of_its_segments(edge):
+    edge.calibrate()
+    async with AsyncClient(edge.address) as client:
+        document = "a cat\n\na 😀 cat\n\na black cat\n"
+        pieces = [piece async for piece in client.stream_translate_document(document, confidence=True)]
+        whole = pieces[-1].document
+        assert (await client.translate_document("a cat")).confidences == ()
+    assert whole is not None
+    segments = [segment for piece in pieces for segment in piece.segments if segment.confidence is not None]
+    assert [document[one.source.start : one.source.end] for one in whole.confidences] == ["a cat", "a black cat"]
+    assert [whole.text[one.target.start : one.target.end] for one in whole.confidences] == [GERMAN] * 2
+    assert [one.confidence for one in whole.confidences] == [segment.confidence for segment in segments]
+
+
 async def test_leaving_a_document_early_ends_it(edge):
     edge.pool.hold = True
 

@@ -1,3 +1,6 @@
+import re
+from typing import Any
+
 import pytest
 
 from glossa.client import CallOptions, Options, ScoreOptions, closest
@@ -54,3 +57,34 @@ def test_a_choice_is_found_by_its_short_name():
 @pytest.mark.parametrize(("name", "hint"), [("mdoel", "did you mean model?"), ("zzz", "known: beam_size, model, text")])
 def test_an_unknown_name_gets_a_hint(name, hint):
     assert closest(name, ("text", "model", "beam_size")) == hint
+
+
+def test_a_single_kind_of_mark_is_no_list():
+    with pytest.raises(TypeError, match="markup must be a list of kinds of marks, got the text 'placeholders'; put it"):
+        translation_fields("a", {"markup": "placeholders"})  # type: ignore[typeddict-item]
+    with pytest.raises(ValueError, match="markup must be some of tags, placeholders, urls, numbers, got 'tag'"):
+        translation_fields("a", {"markup": ["tag"]})  # type: ignore[list-item]
+
+
+def test_a_glossary_is_a_name_terms_or_messages():
+    house = pb.GlossaryTerm(source="house", targets=["Haus", "Schloss"])
+    given: Any
+    for given in ({"house": ("Haus", "Schloss")}, [house], iter([house])):
+        assert translation_fields("a", {"glossary": given})["glossary"] == pb.Glossary(terms=[house])
+    assert translation_fields("a", {"glossary": "estate"})["glossary"] == pb.Glossary(name="estate")
+
+
+@pytest.mark.parametrize(
+    ("glossary", "problem"),
+    [
+        (3, "glossary must be a name, terms with their translations, or a list of GlossaryTerm, got int"),
+        ([("house", "Haus")], "glossary must have items of GlossaryTerm, got tuple; or give a dictionary"),
+        ({"house": 3}, "glossary must map a term to a translation or a list of them, got 'house': 3"),
+        ({"house": ["Haus", None]}, "glossary must map a term to a translation or a list of them, got 'house': "),
+        ({"house": b"Haus"}, "glossary must map a term to a translation or a list of them, got 'house': b'Haus'"),
+        ({3: "Haus"}, "glossary must map a term to a translation or a list of them, got 3: 'Haus'"),
+    ],
+)
+def test_a_glossary_of_other_types_is_refused(glossary, problem):
+    with pytest.raises(TypeError, match=re.escape(problem)):
+        translation_fields("a", {"glossary": glossary})

@@ -1,0 +1,49 @@
+"""Texts that verbs read from files and standard input: UTF-8, with or without a byte order mark."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from cli.terminal import UsageError
+
+STANDARD_INPUT = "-"
+
+
+def read_text(file: Path | str) -> str:
+    """The text of a file, or of standard input for `-`, with its line breaks. Raises UsageError, OSError."""
+    data = sys.stdin.buffer.read() if str(file) == STANDARD_INPUT else Path(file).read_bytes()
+    return decoded(data, str(file))
+
+
+def lines_of(file: Path | str = STANDARD_INPUT) -> Iterator[str]:
+    """The lines of a file, or of standard input as they come, without their line breaks. The file is opened at the
+    call. Raises UsageError for a line that is no UTF-8, with its number; OSError."""
+    name = str(file)
+    return _decoded_lines(sys.stdin.buffer if name == STANDARD_INPUT else Path(file).open("rb"), name)
+
+
+def _decoded_lines(lines: BinaryIO, name: str) -> Iterator[str]:
+    with contextlib.nullcontext() if name == STANDARD_INPUT else lines:
+        for number, line in enumerate(lines, start=1):
+            yield decoded(line, name, number).rstrip("\r\n")
+
+
+def decoded(data: bytes, name: str, line: int = 0) -> str:
+    """UTF-8 as text, without a byte order mark at the start of the first line. name: of the file in errors. line: its
+    number, if `data` is one. Raises UsageError."""
+    source = "standard input" if name == STANDARD_INPUT else name
+    text = data.removeprefix(codecs.BOM_UTF8) if line <= 1 else data
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        if b"\0" in data:
+            raise UsageError(f"{source}: must be text, but has zero bytes; give a file of UTF-8 text") from None
+        place = len(data) - len(text) + error.start
+        where = f"{source}:{line}: must be UTF-8, is not at byte {place} of the line" if line else ""
+        problem = where or f"{source}: must be UTF-8, is not at byte {place}"
+        raise UsageError(f"{problem}; convert it, e.g. with iconv") from None
