@@ -20,14 +20,14 @@ class ConnectionSettings(BaseSettings):
     http_port: Port = Field(9464, description="ops port; 0: any free port, reported in the log")
     tls_certificate: Path | None = Field(
         None,
-        description="PEM file of the server's certificate and intermediate ones; read anew when it changes",
+        description="PEM file of the server's certificate and intermediate ones; reloaded when it changes",
     )
     tls_key: Path | None = Field(None, description="PEM file of its key")
     tls_client_ca: Path | None = Field(
         None, description="PEM file of the authorities whose certificates clients must have; none: clients need none"
     )
     tokens: Path | None = Field(
-        None, description="file of bearer tokens, as `glossa token` writes it; read anew when it changes"
+        None, description="file of bearer tokens, as `glossa token` writes it; reloaded when it changes"
     )
     admin_socket: Path | None = Field(
         None, description="Unix socket of the admin service, for this user alone; none: no socket"
@@ -74,7 +74,7 @@ class ConnectionSettings(BaseSettings):
             raise ValueError("tls_client_ca needs tls_certificate and tls_key")
         if self.admin_port is not None and self.tokens is None:
             raise ValueError(
-                "admin_port needs tokens, or whoever reaches it could exchange models; or use admin_socket"
+                "admin_port needs tokens, or anyone who reaches it could exchange models; or use admin_socket"
             )
         return self
 

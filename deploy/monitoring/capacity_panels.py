@@ -15,7 +15,7 @@ SATURATION = Section(
         ),
         panel(
             "Queue, rows and KV cache, of their limits",
-            "Rows may be full for hours: that is throughput. With a queue behind them it is too little capacity.",
+            "Full rows alone are high throughput, even for hours; full rows with a queue are too little capacity.",
             Query(f"instance_model:glossa_queue:ratio{{{MODEL}}}", "{{instance}} {{model}} queue"),
             Query(f"instance_model:glossa_rows:ratio{{{MODEL}}}", "{{instance}} {{model}} rows"),
             Query(f"glossa_kv_cache_usage_ratio{{{MODEL}}}", "{{instance}} {{model}} KV cache"),

@@ -14,13 +14,13 @@ PROCESSES = Section(
         ),
         panel(
             "Age of the heartbeat",
-            "Time since the last turn of an engine process. An idle one turns, too.",
+            "Time since the last turn of an engine process. Idle processes run turns, too.",
             Query(f"glossa_engine_process_heartbeat_age_seconds{{{MODEL}}}", "{{instance}} {{process}}"),
             unit="s",
         ),
         panel(
             "Restarts of engine processes",
-            "Engine processes that ended and were started again within the last hour, by reason.",
+            "Engine processes restarted within the last hour, by the reason of their end.",
             Query(
                 f"sum by (model, reason) (increase(glossa_engine_process_restarts_total{{{MODEL}}}[1h]))",
                 "{{model}} {{reason}}",
@@ -38,13 +38,13 @@ PROCESSES = Section(
         ),
         panel(
             "Lag of the event loop",
-            "How late the event loop was with its last beat. All calls wait so long.",
+            "Delay of the event loop's last heartbeat. Every call waits as long.",
             Query(f"glossa_event_loop_lag_seconds{{{SERVER}}}", "{{instance}}"),
             unit="s",
         ),
         panel(
             "Resident memory",
-            "Of all processes of a server, and the most that was predicted.",
+            "Resident memory of all processes of a server, and the predicted peak.",
             Query(f"instance:glossa_resident_memory:bytes{{{SERVER}}}", "{{instance}} resident"),
             Query(f"glossa_memory_predicted_peak_bytes{{{SERVER}}}", "{{instance}} predicted peak"),
             unit="bytes",
@@ -64,20 +64,20 @@ PROCESSES = Section(
         ),
         panel(
             "Open files",
-            "Open files of the edge, connections included, of as many as it may have.",
+            "Share of the edge's limit of open files in use, connections included.",
             Query(f"process_open_fds{{{SERVER}}} / process_max_fds{{{SERVER}}}", "{{instance}}"),
             unit="percentunit",
         ),
         panel(
             "Files read anew",
-            "Changes of certificates and tokens within the last hour, taken over or refused.",
+            "Changes of certificate and token files within the last hour, applied or refused.",
             Query(
                 f"sum by (kind, outcome) (increase(glossa_file_reloads_total{{{SERVER}}}[1h]))", "{{kind}} {{outcome}}"
             ),
         ),
         panel(
             "Lost lines of the log",
-            "Lines in a second that nobody read in time, or that could not be written.",
+            "Log lines dropped, per second: they were not read in time, or could not be written.",
             Query(rate("glossa_log_lines_dropped_total", SERVER, "instance"), "{{instance}}"),
             unit="cps",
         ),

@@ -9,13 +9,13 @@ TRAFFIC = Section(
     (
         panel(
             "RPCs",
-            "RPCs that ended in a second, by method; health and reflection are not counted.",
+            "RPCs that ended, per second, by method; health and reflection are not counted.",
             Query(rate("grpc_server_handled_total", SERVER, "grpc_method"), "{{grpc_method}}"),
             unit="reqps",
         ),
         panel(
             "RPCs started",
-            "RPCs that began in a second, by kind. Far more than end: calls wait.",
+            "RPCs that began, per second, by kind. If far more begin than end, calls wait.",
             Query(rate("grpc_server_started_total", SERVER, "grpc_type"), "{{grpc_type}}"),
             unit="reqps",
         ),
@@ -26,14 +26,14 @@ TRAFFIC = Section(
         ),
         panel(
             "Messages",
-            "Messages in a second. A stream sends several.",
+            "Messages per second. A stream sends several.",
             Query(rate("grpc_server_msg_received_total", SERVER, "instance"), "{{instance}} received"),
             Query(rate("grpc_server_msg_sent_total", SERVER, "instance"), "{{instance}} sent"),
             unit="cps",
         ),
         panel(
             "Answers",
-            "Requests answered in a second, by what ended them.",
+            "Requests answered, per second, by the reason of the end.",
             Query(
                 rate("glossa_requests_finished_total", f'{MODEL},reason=~"{ANSWERS}"', "model", "reason"),
                 "{{model}} {{reason}}",
@@ -55,14 +55,14 @@ TRAFFIC = Section(
         ),
         panel(
             "Tokens",
-            "Tokens in a second: of admitted sources and prompts, and generated.",
+            "Tokens per second: of admitted sources and prompts, and generated.",
             Query(rate("glossa_prompt_tokens_total", MODEL, "model"), "{{model}} prompt"),
             Query(rate("glossa_generated_tokens_total", MODEL, "model"), "{{model}} generated"),
             unit="cps",
         ),
         panel(
             "Tokens by tenant",
-            "Tokens of answered requests in a second. Tenants without a place in the settings are `other`.",
+            "Tokens of answered requests, per second. Tenants without a place in the settings are `other`.",
             Query(rate("glossa_tenant_tokens_total", SERVER, "tenant", "kind"), "{{tenant}} {{kind}}"),
             unit="cps",
         ),
@@ -80,13 +80,13 @@ ERRORS = Section(
     (
         panel(
             "RPCs that failed",
-            "RPCs in a second whose status is not OK, by status.",
+            "RPCs whose status is not OK, per second, by status.",
             Query(rate("grpc_server_handled_total", f'{SERVER},grpc_code!="OK"', "grpc_code"), "{{grpc_code}}"),
             unit="reqps",
         ),
         panel(
             "Rejections",
-            "Requests rejected before any work, by reason. Those refused unread, as under overload, name no model.",
+            "Requests rejected before any work, per second, by reason. Those refused unread, as under overload, have no model.",
             Query(
                 rate("glossa_requests_rejected_total", f'{SERVER},model=~"$model|"', "model", "reason"),
                 "{{model}} {{reason}}",
@@ -95,7 +95,7 @@ ERRORS = Section(
         ),
         panel(
             "Failures",
-            "Accepted requests that ended without an answer, by reason.",
+            "Accepted requests that ended without an answer, per second, by reason.",
             Query(
                 rate("glossa_requests_finished_total", f'{MODEL},reason!~"{ANSWERS}"', "model", "reason"),
                 "{{model}} {{reason}}",
@@ -104,7 +104,7 @@ ERRORS = Section(
         ),
         panel(
             "Connections closed",
-            "Connections closed in a second because most of their calls were reset or had no message.",
+            "Connections closed, per second, because most of their calls were reset or had no message.",
             Query(rate("glossa_connections_closed_total", SERVER, "instance"), "{{instance}}"),
             unit="cps",
         ),
@@ -136,7 +136,7 @@ LATENCY = Section(
         ),
         panel(
             "Decode step",
-            "Time of one decode step of an engine. Every row gets a token in it.",
+            "Time of one decode step of an engine, which extends every row by a token.",
             *quantiles("glossa_decode_step_seconds"),
             unit="s",
         ),

@@ -1,4 +1,4 @@
-"""One RPC in progress (`Call`), and what is told of it when it ends: its log line, its metrics (`report`)."""
+"""One RPC in progress (`Call`), and the report of its end: its log line and its metrics (`report`)."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Security:
                 "plaintext",
                 {
                     "grpc": f"{host}:{number}",
-                    "problem": f"whoever is on the network can read and change {secret}, which are sent without TLS",
+                    "problem": f"anyone on the network can read and change {secret}, which are sent without TLS",
                     "fix": "give --tls-certificate and --tls-key, or let only a proxy with TLS reach the port",
                 },
                 level=logs.WARNING,

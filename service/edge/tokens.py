@@ -7,7 +7,7 @@ The file has a line for each token, its SHA-256 and the name of its tenant, neve
     fcde2b2edba56bf408601fb721fe9b5c338d10ee429ea04fae5511b68fbf8fb9   proxy   any-tenant
 
 A tenant may have several tokens, so that one can be exchanged. Tokens of `glossa token` have 256 random bits, which
-nobody guesses: hence one round of SHA-256 is enough.
+cannot be guessed: hence one round of SHA-256 is enough.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Holder(NamedTuple):
     rights: frozenset[str] = frozenset()
 
 
-NOBODY = bytes(32), Holder("")
+UNKNOWN = bytes(32), Holder("")
 
 
 class Tokens:
@@ -72,7 +72,7 @@ class Tokens:
         if len(values) > 1 or not isinstance(value, str) or not value.startswith(SCHEME):
             raise Unauthenticated("authorization must be given once, as Bearer TOKEN")
         digest = digest_of(value[len(SCHEME) : len(SCHEME) + MAX_TOKEN_LENGTH + 1])
-        known, holder = self._holders.get(digest, NOBODY)
+        known, holder = self._holders.get(digest, UNKNOWN)
         if not hmac.compare_digest(known, digest):
             raise Unauthenticated("the token is not known here; ask the operator of this server for one")
         return holder
@@ -128,5 +128,5 @@ def read_tokens(file: Path) -> dict[bytes, Holder]:
             raise refused(f"line {number} has the token of an earlier line", "remove one of the two")
         found[bytes.fromhex(digest)] = Holder(tenant, frozenset(rights))
     if not found:
-        raise refused("has no token, so that nobody could call", FIX)
+        raise refused("has no token, so every call would be refused", FIX)
     return found

@@ -58,7 +58,7 @@ def test_a_call_without_a_known_token_is_nobodys(tokens, metadata, problem):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "has no token, so that nobody could call; fix: make one with `glossa token TENANT`"),
+        ("", "has no token, so every call would be refused; fix: make one with `glossa token TENANT`"),
         ("# nothing\n", "has no token"),
         ("secret acme\n", "line 1 has no SHA-256 of 64 hexadecimal digits in front"),
         (f"\n{DIGEST}\n", r"line 2 needs a tenant of 1\.\.128 letters"),
