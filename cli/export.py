@@ -165,7 +165,7 @@ def sample_pairs(checkpoint: Path, file: Path) -> Sequence[tuple[str, str]]:
 
     model, training = read_config((checkpoint / "config.json").read_bytes(), checkpoint)
     if ".tsv" in file.suffixes:
-        pairs = read_tsv([file]).pairs
+        pairs = read_tsv([file], has_documents=model.context_sentences > 0).pairs
         return pairs if model.has_encoder else [("", source or target) for source, target in pairs]
     if model.has_encoder:
         return [(text, "") for _, text in read_text([file], documents="lines").pairs]

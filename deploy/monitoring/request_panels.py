@@ -86,7 +86,7 @@ ERRORS = Section(
         ),
         panel(
             "Rejections",
-            "Requests rejected before any work, per second, by reason. Those refused unread, as under overload, have no model.",
+            "Requests rejected before any work, per second, by reason. Requests refused unread have no model.",
             Query(
                 rate("glossa_requests_rejected_total", f'{SERVER},model=~"$model|"', "model", "reason"),
                 "{{model}} {{reason}}",
