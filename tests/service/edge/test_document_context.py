@@ -8,6 +8,7 @@ import pytest
 from export.manifest import Context
 from glossa.v1 import glossa_pb2 as pb
 from model.tokenizer import Tokenizer
+from service.edge import documents
 from service.errors import EngineUnavailable
 from service.request import FinishReason
 from tests.edge import TEXTS, answered, failure, manifest, method, running
@@ -105,6 +106,14 @@ async def test_the_context_begins_anew_after_a_sentence_that_failed(edge, channe
     segments, final = await translated(channel, f"{RED} A dragon. {CAT} {RED}", context_sentences=2)
     assert sent(edge) == [tokens(RED), tokens(CAT), tokens(RED, CAT)]
     assert [segment.HasField("error") for segment in segments if not segment.is_copied] == [False, True, False, False]
+    assert final.failed == 1
+
+
+async def test_the_context_begins_anew_after_a_sentence_that_cannot_be_cut(edge, channel, tokens, monkeypatch):
+    monkeypatch.setattr(documents, "parts_that_fit", lambda text, fits: None)
+    long = " ".join(["The small red house"] * 7) + "."
+    _, final = await translated(channel, f"{RED} {long} {CAT} {RED}", context_sentences=2)
+    assert sent(edge) == [tokens(RED), tokens(CAT), tokens(RED, CAT)]
     assert final.failed == 1
 
 
