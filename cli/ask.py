@@ -54,11 +54,8 @@ def translate(
         ),
     ] = "",
     context_sentences: Annotated[
-        int | None,
-        typer.Option(
-            help="sentences before each one that a model trained so reads beside it", rich_help_panel=DOCUMENT
-        ),
-    ] = None,
+        int, typer.Option(min=0, help="sentences that a model reads before each one", rich_help_panel=DOCUMENT)
+    ] = 0,
     out: Annotated[Path | None, typer.Option(help="file for the translated document", rich_help_panel=DOCUMENT)] = None,
     batch: Annotated[
         Path | None,
@@ -77,7 +74,7 @@ def translate(
     right words, and uncertain words are coloured, or in brackets outside a terminal. With marks or a glossary nothing
     is streamed. With --document, everything but text is copied, and segments below --uncertain-below are listed.
     """
-    if not document and (format or splitter_language or out or context_sentences is not None):
+    if not document and (format or splitter_language or out or context_sentences):
         raise UsageError("--format, --splitter-language, --context-sentences and --out: need --document")
     options |= confidence_options(confidence, uncertain_below)
     with report_errors():
@@ -85,10 +82,8 @@ def translate(
     if [text is not None, bool(document), batch is not None].count(True) > 1:
         raise UsageError("give one of TEXT, --document FILE and --batch FILE")
     if document:
-        settings = {"format": format or "", "splitter_language": splitter_language}
-        return translate_document(
-            client, document, out, as_json, options, **settings, context_sentences=context_sentences or 0
-        )
+        settings: dict[str, Any] = {"splitter_language": splitter_language, "context_sentences": context_sentences}
+        return translate_document(client, document, out, as_json, options, format=format or "", **settings)
     if batch is not None:
         return translate_lines(client, batch, as_json, options)
     ask("translate", client, text, as_json, options)
