@@ -9,7 +9,9 @@ from export.manifest import Context
 from glossa.v1 import glossa_pb2 as pb
 from model.tokenizer import Tokenizer
 from service.edge import documents
-from service.errors import EngineUnavailable
+from service.edge.items import ITEM_BYTES
+from service.edge.request_memory import Reservation
+from service.errors import DeadlineExceeded, EngineUnavailable
 from service.request import FinishReason
 from tests.edge import TEXTS, answered, failure, manifest, method, running
 from tests.service.edge.test_documents import send, translated
@@ -115,6 +117,22 @@ async def test_the_context_begins_anew_after_a_sentence_that_cannot_be_cut(edge,
     _, final = await translated(channel, f"{RED} {long} {CAT} {RED}", context_sentences=2)
     assert sent(edge) == [tokens(RED), tokens(CAT), tokens(RED, CAT)]
     assert final.failed == 1
+
+
+async def test_a_sentence_that_ends_before_it_begins_keeps_none_waiting(edge, channel, tokens, monkeypatch):
+    """The first one finds no memory until its deadline."""
+    grow, refused = Reservation.grow, list[int]()
+
+    def limited(reservation, size):
+        if size == ITEM_BYTES and not refused:
+            refused.append(size)
+            raise DeadlineExceeded("the deadline passed")
+        grow(reservation, size)
+
+    monkeypatch.setattr(Reservation, "grow", limited)
+    _, final = await translated(channel, f"{RED} {CAT} {RED}", context_sentences=2)
+    assert sent(edge) == [tokens(CAT), tokens(RED, CAT)]
+    assert (final.segments, final.failed) == (3, 1)
 
 
 async def test_a_failing_engine_keeps_no_sentence_waiting(edge, channel):
