@@ -7,8 +7,9 @@ import math
 import pytest
 
 from cli.translate_document import format_of
+from export.manifest import Context
 from tests.cli.command import ask
-from tests.edge import RESULT, TOKENIZERS, answered
+from tests.edge import RESULT, TOKENIZERS, answered, manifest
 
 GERMAN = "zwei rote Häuser"  # every answer
 
@@ -89,3 +90,14 @@ async def test_a_language_without_rules_is_reported(edge):
     flags = ["--confidence", "--uncertain-below", 1.5]
     refused = await ask(edge, "translate", "--document", "-", *flags, lines="a cat\n", fails=True)
     assert refused == "error: --uncertain-below: must be 0..1, got 1.5\n"
+
+
+async def test_sentences_are_translated_in_context(edge, tmp_path):
+    """The units of an XLIFF file are one paragraph."""
+    edge.models["en-de"].manifest = manifest(context=Context(sentences=1, separator=4))
+    unit, file = "<trans-unit><source>a cat</source></trans-unit>", tmp_path / "text.xlf"
+    file.write_text(f'<xliff version="1.2"><file>{unit * 2}</file></xliff>')
+    await ask(edge, "translate", "--document", file, "--max-tokens", 4, "--context-sentences", 1)
+    cat, answer = (tuple(TOKENIZERS["translation"].encode(text)) for text in ("a cat", GERMAN))
+    found = [(request.source, request.prompt) for request in edge.pool.requests]
+    assert found == [((*cat, 2), (1,)), ((*cat, 4, *cat, 2), (1, *answer, 4))]
