@@ -37,10 +37,7 @@ def translate(
     as_json: AsJson = False,
     markup: Annotated[str, typer.Option(help="keep marks: some of tags,placeholders,urls,numbers")] = "",
     glossary: Annotated[
-        str,
-        typer.Option(
-            help="terms: a file of SOURCE<tab>FORM|FORM, with '.' or '/' in its name; or a name on the server"
-        ),
+        str, typer.Option(help="terms: a file of SOURCE<tab>FORM|FORM, its name with . or /; or a name on the server")
     ] = "",
     document: Annotated[str, typer.Option(help="a file to translate as a whole, or -", rich_help_panel=DOCUMENT)] = "",
     format: Annotated[
