@@ -69,7 +69,7 @@ def similarity(
     options: dict[str, Any],
 ) -> None:
     """Compare texts with one another, by their embeddings: a number for two, otherwise a row of numbers for each."""
-    items: list[Any] = texts or lines_of(None)
+    items: list[Any] = texts or texts_of(None)
     if len(items) < 2:
         raise UsageError(f"TEXTS: must be at least 2, got {len(items)}")
     if vectors:
