@@ -58,7 +58,9 @@ def projected_cross_entropy(
     if bias_V is not None:  # the weights of one more dimension, which is 1 in every hidden state
         hidden_NM = torch.cat((hidden_NM, hidden_NM.new_ones(len(hidden_NM), 1)), dim=1)
         weight_VM = torch.cat((weight_VM, bias_V[:, None]), dim=1)
-    smoothed, plain = _ProjectedCrossEntropy.apply(hidden_NM, weight_VM, targets_N, smoothing)  # type: ignore[no-untyped-call]
+    # In an autograd function's forward pass gradients are off, and `needs_input_grad` ignores a `no_grad` around it.
+    apply = _ProjectedCrossEntropy.apply
+    smoothed, plain = apply(hidden_NM, weight_VM, targets_N, smoothing, torch.is_grad_enabled())  # type: ignore[no-untyped-call]
     return Loss(smoothed, plain)
 
 
@@ -157,9 +159,10 @@ def drop_padding(hidden_BTM: Tensor, targets_BT: Tensor) -> tuple[Tensor, Tensor
 class _ProjectedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden_NM: Tensor, weight_VM: Tensor, targets_N: Tensor, smoothing: float
+        ctx: Any, hidden_NM: Tensor, weight_VM: Tensor, targets_N: Tensor, smoothing: float, with_gradients: bool
     ) -> tuple[Tensor, Tensor]:
-        needs_hidden, needs_weight = ctx.needs_input_grad[:2]  # of frozen vocabularies only the former
+        # Of frozen vocabularies only the former.
+        needs_hidden, needs_weight = (with_gradients and needs for needs in ctx.needs_input_grad[:2])
         vocabulary = weight_VM.shape[0]
         weight = weight_VM.to(hidden_NM.dtype)
         weight_sum_M = weight_VM.sum(0)
@@ -201,7 +204,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
         return smoothed, plain
 
     @staticmethod
-    def backward(ctx: Any, grad_smoothed: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, grad_smoothed: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden_NM, grad_weight_VM = ctx.saved_tensors
         hidden = None if grad_hidden_NM is None else grad_hidden_NM * grad_smoothed.to(grad_hidden_NM.dtype)
-        return hidden, None if grad_weight_VM is None else grad_weight_VM * grad_smoothed, None, None
+        return hidden, None if grad_weight_VM is None else grad_weight_VM * grad_smoothed, None, None, None

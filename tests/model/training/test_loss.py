@@ -1,6 +1,7 @@
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from model.architecture_config import DecoderConfig
 from model.architectures import build
@@ -88,8 +89,9 @@ def test_the_plain_loss_carries_no_gradient():
 
 def test_without_gradients_none_are_computed():
     hidden, weight, targets = example(5)
-    with torch.no_grad():
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
         got = projected_cross_entropy(hidden, weight, targets, smoothing=0.1)
+    assert counter.get_total_flops() == 2 * hidden.numel() * len(weight)  # the logits
     expected = F.cross_entropy(hidden @ weight.T, targets, label_smoothing=0.1, reduction="sum")
     torch.testing.assert_close(got.smoothed, expected)
     assert not got.smoothed.requires_grad
