@@ -1,0 +1,133 @@
+from math import prod
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from model.architectures import build
+from model.training.data import Batch
+from model.training.encoder_data import IGNORED
+from model.training.flops import BACKWARD, BatchShape, forward_flops, peak_flops_per_s, product, training_flops
+from model.training.loss import batch_loss
+from tests.tiny import ENCODERS, tiny_config, tiny_tokenizer
+
+LENGTHS, TARGETS = (5, 9, 3), (4, 6, 7)  # ragged on both sides
+
+# torch counts products, not those of a matrix and a vector; these are of the additive score.
+VECTORS = {torch.ops.aten.mv: lambda matrix, vector, *_, **__: 2 * prod(matrix)}
+
+
+def ragged(lengths, vocab_size, pad_id):
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(5, vocab_size, (len(lengths), max(lengths)), generator=generator)
+    for row, length in enumerate(lengths):
+        ids[row, length:] = pad_id
+    return ids
+
+
+def batch_for(config):
+    """A batch of LENGTHS and TARGETS for a model, or of one label or one masked token for each text."""
+    source, lengths = ragged(LENGTHS, config.vocab_size, config.pad_id), torch.tensor(LENGTHS)
+    if config.has_decoder:
+        target = ragged(TARGETS, config.vocab_size, config.pad_id)
+        if not config.has_encoder:
+            source, lengths = source[:, :0], torch.zeros(3, dtype=torch.int64)
+        return Batch(source, lengths, target, target, sum(TARGETS))
+    if config.is_classifier:
+        return Batch(source, lengths, source[:, :0], torch.tensor([[0], [1], [1]]), 3)
+    ignored = IGNORED if config.is_tagger else config.pad_id
+    target = torch.full_like(source, ignored)
+    target[:, 1] = 1
+    return Batch(source, lengths, source[:, :0], target, 3)
+
+
+@pytest.fixture
+def _plain_products(monkeypatch):
+    """Recurrent layers compute by products that torch can count, not by one operator of oneDNN."""
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+
+
+def counted(config, *, backward):
+    """Operations that torch counts in the loss of a batch."""
+    torch.manual_seed(1)
+    model = build(config).train()
+    with (
+        FlopCounterMode(display=False, custom_mapping=VECTORS) as counter,
+        torch.set_grad_enabled(backward),
+    ):
+        loss = batch_loss(model, batch_for(config))
+        if backward:
+            loss.smoothed.backward()
+    return counter.get_total_flops()
+
+
+TRANSFORMERS = {
+    "plain": {},
+    "grouped queries": {"num_kv_heads": 2, "head_dim": 12, "qk_norm": True},
+    "gated": {"gated": True, "activation": "silu", "positions": "rotary", "norm": "rms"},
+    "shaw": {"positions": "shaw", "position_range": 3},
+    "experts": {"num_experts": 4, "experts_per_token": 2},
+    "bias of the logits": {"output_bias": True},
+}
+CONFIGS = [
+    *(("encoder_decoder", fields) for fields in TRANSFORMERS.values()),
+    ("encoder_decoder", {"encoder_num_heads": 2, "encoder_d_ff": 48, "num_decoder_layers": 1}),
+    ("decoder", {}),
+    ("decoder", {"positions": "alibi", "parallel_residual": True}),
+    ("decoder", {"compression_stride": 2, "sliding_window": 4, "num_decoder_layers": 3, "num_kv_heads": 1}),
+    *(("encoder", fields) for fields in ENCODERS.values()),
+    ("encoder", {"head": "classify", "labels": ("a", "b")}),
+]
+RECURRENT = [
+    {},
+    {"score": "none", "input_feeding": False},
+    {"score": "dot", "encoder_dim": 32, "input_feeding": False},
+    {"score": "additive", "attention_dim": 24, "cell": "gru", "num_encoder_layers": 3},
+    {"bidirectional": False, "cell": "gru", "num_decoder_layers": 1, "tie_embeddings": False},
+]
+
+
+@pytest.mark.parametrize(("architecture", "fields"), CONFIGS)
+def test_a_step_takes_the_products_that_torch_counts(architecture, fields):
+    vocab_size = tiny_tokenizer(with_mask=True).vocab_size
+    config = tiny_config(architecture, vocab_size=vocab_size, **fields)
+    batch = batch_for(config)
+    assert forward_flops(config, BatchShape.of(batch)) == counted(config, backward=False)
+    assert training_flops(config, batch) == counted(config, backward=True)
+
+
+@pytest.mark.usefixtures("_plain_products")
+@pytest.mark.parametrize("fields", RECURRENT)
+def test_a_recurrent_step_takes_the_products_that_torch_counts(fields):
+    """Backward, torch skips the gradients of the first states, which are constants, and those of vectors."""
+    config = tiny_config("recurrent", **fields)
+    batch = batch_for(config)
+    assert forward_flops(config, BatchShape.of(batch)) == counted(config, backward=False)
+    assert training_flops(config, batch) == pytest.approx(counted(config, backward=True), rel=0.05)
+
+
+def test_a_grouped_convolution_of_keys_takes_the_products_that_torch_counts():
+    """Forward: backward, torch counts the gradient of the weights of all groups for each of them."""
+    config = tiny_config("decoder", compression_stride=2, sliding_window=4, num_kv_heads=2)
+    assert forward_flops(config, BatchShape.of(batch_for(config))) == counted(config, backward=False)
+
+
+def test_operations_grow_with_the_square_of_the_length_by_attention_alone():
+    config = tiny_config("decoder", vocab_size=100)
+    flops = [forward_flops(config, BatchShape(1, 0, length, 0, 0)) for length in (10, 20)]
+    attention = 4 * config.d_model * config.num_decoder_layers
+    assert flops[1] - 2 * flops[0] == attention * (20**2 - 2 * 10**2)
+
+
+def test_the_peak_is_above_what_a_small_product_reaches_and_is_measured_once():
+    threads = torch.get_num_threads()
+    before = torch.get_rng_state()
+    peak = peak_flops_per_s(torch.device("cpu"), torch.float32, threads)
+    assert 1e8 < peak < 1e14
+    assert peak_flops_per_s(torch.device("cpu"), torch.float32, threads) == peak
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_product_counts_a_multiplication_and_an_addition():
+    assert product(2, 3, 5) == 60
+    assert BACKWARD == 2
