@@ -6,6 +6,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
+PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z")
+
 
 class Display:
     """A `rich` progress bar on a terminal, above which messages scroll; elsewhere a line per message and update."""
@@ -38,3 +40,12 @@ def clock(seconds: float) -> str:
     minutes, second = divmod(round(max(0.0, seconds)), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+def si(value: float) -> str:
+    """A number of three figures and the prefix of its unit: 1234567 → "1.23 M", 950 → "950 "."""
+    value = float(f"{value:.3g}")
+    power = min(max(0, (len(f"{value:.0f}") - 1) // 3), len(PREFIXES) - 1)
+    scaled = value / 1000**power
+    decimals = max(0, 3 - len(f"{int(scaled)}")) if power else 0
+    return f"{scaled:.{decimals}f} {PREFIXES[power]}"

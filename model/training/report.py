@@ -28,7 +28,10 @@ from model.training.labelled_spans import LabelledSpan, found_spans, span_scores
 SCORED = 500  # validation sentences translated at the end of a run
 SAMPLES = 5
 PROMPT_TOKENS, CONTINUATION_TOKENS = 8, 40
-COLUMNS = ("step", "epoch", "tokens", "seconds", "learning_rate", "train_loss", "validation_loss", "tokens_per_s")
+COLUMNS = (
+    *("step", "epoch", "tokens", "seconds", "learning_rate", "train_loss", "validation_loss", "tokens_per_s"),
+    *("flops", "peak_share"),  # operations since the start; share of the machine's peak since the last log line
+)
 SCORE = "validation_score"  # a further column with a stop metric other than the loss
 
 

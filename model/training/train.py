@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,11 @@ from model.training.early_stopping import check_stopping, observe, validation_sc
 from model.training.encoder_data import encoder_batches
 from model.training.evaluate import loss_per_token
 from model.training.final_weights import choose_weights
+from model.training.flops import peak_flops_per_s, training_flops
 from model.training.freezing import counts_of
 from model.training.loss import batch_loss, takes_bf16
 from model.training.optimiser import learning_rate, make_optimiser, set_learning_rate
-from model.training.progress import Display, clock
+from model.training.progress import Display, clock, si
 from model.training.r_drop import check_r_drop
 from model.training.report import curves_png, encoder_scores, final_scores, lineage_of, metrics_csv, model_card
 from model.training.start import Start
@@ -178,7 +180,9 @@ class _Run:
         self.optimiser = make_optimiser(self.model, config, layer_decay=start.tuning.layer_decay)
         self.progress = load_newest(self.states, self.model, self.optimiser) or Progress()
         self.saved_step = self.progress.step
-        self.logged_tokens, self.logged_s = self.progress.tokens, self.progress.elapsed_s  # at the last log step
+        self.logged = replace(self.progress)  # at the last log step
+        dtype = torch.bfloat16 if self.bf16 else torch.float32
+        self.peak_flops_per_s = peak_flops_per_s(self.device, dtype, torch.get_num_threads())
         for name, batches, examples in (("training", self.batches, data), ("validation", self.validation, validation)):
             dropped = f", {batches.dropped} too long and left out" if batches.dropped else ""
             display.message(f"{name}: {examples.name}: {batches.tokens:,} target tokens{dropped}")
@@ -186,7 +190,7 @@ class _Run:
         trained = "" if counts.all == counts.trained else f", {counts.trained:,} of them trained"
         display.message(
             f"model: {counts.all:,} parameters{trained}, vocabulary {tokenizer.vocab_size:,}, on {self.device}, "
-            f"products in {'bfloat16' if self.bf16 else 'float32'}"
+            f"products in {'bfloat16' if self.bf16 else 'float32'} at {si(self.peak_flops_per_s)}FLOP/s or less"
             + (f"; going on after step {self.progress.step}" if self.progress.step else "")
         )
 
@@ -232,8 +236,10 @@ class _Run:
 
     def _step(self, group: list[list[int]], rate: float) -> None:
         config, progress = self.config, self.progress
-        batches = [self.batches.load(keys).to(self.device) for keys in group]
+        batches = [self.batches.load(keys) for keys in group]
         tokens = sum(batch.tokens for batch in batches)
+        progress.flops += sum(training_flops(self.model.config, batch) for batch in batches)
+        batches = [batch.to(self.device) for batch in batches]
         for batch in batches:
             loss = batch_loss(
                 self.model,
@@ -261,17 +267,22 @@ class _Run:
             raise TrainError(
                 f"the loss is {loss} after step {progress.step}; lower learning_rate or raise warmup_steps"
             )
-        tokens_per_s = (progress.tokens - self.logged_tokens) / max(progress.elapsed_s - self.logged_s, 1e-9)
+        seconds = max(progress.elapsed_s - self.logged.elapsed_s, 1e-9)
+        tokens_per_s = (progress.tokens - self.logged.tokens) / seconds
+        peak_share = (progress.flops - self.logged.flops) / (seconds * self.peak_flops_per_s)
         rate = self.optimiser.param_groups[0]["lr"]
-        self._record(learning_rate=rate, train_loss=loss, tokens_per_s=round(tokens_per_s, 1))
+        self._record(
+            learning_rate=rate, train_loss=loss, tokens_per_s=round(tokens_per_s, 1), peak_share=round(peak_share, 4)
+        )
         progress.loss_sum, progress.loss_tokens = 0.0, 0
-        self.logged_tokens, self.logged_s = progress.tokens, progress.elapsed_s
+        self.logged = replace(progress)
         share = self.share()
         remaining_s = progress.elapsed_s * (1.0 - share) / max(share, 1e-9)
         self.display.update(
             share,
             f"step {progress.step}  {share:.0%}  loss {loss:.3f}  lr {rate:.1e}  "
-            f"{tokens_per_s:,.0f} tokens/s  {clock(remaining_s)} left",
+            f"{tokens_per_s:,.0f} tokens/s  {peak_share:.0%} of peak  "
+            f"{si(progress.tokens)}tokens  {si(progress.flops)}FLOP  {clock(remaining_s)} left",
         )
 
     def _validate(self) -> None:
@@ -293,7 +304,7 @@ class _Run:
 
     def _record(self, **figures: float) -> None:
         progress = self.progress
-        row = {"step": progress.step, "epoch": progress.epoch, "tokens": progress.tokens}
+        row = {"step": progress.step, "epoch": progress.epoch, "tokens": progress.tokens, "flops": progress.flops}
         progress.history.append({**row, "seconds": round(progress.elapsed_s, 3), **figures})
 
     def _save(self) -> None:
@@ -321,6 +332,10 @@ class _Run:
             "epochs": round(progress.epoch + progress.position / len(self.batches.plan(progress.epoch)), 3),
             "target_tokens": progress.tokens,
             "seconds": round(progress.elapsed_s, 1),
+            "tokens_per_s": round(progress.tokens / max(progress.elapsed_s, 1e-9), 1),
+            "training_flops": float(progress.flops),
+            "peak_flops_per_s": self.peak_flops_per_s,
+            "peak_share": round(progress.flops / max(progress.elapsed_s * self.peak_flops_per_s, 1.0), 4),
             "examples_too_long": self.batches.dropped,
             **self._choose_weights(),
         }

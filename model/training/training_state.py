@@ -48,6 +48,7 @@ class Progress:
     epoch: int = 0
     position: int = 0  # consumed batches of this epoch
     tokens: int = 0  # target tokens seen, padding not counted
+    flops: int = 0  # floating-point operations of the steps: model.training.flops
     elapsed_s: float = 0.0
     loss_sum: float = 0.0  # since the last row of the history, in nats, without smoothing
     loss_tokens: int = 0

@@ -3,7 +3,7 @@ import io
 import pytest
 from rich.console import Console
 
-from model.training.progress import Display, clock
+from model.training.progress import Display, clock, si
 
 
 def test_plain_lines_without_a_terminal():
@@ -38,3 +38,9 @@ def test_a_message_is_shown_as_it_is(is_terminal):
 
 def test_clock_times():
     assert [clock(seconds) for seconds in (-1, 59.4, 75, 3700)] == ["0:00", "0:59", "1:15", "1:01:40"]
+
+
+def test_numbers_have_three_figures_and_a_prefix():
+    values = (0, 7, 950, 1000, 12_345, 999_999, 1_234_567, 2.5e9, 1.5e15, 3.2e24)
+    expected = ("0 ", "7 ", "950 ", "1.00 k", "12.3 k", "1.00 M", "1.23 M", "2.50 G", "1.50 P", "3200 Z")
+    assert tuple(map(si, values)) == expected

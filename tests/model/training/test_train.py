@@ -1,6 +1,7 @@
 import csv
 import errno
 import io
+import itertools
 import json
 import os
 import re
@@ -15,8 +16,9 @@ from model.architecture_config import EncoderConfig, EncoderDecoderConfig
 from model.checkpoint import CheckpointError, load_checkpoint
 from model.config import TrainConfig
 from model.presets import PRESETS
-from model.training.data import DataError, Examples, copy_examples, embedded_examples
+from model.training.data import DataError, Examples, batches_of, copy_examples, embedded_examples, split
 from model.training.evaluate import translate
+from model.training.flops import training_flops
 from model.training.progress import Display
 from model.training.train import Interrupted, TrainError, train
 from model.training.training_state import DamagedStateWarning, list_states
@@ -48,6 +50,7 @@ TRAIN = TrainConfig(
     bf16=False,
 )
 DATA = copy_examples(300, seed=1)
+CLOCK = ("seconds", "tokens_per_s", "peak_share")  # columns of metrics.csv
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -82,7 +85,7 @@ def weights(out):
 def losses(out):
     """Everything in metrics.csv but the clock."""
     rows = csv.DictReader(io.StringIO((out / "metrics.csv").read_text()))
-    return [{name: value for name, value in row.items() if name not in ("seconds", "tokens_per_s")} for row in rows]
+    return [{name: value for name, value in row.items() if name not in CLOCK} for row in rows]
 
 
 def test_a_finished_run_leaves_everything_needed(undisturbed):
@@ -236,7 +239,10 @@ def test_a_log_step_is_one_line_of_figures(tmp_path):
     train(
         MODEL, TRAIN.replace(log_every_steps=1), data=DATA, out=tmp_path / "run", display=Display(Console(file=stream))
     )
-    line = r"^step 1  \d+%  loss \d\.\d{3}  lr \d\.\de-\d\d  [\d,]+ tokens/s  \d+:\d\d left$"
+    line = (
+        r"^step 1  \d+%  loss \d\.\d{3}  lr \d\.\de-\d\d  [\d,]+ tokens/s  \d+% of peak  "
+        r"\d+ tokens  [\d.]+ MFLOP  \d+:\d\d left$"
+    )
     assert re.search(line, stream.getvalue(), re.MULTILINE), stream.getvalue()
 
 
@@ -282,8 +288,22 @@ def test_accumulated_batches_are_one_batch(tmp_path):
 
 
 def test_the_card_and_metrics_agree(undisturbed):
-    metrics = json.loads((undisturbed / "metrics.json").read_bytes())
-    assert f"| validation_loss | {metrics['validation_loss']:.6g} |" in (undisturbed / "model_card.md").read_text()
+    metrics, card = json.loads((undisturbed / "metrics.json").read_bytes()), (undisturbed / "model_card.md").read_text()
+    for name in ("validation_loss", "training_flops", "peak_flops_per_s", "peak_share", "tokens_per_s"):
+        assert f"| {name} | {metrics[name]:.6g} |" in card
+    assert 0.0 < metrics["peak_share"] < 1.0
+
+
+def test_operations_and_tokens_add_up_over_the_batches_of_all_steps(undisturbed):
+    """An oracle with the tensors that training reads, batch by batch."""
+    checkpoint = load_checkpoint(undisturbed)
+    part, _ = split(DATA, size=TRAIN.validation_size, seed=TRAIN.seed)
+    batches = batches_of(part, checkpoint.tokenizer, checkpoint.config, TRAIN)
+    keys = itertools.chain.from_iterable(batches.plan(epoch) for epoch in range(100))
+    seen = [batches.load(batch) for batch in itertools.islice(keys, TRAIN.steps * TRAIN.accumulate)]
+    flops = sum(training_flops(checkpoint.config, batch) for batch in seen)
+    assert checkpoint.metrics["training_flops"] == flops == int(losses(undisturbed)[-1]["flops"])
+    assert checkpoint.metrics["target_tokens"] == sum(batch.tokens for batch in seen)
 
 
 ENCODER = EncoderConfig(d_model=16, num_heads=2, d_ff=32, num_encoder_layers=1, max_source_len=16)
