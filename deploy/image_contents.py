@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 from deploy.sbom.document import normalized
@@ -84,6 +83,8 @@ def check_contents(execute: Callable[..., str]) -> None:
 
 def check_sbom(text: str, python: set[tuple[str, str]], debian: set[tuple[str, str]]) -> None:
     """Fails unless the SBOM is valid and lists exactly these names and versions."""
+    from cyclonedx.validation.json import JsonStrictValidator  # compiles grammars for two seconds when it is imported
+
     if error := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text):
         raise AssertionError(f"{SBOM} is not CycloneDX: {error}")
     components = json.loads(text)["components"]

@@ -1,5 +1,6 @@
 """Exported bundles that many tests read, built once per run, and the order of the tests."""
 
+import gc
 import inspect
 import random
 
@@ -13,6 +14,16 @@ from tests.tiny import ENCODERS, TEXTS, tiny_config, tiny_encoder, tiny_model, t
 # Every run tries the same examples, and one that takes long under load is no failure.
 settings.register_profile("glossa", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("glossa")
+
+
+# The libraries and thousands of tests are millions of objects that live to the end. Searching them for garbage again and
+# again took a tenth of the time of collecting tests and of tracing graphs.
+gc.set_threshold(50_000, 20, 50)
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser):
