@@ -155,7 +155,7 @@ lock: $(STAMP)  ## pin the requirements/*.in anew, keeping versions that still f
 	@cd requirements && lock() { \
 	  ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	    --no-annotate --custom-compile-command "make lock" "$$@"; } && \
-	lock $(if $(UPGRADE),--upgrade) serve.in cpu.in train.in otel.in dev.in --output-file dev.txt && \
+	lock $(if $(UPGRADE),--upgrade) serve.in cpu.in train.in tensorboard.in otel.in dev.in --output-file dev.txt && \
 	lock serve.in cpu.in train.in --constraints dev.txt --output-file train.txt && \
 	lock serve.in cpu.in --excludes image-excludes.txt --constraints dev.txt --output-file serve.txt && \
 	lock serve.in gpu.in --excludes image-excludes.txt --constraints dev.txt --output-file gpu.txt && \

@@ -76,6 +76,9 @@ def train(
     lora_targets: LoraTargets = None,
     lora_train: LoraTrain = None,
     keep_adapter: KeepAdapter = False,
+    tensorboard: Annotated[
+        Path | None, typer.Option(help="directory of the run's TensorBoard events (needs glossa[tensorboard])")
+    ] = None,
 ) -> None:
     """Train a model, or continue a checkpoint (--from). Without data, a preset trains on its embedded corpus.
 
@@ -100,7 +103,17 @@ def train(
         config = recipe.train.replace(**changes)
         examples, held_out = training_examples(recipe, data or [], source, target, validation)
     command = f"continue with: {resuming_command(context.params)}"
-    run_training(recipe.model, config, command, data=examples, validation=held_out, out=out, start=start, resume=resume)
+    run_training(
+        recipe.model,
+        config,
+        command,
+        data=examples,
+        validation=held_out,
+        out=out,
+        start=start,
+        resume=resume,
+        tensorboard=tensorboard,
+    )
     typer.echo(f"{out}: checkpoint, {out / 'model_card.md'}, {out / 'curves.png'}")
 
 
@@ -155,7 +168,18 @@ def run_training(model: ModelConfig, config: TrainConfig, advice: str, **argumen
 def resuming_command(given: dict[str, Any]) -> str:
     """The command line that continues the training of these arguments."""
     words = ["glossa", "train", *([str(given["preset"])] if given["preset"] is not None else [])]
-    for name in ("out", "data", "source", "target", "validation", "minutes", "steps", *CONTINUED, *FIELDS):
+    for name in (
+        "out",
+        "data",
+        "source",
+        "target",
+        "validation",
+        "minutes",
+        "steps",
+        "tensorboard",
+        *CONTINUED,
+        *FIELDS,
+    ):
         values = given[name] if isinstance(given[name], list | tuple) else [given[name]]
         flag = "--" + name.rstrip("_").replace("_", "-")
         words += [word for value in values if value is not None for word in (flag, str(value))]

@@ -100,7 +100,8 @@ def install(wheel, directory, extra=""):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("extra", "promised"), [("", SERVING), ("otel", SERVING), ("train", EVERYTHING), ("dev", EVERYTHING)]
+    ("extra", "promised"),
+    [("", SERVING), ("otel", SERVING), ("train", EVERYTHING), ("tensorboard", EVERYTHING), ("dev", EVERYTHING)],
 )
 def test_the_command_runs_with_what_is_required(wheel, tmp_path, extra, promised):
     python = install(wheel, tmp_path, extra)

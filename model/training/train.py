@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from model.training.r_drop import check_r_drop
 from model.training.report import curves_png, encoder_scores, final_scores, lineage_of, metrics_csv, model_card
 from model.training.start import Start
 from model.training.stop_signals import stop_signals
+from model.training.tensorboard_log import check_events, event_log
 from model.training.training_state import (
     Progress,
     TrainError,
@@ -67,6 +68,7 @@ def train(
     validation: Examples | None = None,
     start: Start | None = None,
     resume: bool = False,
+    tensorboard: Path | None = None,
     display: Display | None = None,
     should_stop: Callable[[], bool] | None = None,
     disk: Disk | None = None,
@@ -76,7 +78,8 @@ def train(
     validation: held out of `data` by default. start: a base to continue, and what is trained; by default everything,
     from scratch. resume: continue from the newest state in `out`, or start if there is
     none; both configurations and the data must be those of the first start. An interrupted run of `steps` ends in
-    weights that are bit-identical to those of an uninterrupted run. should_stop: called after every step. Ctrl-C and
+    weights that are bit-identical to those of an uninterrupted run. tensorboard: a directory that receives the figures
+    of metrics.csv as TensorBoard events. should_stop: called after every step. Ctrl-C and
     SIGTERM also end the run after the current step, with Interrupted. display: by default one on stderr.
     Raises DataError, TokenizerError, ConfigError before training, TrainError also when the loss is no longer finite,
     and CheckpointError if saving fails.
@@ -95,6 +98,8 @@ def train(
                 "data": data.digest,
                 "validation": validation.digest if validation else None,
             }
+            if tensorboard is not None:
+                check_events(tensorboard, resume=resume)
             is_new = claim(out, identity, resume=resume)
             try:
                 run = _Run(model_config, train_config, data, validation, start, out, display, disk)
@@ -102,7 +107,8 @@ def train(
                 if is_new:
                     unclaim(out)
                 raise
-            with stop_signals() as signalled:
+            events = event_log(tensorboard, run.progress.history, display.message)
+            with stop_signals() as signalled, events as run.write_event:
                 run.train(started, lambda: signalled() or (should_stop is not None and should_stop()))
             run.finish()
     finally:
@@ -180,6 +186,7 @@ class _Run:
         self.optimiser = make_optimiser(self.model, config, layer_decay=start.tuning.layer_decay)
         self.progress = load_newest(self.states, self.model, self.optimiser) or Progress()
         self.saved_step = self.progress.step
+        self.write_event: Callable[[Mapping[str, float]], None] = lambda row: None
         self.logged = replace(self.progress)  # at the last log step
         dtype = torch.bfloat16 if self.bf16 else torch.float32
         self.peak_flops_per_s = peak_flops_per_s(self.device, dtype, torch.get_num_threads())
@@ -306,6 +313,7 @@ class _Run:
         progress = self.progress
         row = {"step": progress.step, "epoch": progress.epoch, "tokens": progress.tokens, "flops": progress.flops}
         progress.history.append({**row, "seconds": round(progress.elapsed_s, 3), **figures})
+        self.write_event(progress.history[-1])
 
     def _save(self) -> None:
         """Saves the state unless the newest one is of this step."""

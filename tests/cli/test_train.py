@@ -42,8 +42,9 @@ def test_an_interrupted_training_prints_the_resuming_command(tmp_path, monkeypat
     monkeypatch.setattr("model.training.train.train", interrupted)
     (tmp_path / "pairs.tsv").write_text("a\tb\n")
     words = ("train", "tiny-copy", "--steps", 9, "--data", tmp_path / "pairs.tsv", "--out", tmp_path / "my run")
-    command = f"glossa train tiny-copy --out '{tmp_path}/my run' --data {tmp_path}/pairs.tsv --steps 9 --resume"
-    printed = run(*words, fails=True)
+    command = f"glossa train tiny-copy --out '{tmp_path}/my run' --data {tmp_path}/pairs.tsv --steps 9"
+    command += f" --tensorboard {tmp_path}/events --resume"
+    printed = run(*words, "--tensorboard", tmp_path / "events", fails=True)
     assert f"stopped after step 5, state saved in x; continue with: {command}\n" in printed
 
 
