@@ -33,7 +33,8 @@ from model.training.data import Batch
 
 BACKWARD = 2  # products of a backward pass for each of the forward pass
 SIZES = 128, 8192  # of the square matrices whose products measure the peak: the smallest and the largest
-MEASURED_S = 0.05  # products are repeated for this long
+PRODUCT_S = 0.001  # at least; short, so that some are done without an interruption by other work
+MEASURED_S = 0.025  # the product of each size is repeated for this long
 
 
 class BatchShape(NamedTuple):
@@ -182,21 +183,18 @@ def _recurrent_attention(config: RecurrentConfig, shape: BatchShape) -> int:
 def peak_flops_per_s(device: torch.device, dtype: torch.dtype, threads: int) -> float:
     """The speed of the fastest product of two square matrices, in operations per second.
 
-    The size doubles until a product takes a tenth of MEASURED_S, so that processors and accelerators are both busy;
-    that size is then repeated for MEASURED_S. Measured once per process. threads: `torch.get_num_threads()`, on which
-    the figure depends.
+    The size doubles until a product takes PRODUCT_S, so that processors and accelerators are both busy. Measured once
+    per process. threads: `torch.get_num_threads()`, on which the figure depends.
     """
     assert threads == torch.get_num_threads(), threads
     size, most = SIZES
-    multiply = _multiplication(size, device, dtype)
-    while _seconds(multiply) < MEASURED_S / 10 and size < most:
+    fastest = 0.0
+    while True:
+        shortest_s = _shortest_s(_multiplication(size, device, dtype), within_s=MEASURED_S)
+        fastest = max(fastest, product(size, size, size) / shortest_s)
+        if shortest_s >= PRODUCT_S or size >= most:
+            return fastest
         size *= 2
-        multiply = _multiplication(size, device, dtype)
-    ends = time.perf_counter() + MEASURED_S
-    shortest_s = _seconds(multiply)
-    while time.perf_counter() < ends:
-        shortest_s = min(shortest_s, _seconds(multiply))
-    return product(size, size, size) / shortest_s
 
 
 def _multiplication(size: int, device: torch.device, dtype: torch.dtype) -> Callable[[], None]:
@@ -214,7 +212,11 @@ def _multiplication(size: int, device: torch.device, dtype: torch.dtype) -> Call
     return multiply
 
 
-def _seconds(run: Callable[[], None]) -> float:
-    began_s = time.perf_counter()
-    run()
-    return time.perf_counter() - began_s
+def _shortest_s(run: Callable[[], None], *, within_s: float) -> float:
+    """The shortest time that `run` takes, of as many as fit in this time and at least one."""
+    ends_s, shortest_s = time.perf_counter() + within_s, float("inf")
+    while shortest_s == float("inf") or time.perf_counter() < ends_s:
+        began_s = time.perf_counter()
+        run()
+        shortest_s = min(shortest_s, time.perf_counter() - began_s)
+    return shortest_s
