@@ -1,6 +1,7 @@
-"""Profile training steps: target tokens/s, and the share of each kind of operation.
+"""Profile training steps: target tokens/s, operations/s beside the peak, and the share of each kind of operation.
 
     python -m bench profile-training [--data FILE.tsv[.gz]] [--preset tatoeba-small] [--steps 20] [--threads N]
+                                     [--bf16 auto|true|false]
 
 Without data, sentence pairs of random tokens in the lengths of short everyday sentences. Prints the processor's name,
 since figures of different machines cannot be compared.
@@ -15,11 +16,12 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from bench.case import case
+from bench.case import Flag, case
 from model.architectures import build
 from model.presets import load_preset
 from model.tokenizer import Tokenizer
 from model.training.data import Examples, batches_of, read_tsv
+from model.training.flops import peak_flops_per_s, training_flops
 from model.training.loss import batch_loss, takes_bf16
 from model.training.optimiser import make_optimiser
 from model.training.report import processor_name
@@ -53,7 +55,16 @@ def made_up_pairs(count):
     )
 
 
-@case(data=Path, preset="tatoeba-small", steps=20, threads=torch.get_num_threads())
+BF16 = {"auto": "auto", "true": True, "false": False}
+
+
+@case(
+    data=Path,
+    preset="tatoeba-small",
+    steps=20,
+    threads=torch.get_num_threads(),
+    bf16=Flag("auto", choices=tuple(BF16), help="products in bfloat16"),
+)
 def profile_training(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(arguments.threads)
     preset = load_preset(arguments.preset)
@@ -68,7 +79,8 @@ def profile_training(arguments: argparse.Namespace) -> None:
     optimiser = make_optimiser(model, preset.train)
     plan = batches.plan(0)
     settings = preset.train
-    bf16 = takes_bf16(settings.bf16, torch.device("cpu"))
+    cpu = torch.device("cpu")
+    bf16 = takes_bf16(BF16[arguments.bf16], cpu)
 
     def step(number):
         batch = batches.load(plan[number % len(plan)])
@@ -77,14 +89,18 @@ def profile_training(arguments: argparse.Namespace) -> None:
         nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
-        return batch.tokens
+        return batch
 
     step(0)
     started, processor_s = time.monotonic(), time.process_time()
-    tokens = sum(step(number) for number in range(1, arguments.steps + 1))
+    seen = [step(number) for number in range(1, arguments.steps + 1)]
     wall_s, processor_s = time.monotonic() - started, time.process_time() - processor_s
+    tokens, flops = sum(batch.tokens for batch in seen), sum(training_flops(config, batch) for batch in seen)
+    peak = peak_flops_per_s(cpu, torch.bfloat16 if bf16 else torch.float32, arguments.threads)
     print(f"{processor_name()}, {arguments.threads} threads, {examples.name}, vocabulary {tokenizer.vocab_size}")
     print(f"{tokens / wall_s:,.0f} target tokens/s; {tokens / processor_s:,.0f} per second of processor time")
+    kind = "bfloat16" if bf16 else "float32"
+    print(f"{flops / wall_s / 1e9:,.1f} GFLOP/s, {flops / (wall_s * peak):.0%} of the peak {peak / 1e9:,.1f}, {kind}")
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         for number in range(4):
             step(number)
