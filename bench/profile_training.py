@@ -11,6 +11,7 @@ import argparse
 import random
 import time
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import nn
@@ -55,7 +56,7 @@ def made_up_pairs(count):
     )
 
 
-BF16 = {"auto": "auto", "true": True, "false": False}
+BF16: dict[str, bool | Literal["auto"]] = {"auto": "auto", "true": True, "false": False}
 
 
 @case(
