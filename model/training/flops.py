@@ -52,9 +52,9 @@ class BatchShape(NamedTuple):
         return cls(rows, source, batch.input_BT.shape[1], int(batch.lengths_B.sum()), batch.tokens)
 
 
-def training_flops(config: ModelConfig, batch: Batch) -> int:
-    """Floating-point operations of the forward and backward pass of a batch."""
-    return (1 + BACKWARD) * forward_flops(config, BatchShape.of(batch))
+def training_flops(config: ModelConfig, batch: Batch, *, passes: int = 1) -> int:
+    """Floating-point operations of the forward and backward passes of a batch; R-Drop has two passes."""
+    return passes * (1 + BACKWARD) * forward_flops(config, BatchShape.of(batch))
 
 
 def forward_flops(config: ModelConfig, shape: BatchShape) -> int:

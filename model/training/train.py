@@ -245,7 +245,8 @@ class _Run:
         config, progress = self.config, self.progress
         batches = [self.batches.load(keys) for keys in group]
         tokens = sum(batch.tokens for batch in batches)
-        progress.flops += sum(training_flops(self.model.config, batch) for batch in batches)
+        passes = 2 if config.r_drop_weight else 1
+        progress.flops += sum(training_flops(self.model.config, batch, passes=passes) for batch in batches)
         batches = [batch.to(self.device) for batch in batches]
         for batch in batches:
             loss = batch_loss(

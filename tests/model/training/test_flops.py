@@ -47,7 +47,7 @@ def _plain_products(monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
 
 
-def counted(config, *, backward):
+def counted(config, *, backward, r_drop_weight=0.0):
     """Operations that torch counts in the loss of a batch."""
     torch.manual_seed(1)
     model = build(config).train()
@@ -55,7 +55,7 @@ def counted(config, *, backward):
         FlopCounterMode(display=False, custom_mapping=VECTORS) as counter,
         torch.set_grad_enabled(backward),
     ):
-        loss = batch_loss(model, batch_for(config))
+        loss = batch_loss(model, batch_for(config), r_drop_weight=r_drop_weight)
         if backward:
             loss.smoothed.backward()
     return counter.get_total_flops()
@@ -104,6 +104,12 @@ def test_a_recurrent_step_takes_the_products_that_torch_counts(fields):
     batch = batch_for(config)
     assert forward_flops(config, BatchShape.of(batch)) == counted(config, backward=False)
     assert training_flops(config, batch) == pytest.approx(counted(config, backward=True), rel=0.05)
+
+
+@pytest.mark.parametrize(("architecture", "fields"), [("encoder_decoder", {}), ("encoder", ENCODERS["tokens"])])
+def test_r_drop_takes_two_passes(architecture, fields):
+    config = tiny_config(architecture, vocab_size=tiny_tokenizer(with_mask=True).vocab_size, dropout=0.1, **fields)
+    assert training_flops(config, batch_for(config), passes=2) == counted(config, backward=True, r_drop_weight=1.0)
 
 
 def test_a_grouped_convolution_of_keys_takes_the_products_that_torch_counts():
