@@ -16,8 +16,8 @@ settings.register_profile("glossa", deadline=None, derandomize=True, suppress_he
 settings.load_profile("glossa")
 
 
-# The libraries and thousands of tests are millions of objects that live to the end. Searching them for garbage took 40 %
-# of the time of collecting tests, a tenth of that of tracing graphs, and 0.7 s in each test that calls `gc.collect`.
+# The libraries and thousands of tests are millions of objects that live to the end. Searching them for garbage took
+# about 30 % of collecting tests, a tenth of tracing graphs, and 0.7 s in each test that calls `gc.collect`.
 gc.set_threshold(50_000, 20, 50)
 
 
