@@ -42,6 +42,7 @@ TOPICS = {
         "bandwidth",
         "profile-step",
         "profile-training",
+        "ranks",
         "cost-growth",
         "engine-overhead",
         "grpc-overhead",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -26,12 +27,14 @@ from cli.fine_tuning import (
     TokenizerFile,
     tuning_of,
 )
-from cli.terminal import UsageError, report_errors
+from cli.ranks import joined_ranks, report_shared_errors
+from cli.terminal import UsageError
 
 if TYPE_CHECKING:
     from model.config import ModelConfig, TrainConfig
     from model.presets import Preset
     from model.training.data import Examples
+    from model.training.ranks import Ranks
     from model.training.start import Start
 
 
@@ -79,88 +82,123 @@ def train(
     tensorboard: Annotated[
         Path | None, typer.Option(help="directory of the run's TensorBoard events (needs glossa[tensorboard])")
     ] = None,
+    shard: Annotated[
+        bool, typer.Option("--shard", help="of several processes, each keeps a share of the weights and moments")
+    ] = False,
+    rank_timeout_s: Annotated[
+        float, typer.Option(help="of several processes, one that does not answer for so long is lost", min=1.0)
+    ] = 600.0,  # longer than one of them reads data, trains a tokenizer or writes a state
 ) -> None:
     """Train a model, or continue a checkpoint (--from). Without data, a preset trains on its embedded corpus.
 
     A model with context_sentences reads each sentence with those before it: empty lines end documents in its data.
+    torchrun starts a training in several processes.
     """
-    for file in (*(data or ()), source, target, validation, tokenizer):
-        with report_errors():
-            if file is not None and file.is_dir():
-                raise UsageError(f"{file}: Is a directory; give a file in it")
-            if file is not None and not file.is_file():
-                raise UsageError(f"{file}: no such file; check the path")
-    recipe, start = beginning(context.params)
+    files = [file for file in (*(data or ()), source, target, validation, tokenizer) if file is not None]
+    with joined_ranks(os.environ, timeout_s=rank_timeout_s) as ranks:
+        recipe, start = beginning(context.params, files, ranks)
+        config, arguments = configured(context.params, recipe, ranks)
+        run_training(
+            recipe.model,
+            config,
+            f"continue{', in any number of processes,' * (ranks.size > 1)} with: {resuming_command(context.params)}",
+            ranks=ranks,
+            out=out,
+            start=start,
+            resume=resume,
+            tensorboard=tensorboard,
+            shard=shard,
+            **arguments,
+        )
+        if ranks.is_first:
+            typer.echo(f"{out}: checkpoint, {out / 'model_card.md'}, {out / 'curves.png'}")
+
+
+def configured(given: dict[str, Any], recipe: Preset, ranks: Ranks) -> tuple[TrainConfig, dict[str, Any]]:
+    """The settings of the training with the arguments' own, and its data; prints an error and exits for wrong ones."""
     from model.config import ConfigError
     from model.training.data import DataError
 
-    with report_errors(ConfigError, DataError):
-        given = {"steps": steps, "minutes": minutes}
-        length = {name: value for name, value in given.items() if value is not None}
+    with report_shared_errors(ranks, ConfigError, DataError):
+        length = {name: given[name] for name in ("steps", "minutes") if given[name] is not None}
         changes = {"steps": 0, "minutes": 0.0, **length} if length else {}
-        if learning_rate is not None:
-            changes["learning_rate"] = learning_rate
+        if given["learning_rate"] is not None:
+            changes["learning_rate"] = given["learning_rate"]
         config = recipe.train.replace(**changes)
-        examples, held_out = training_examples(recipe, data or [], source, target, validation)
-    command = f"continue with: {resuming_command(context.params)}"
-    run_training(
-        recipe.model,
-        config,
-        command,
-        data=examples,
-        validation=held_out,
-        out=out,
-        start=start,
-        resume=resume,
-        tensorboard=tensorboard,
-    )
-    typer.echo(f"{out}: checkpoint, {out / 'model_card.md'}, {out / 'curves.png'}")
+        data = [given[name] for name in ("source", "target", "validation")]
+        examples, held_out = ranks.everywhere(
+            lambda: training_examples(recipe, given["data"] or [], *data), UsageError, DataError
+        )
+    return config, {"data": examples, "validation": held_out}
 
 
-def beginning(given: dict[str, Any]) -> tuple[Preset, Start]:
+def beginning(given: dict[str, Any], files: list[Path], ranks: Ranks) -> tuple[Preset, Start]:
     """The preset and the start that the arguments describe; prints an error and exits for those that do not fit."""
     from model.config import ConfigError
-    from model.presets import continuing, load_preset
 
-    base = None
-    with report_errors(ConfigError):
-        if given["from_"] is None:
-            if given["preset"] is None:
-                raise UsageError("give a preset or a YAML file, or a checkpoint to continue with --from")
-            if given["head"] is not None:
-                raise UsageError("--head goes with --from; without it, the head is a field of the model in a YAML file")
-            recipe = load_preset(given["preset"])
-    typer.echo("loading PyTorch", err=True)
+    with report_shared_errors(ranks, ConfigError):
+        recipe = ranks.everywhere(lambda: _recipe(given, files), ConfigError, UsageError)
+        if ranks.is_first:
+            typer.echo("loading PyTorch", err=True)
     from model.checkpoint import CheckpointError
-    from model.pretrained.convert_tokenizer import read_tokenizer
     from model.tokenizer import TokenizerError
+
+    errors = ConfigError, CheckpointError, TokenizerError
+    with report_shared_errors(ranks, *errors):
+        return ranks.everywhere(lambda: _start(given, recipe), *errors)
+
+
+def _recipe(given: dict[str, Any], files: list[Path]) -> Preset | None:
+    """The preset, with all files there; None to continue a checkpoint. Raises ConfigError, UsageError."""
+    from model.presets import load_preset
+
+    for file in files:
+        if file.is_dir():
+            raise UsageError(f"{file}: Is a directory; give a file in it")
+        if not file.is_file():
+            raise UsageError(f"{file}: no such file; check the path")
+    if given["from_"] is not None:
+        return None
+    if given["preset"] is None:
+        raise UsageError("give a preset or a YAML file, or a checkpoint to continue with --from")
+    if given["head"] is not None:
+        raise UsageError("--head goes with --from; without it, the head is a field of the model in a YAML file")
+    return load_preset(given["preset"])
+
+
+def _start(given: dict[str, Any], recipe: Preset | None) -> tuple[Preset, Start]:
+    from model.presets import continuing
+    from model.pretrained.convert_tokenizer import read_tokenizer
     from model.training.given_tokenizer import special_ids
     from model.training.start import Start, read_base
 
-    with report_errors(ConfigError, CheckpointError, TokenizerError):
-        if given["from_"] is not None:
-            base = read_base(given["from_"])
-            recipe = continuing(base.config, given["preset"], head=given["head"])
-        tokenizer = read_tokenizer(given["tokenizer"]) if given["tokenizer"] is not None else None
-        if tokenizer is not None and base is None:
-            ids = special_ids(tokenizer, needs_mask=recipe.model.head == "masked")
-            recipe = replace(recipe, model=recipe.model.replace(**ids, vocab_size=tokenizer.vocab_size))
-        tuning = tuning_of(given, recipe.fine_tuning)
-        return recipe, Start(base=base, new_head=recipe.new_head, tokenizer=tokenizer, tuning=tuning)
+    base = None
+    if recipe is None:
+        base = read_base(given["from_"])
+        recipe = continuing(base.config, given["preset"], head=given["head"])
+    tokenizer = read_tokenizer(given["tokenizer"]) if given["tokenizer"] is not None else None
+    if tokenizer is not None and base is None:
+        ids = special_ids(tokenizer, needs_mask=recipe.model.head == "masked")
+        recipe = replace(recipe, model=recipe.model.replace(**ids, vocab_size=tokenizer.vocab_size))
+    tuning = tuning_of(given, recipe.fine_tuning)
+    return recipe, Start(base=base, new_head=recipe.new_head, tokenizer=tokenizer, tuning=tuning)
 
 
-def run_training(model: ModelConfig, config: TrainConfig, advice: str, **arguments: Any) -> None:
+def run_training(
+    model: ModelConfig, config: TrainConfig, advice: str, *, ranks: Ranks | None = None, **arguments: Any
+) -> None:
     """`model.training.train.train` with a progress display; errors are printed, an interruption with `advice`."""
     from model.checkpoint import CheckpointError
     from model.config import ConfigError
     from model.tokenizer import TokenizerError
     from model.training.data import DataError
-    from model.training.progress import Display
+    from model.training.ranks import Ranks
     from model.training.train import Interrupted, TrainError, train
 
-    with report_errors(ConfigError, DataError, TokenizerError, TrainError, CheckpointError):
+    ranks = ranks or Ranks()
+    with report_shared_errors(ranks, ConfigError, TokenizerError, DataError, TrainError, CheckpointError):
         try:
-            train(model, config, display=Display(), **arguments)
+            train(model, config, ranks=ranks, **arguments)
         except Interrupted as stopped:
             raise UsageError(f"{str(stopped).partition(';')[0]}; {advice}") from None
 

@@ -150,7 +150,7 @@ def scores(model: EncoderDecoder, batches: PairBatches) -> tuple[float, float]:
     for keys in batches.plan(0):
         batch = batches.load(keys)
         states = model(batch.source_BS, batch.lengths_B, batch.input_BT)
-        hidden_NM, target_N = drop_padding(states, batch.target_BT, model.config.pad_id)
+        hidden_NM, target_N = drop_padding(states, batch.target_BT)
         logits_NV = model.decoder.unembedding(hidden_NM)
         nats += float(nn.functional.cross_entropy(logits_NV, target_N, reduction="sum"))
         right += int((logits_NV.argmax(-1) == target_N).sum())

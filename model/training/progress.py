@@ -12,9 +12,9 @@ PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z")
 class Display:
     """A `rich` progress bar on a terminal, above which messages scroll; elsewhere a line per message and update."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        """console: stderr by default."""
-        self._console = console or Console(stderr=True)
+    def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
+        """console: stderr by default. quiet: show nothing, as all but one of several processes."""
+        self._console = console or Console(stderr=True, quiet=quiet)
         columns = (BarColumn(bar_width=24), TextColumn("{task.description}"))
         self._bar = Bar(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
         self._task = self._bar.add_task("starting", total=1.0)

@@ -11,32 +11,35 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from model.architectures import Model
-from model.atomic_write import DIGESTS, Disk, write_file
-from model.checkpoint import CheckpointError, save_checkpoint
+from model.atomic_write import DIGESTS, Disk
+from model.checkpoint import CheckpointError
 from model.config import ModelConfig, TrainConfig
-from model.encoder import Encoder
-from model.tokenizer import Tokenizer
+from model.tokenizer import Tokenizer, TokenizerError
 from model.training.data import DataError, Examples, batches_of, split
 from model.training.early_stopping import check_stopping, observe, validation_score
 from model.training.encoder_data import encoder_batches
-from model.training.evaluate import loss_per_token
-from model.training.final_weights import choose_weights
+from model.training.finish import TrainedRun, write_result
 from model.training.flops import peak_flops_per_s, training_flops
 from model.training.freezing import counts_of
-from model.training.loss import batch_loss, takes_bf16
+from model.training.loss import takes_bf16
 from model.training.optimiser import learning_rate, make_optimiser, set_learning_rate
 from model.training.progress import Display, clock, si
 from model.training.r_drop import check_r_drop
-from model.training.report import curves_png, encoder_scores, final_scores, lineage_of, metrics_csv, model_card
+from model.training.ranks import RankLost, Ranks, RanksError, check_division
+from model.training.replicas import divided
+from model.training.report import metrics_csv
+from model.training.run_tokenizer import run_tokenizer
+from model.training.schedule import batch_seed, step_groups
 from model.training.start import Start
 from model.training.stop_signals import stop_signals
 from model.training.tensorboard_log import check_events, event_log
@@ -48,6 +51,7 @@ from model.training.training_state import (
     prune,
     save_state,
     unclaim,
+    write_run_file,
 )
 
 __all__ = ["Interrupted", "TrainError", "train"]
@@ -72,78 +76,65 @@ def train(
     display: Display | None = None,
     should_stop: Callable[[], bool] | None = None,
     disk: Disk | None = None,
+    ranks: Ranks | None = None,
+    shard: bool = False,
 ) -> Path:
     """Trains a model and writes its checkpoint directory; returns `out`.
 
     validation: held out of `data` by default. start: a base to continue, and what is trained; by default everything,
-    from scratch. resume: continue from the newest state in `out`, or start if there is
-    none; both configurations and the data must be those of the first start. An interrupted run of `steps` ends in
-    weights that are bit-identical to those of an uninterrupted run. tensorboard: a directory that receives the figures
-    of metrics.csv as TensorBoard events. should_stop: called after every step. Ctrl-C and
-    SIGTERM also end the run after the current step, with Interrupted. display: by default one on stderr.
+    from scratch. resume: continue from the newest state in `out`, or start if there is none; both configurations and
+    the data must be those of the first start. An interrupted run of `steps` ends in weights that are bit-identical to
+    those of an uninterrupted run. tensorboard: a directory that receives the figures of metrics.csv as TensorBoard
+    events. should_stop: called after every step. Ctrl-C and SIGTERM also end the run after the current step, with
+    Interrupted. display: by default one on stderr. ranks: of this process, where the run has several
+    (`process_group.joined`); the first alone uses `out` and displays. shard: divide weights, gradients and moments
+    among the ranks.
+
     Raises DataError, TokenizerError, ConfigError before training, TrainError also when the loss is no longer finite,
-    and CheckpointError if saving fails.
+    and CheckpointError if saving fails. Several ranks also raise RanksError and RankLost.
     """
     started = time.monotonic()
-    display = display or Display()
+    ranks, start = ranks or Ranks(), start or Start()
+    display = display or Display(quiet=not ranks.is_first)
+    events = tensorboard if ranks.is_first else None
+    identity = {
+        **start.identity(),
+        "model": model_config.to_json(),
+        "train": train_config.to_json(),
+        "data": data.digest,
+        "validation": validation.digest if validation else None,
+    }
     try:
-        if resume and (out / DIGESTS).exists():
-            display.message(f"{out} is finished already")
-        else:
-            start = start or Start()
-            identity = {
-                **start.identity(),
-                "model": model_config.to_json(),
-                "train": train_config.to_json(),
-                "data": data.digest,
-                "validation": validation.digest if validation else None,
-            }
-            if tensorboard is not None:
-                check_events(tensorboard, resume=resume)
-            is_new = claim(out, identity, resume=resume)
-            try:
-                run = _Run(model_config, train_config, data, validation, start, out, display, disk)
-            except (ValueError, TrainError, CheckpointError):
-                if is_new:
-                    unclaim(out)
-                raise
-            events = event_log(tensorboard, run.progress.history, display.message)
-            with stop_signals() as signalled, events as run.write_event:
-                run.train(started, lambda: signalled() or (should_stop is not None and should_stop()))
+        check_division(train_config, ranks, identity, resume=resume, shard=shard)
+        begun = ranks.from_first(lambda: _begin(out, identity, display, resume=resume, events=events), TrainError)
+        if begun == "finished":
+            return out
+        try:
+            run = _Run(model_config, train_config, data, validation, start, out, display, disk, ranks, shard=shard)
+        except (ValueError, TrainError, CheckpointError, RanksError):
+            if begun == "new" and ranks.is_first:
+                unclaim(out)
+            raise
+        log = event_log(events, run.progress.history, display.message)
+        with stop_signals() as signalled, log as run.write_event:
+            run.train(started, lambda: signalled() or (should_stop is not None and should_stop()))
+        if ranks.is_first:  # the others have nothing left to do
             run.finish()
     finally:
         display.close()
     return out
 
 
-def _tokenizer(
-    out: Path, data: Examples, config: TrainConfig, disk: Disk | None, model: ModelConfig, start: Start
-) -> Tokenizer:
-    path = out / "tokenizer.json"
-    if (tokenizer := start.known_tokenizer()) is not None:
-        _write(path, tokenizer.to_json().encode(), disk)
-        return tokenizer
-    if path.exists():
-        return Tokenizer.load(path)
-    has_labels = model.is_classifier or model.is_tagger
-    sides = slice(0, 1) if has_labels else slice(None)  # labels are not text
-    texts = (text for pair in data.pairs for text in pair[sides] if text)
-    tokenizer = Tokenizer.train(
-        texts,
-        kind=config.tokenizer,
-        vocab_size=config.vocab_size,
-        with_mask=model.head == "masked",
-        with_separator=model.context_sentences > 0,
-    )
-    _write(path, tokenizer.to_json().encode(), disk)
-    return tokenizer
-
-
-def _write(path: Path, data: bytes, disk: Disk | None) -> None:
-    try:
-        write_file(path, data, disk)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be saved: {error.strerror}") from error
+def _begin(
+    out: Path, identity: dict[str, Any], display: Display, *, resume: bool, events: Path | None
+) -> Literal["finished", "new", "resumed"]:
+    """Takes `out` for this run, unless its checkpoint is written already."""
+    if resume and (out / DIGESTS).exists():
+        display.message(f"{out} is finished already")
+        return "finished"
+    if events is not None:
+        check_events(events, resume=resume)
+    return "new" if claim(out, identity, resume=resume) else "resumed"
 
 
 class _Run:
@@ -159,18 +150,27 @@ class _Run:
         out: Path,
         display: Display,
         disk: Disk | None,
+        ranks: Ranks,
+        *,
+        shard: bool,
     ) -> None:
         self.config, self.start, self.out, self.display, self.disk = config, start, out, display, disk
+        self.ranks = ranks
         self.states = out / "states"
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.bf16 = takes_bf16(config.bf16, self.device)
+        self.bf16 = all(takes for (takes,) in ranks.gathered(takes_bf16(config.bf16, self.device)))
         display.message(f"reading {len(data.pairs):,} examples of {data.name}")
         if model_config.context_sentences and not data.sizes:
             raise DataError(f"{data.name}: has no documents, which a model with context_sentences needs")
         if validation is None:
             data, validation = split(data, size=config.validation_size, seed=config.seed)
         self.examples, self.held_out = data, validation
-        self.tokenizer = tokenizer = _tokenizer(out, data, config, disk, model_config, start)
+        text = ranks.from_first(
+            lambda: run_tokenizer(out, data, config, disk, model_config, start).to_json(),
+            TokenizerError,
+            CheckpointError,
+        )
+        self.tokenizer = tokenizer = start.known_tokenizer() or Tokenizer.from_json(text)
         origin = config.tokenizer if start.known_tokenizer() is None else "given"
         display.message(f"tokenizer: {tokenizer.vocab_size:,} entries ({origin})")
         fields = start.fields_of(model_config, data, tokenizer)
@@ -183,41 +183,77 @@ class _Run:
         self.validation = make(validation, tokenizer, model_config, config)
         torch.manual_seed(config.seed)
         self.model: Model = start.build(model_config).to(self.device).train()
-        self.optimiser = make_optimiser(self.model, config, layer_decay=start.tuning.layer_decay)
-        self.progress = load_newest(self.states, self.model, self.optimiser) or Progress()
+        make_own = partial(make_optimiser, config=config, layer_decay=start.tuning.layer_decay)
+        optimiser = make_own(self.model)
+        self.progress = ranks.from_first(
+            lambda: load_newest(self.states, self.model, optimiser) or Progress(), CheckpointError
+        )
+        self.progress.seeds_batches |= ranks.seeds_batches
+        self.replica = divided(self.model, optimiser, ranks, shard=shard, make_optimiser=make_own)
+        self.optimiser = self.replica.optimiser
         self.saved_step = self.progress.step
         self.write_event: Callable[[Mapping[str, float]], None] = lambda row: None
         self.logged = replace(self.progress)  # at the last log step
         dtype = torch.bfloat16 if self.bf16 else torch.float32
-        self.peak_flops_per_s = peak_flops_per_s(self.device, dtype, torch.get_num_threads())
-        for name, batches, examples in (("training", self.batches, data), ("validation", self.validation, validation)):
+        own_peak = peak_flops_per_s(self.device, dtype, torch.get_num_threads())
+        self.peak_flops_per_s = sum(peak for (peak,) in ranks.gathered(own_peak))
+        self._introduce(shard=shard)
+
+    def _introduce(self, *, shard: bool) -> None:
+        """Displays what is trained on what."""
+        for name, batches, examples in (
+            ("training", self.batches, self.examples),
+            ("validation", self.validation, self.held_out),
+        ):
             dropped = f", {batches.dropped} too long and left out" if batches.dropped else ""
-            display.message(f"{name}: {examples.name}: {batches.tokens:,} target tokens{dropped}")
-        counts = counts_of(self.model)
+            self.display.message(f"{name}: {examples.name}: {batches.tokens:,} target tokens{dropped}")
+        counts, ranks = counts_of(self.model), self.ranks
         trained = "" if counts.all == counts.trained else f", {counts.trained:,} of them trained"
-        display.message(
-            f"model: {counts.all:,} parameters{trained}, vocabulary {tokenizer.vocab_size:,}, on {self.device}, "
+        self.display.message(
+            f"model: {counts.all:,} parameters{trained}, vocabulary {self.tokenizer.vocab_size:,}, on {self.device}, "
             f"products in {'bfloat16' if self.bf16 else 'float32'} at {si(self.peak_flops_per_s)}FLOP/s or less"
+            + (f", {'shards' if shard else 'copies'} in {ranks.size} processes" if ranks.size > 1 else "")
             + (f"; going on after step {self.progress.step}" if self.progress.step else "")
         )
 
     def train(self, started: float, should_stop: Callable[[], bool]) -> None:
+        completed = self.progress
+        started -= self.progress.elapsed_s  # of earlier processes of this run
+        groups = step_groups(self.batches, self.progress, self.config.accumulate)
+        try:
+            while (share := self.share()) < 1.0:
+                completed = replace(self.progress)
+                self._step(next(groups), learning_rate(self.config, self.progress.step, share), started)
+                self._follow()
+                if any(stops for (stops,) in self.ranks.gathered(should_stop())) and self.share() < 1.0:
+                    self._save()
+                    raise Interrupted(
+                        f"stopped after step {self.progress.step}, state saved in {self.out}; go on with --resume"
+                    )
+            self._save()
+            self.model = self.replica.gathered()[0].to(self.device)
+        except RankLost as error:
+            raise RankLost(f"{error}; {self._salvage(completed)}") from error
+
+    def _follow(self) -> None:
+        """What comes after a step where it is due: log, validation, state."""
         config, progress = self.config, self.progress
-        before_s = progress.elapsed_s  # of earlier processes of this run
-        groups = self._groups()
-        while (share := self.share()) < 1.0:
-            self._step(next(groups), learning_rate(config, progress.step, share))
-            progress.elapsed_s = before_s + time.monotonic() - started
-            if progress.step % config.log_every_steps == 0 or progress.step == config.steps:
-                self._log()
-            if progress.step % config.validate_every_steps == 0:
-                self._validate()
-            if progress.step % config.save_every_steps == 0:
-                self._save()
-            if should_stop() and self.share() < 1.0:
-                self._save()
-                raise Interrupted(f"stopped after step {progress.step}, state saved in {self.out}; go on with --resume")
-        self._save()
+        if progress.step % config.log_every_steps == 0 or progress.step == config.steps:
+            self._log()
+        if progress.step % config.validate_every_steps == 0:
+            self._validate()
+        if progress.step % config.save_every_steps == 0:
+            self._save()
+
+    def _salvage(self, completed: Progress) -> str:
+        """Saves what the first rank holds whole when another is lost. A step that was not completed has not changed it:
+        all exchanges of a step come before the optimiser's."""
+        if self.progress.step == completed.step:
+            self.progress = completed
+        if self.ranks.is_first and self.replica.is_whole:
+            self._write_state(self.model, self.optimiser)
+            return f"the state after step {self.progress.step} is saved; go on with --resume"
+        return f"{self.progress.step} steps were complete; go on from the newest state with --resume"
 
     def share(self) -> float:
         """The completed share of the run, 0..1, by steps or by elapsed time; 1 after early stopping."""
@@ -228,39 +264,32 @@ class _Run:
             return self.progress.step / config.steps
         return min(1.0, self.progress.elapsed_s / (60.0 * config.minutes))
 
-    def _groups(self) -> Iterator[list[list[int]]]:
-        """The batches of each optimiser step, from the saved position on, without end. Groups may cross epochs."""
-        progress, group = self.progress, list[list[int]]()
-        while True:
-            plan = self.batches.plan(progress.epoch)
-            while progress.position < len(plan):
-                group.append(plan[progress.position])
-                progress.position += 1
-                if len(group) == self.config.accumulate:
-                    yield group
-                    group = []
-            progress.epoch, progress.position = progress.epoch + 1, 0
-
-    def _step(self, group: list[list[int]], rate: float) -> None:
-        config, progress = self.config, self.progress
-        batches = [self.batches.load(keys) for keys in group]
-        tokens = sum(batch.tokens for batch in batches)
+    def _step(self, group: list[list[int]], rate: float, started: float) -> None:
+        config, progress, ranks = self.config, self.progress, self.ranks
+        batches = [self.batches.load(keys) for keys in ranks.part(group)]
+        tokens = int(sum(ranks.in_order([batch.tokens for batch in batches])))
         passes = 2 if config.r_drop_weight else 1
-        progress.flops += sum(training_flops(self.model.config, batch, passes=passes) for batch in batches)
-        batches = [batch.to(self.device) for batch in batches]
-        for batch in batches:
-            loss = batch_loss(
-                self.model,
-                batch,
+        flops = [training_flops(self.model.config, batch, passes=passes) for batch in batches]
+        progress.flops += int(sum(ranks.in_order(flops)))
+        losses = [
+            self.replica.backward(
+                batch.to(self.device),
+                tokens,
+                is_last=batch is batches[-1],
+                seed=batch_seed(config.seed, progress.step, place) if progress.seeds_batches else None,
                 smoothing=config.label_smoothing,
                 bf16=self.bf16,
                 balance_weight=config.balance_weight,
                 r_drop_weight=config.r_drop_weight,
             )
-            (loss.smoothed / tokens).backward()  # type: ignore[no-untyped-call]
-            progress.loss_sum += loss.plain.item()
+            for place, batch in zip(ranks.part(range(len(group))), batches, strict=True)
+        ]
+        for loss in ranks.in_order(losses):
+            progress.loss_sum += loss
+        progress.elapsed_s = ranks.gathered(time.monotonic() - started)[0][0]  # the clock of the first rank
         if config.clip_norm:
-            nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_norm)
+            with ranks.watched():  # the norm of shards is an exchange
+                nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_norm)
         set_learning_rate(self.optimiser, rate)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
@@ -294,7 +323,7 @@ class _Run:
         )
 
     def _validate(self) -> None:
-        loss, progress, tuning = loss_per_token(self.model, self.validation), self.progress, self.start.tuning
+        loss, progress, tuning = self.replica.loss_per_token(self.validation), self.progress, self.start.tuning
         line = (
             f"step {progress.step}, epoch {progress.epoch + 1}, {clock(progress.elapsed_s)}: validation loss {loss:.4f}"
         )
@@ -302,7 +331,10 @@ class _Run:
         if metric == "loss":
             self._record(validation_loss=loss)
         else:
-            score = validation_score(metric, self.model, self.tokenizer, self.held_out, self.validation)
+            model, _ = self.replica.gathered()
+            score = self.ranks.from_first(
+                lambda: validation_score(metric, model, self.tokenizer, self.held_out, self.validation)
+            )
             self._record(validation_loss=loss, validation_score=score)
             line += f", {metric} {score:.4f}"
         is_best = tuning.patience > 0 and observe(progress, score, metric)
@@ -317,13 +349,18 @@ class _Run:
         self.write_event(progress.history[-1])
 
     def _save(self) -> None:
+        """Saves the state; the other ranks wait for the first."""
+        model, optimiser = self.replica.gathered()
+        self.ranks.from_first(lambda: self._write_state(model, optimiser), CheckpointError)
+
+    def _write_state(self, model: Model, optimiser: torch.optim.Optimizer) -> None:
         """Saves the state unless the newest one is of this step."""
         if self.saved_step == self.progress.step:
             return
-        save_state(self.states, self.model, self.optimiser, self.progress, self.disk)
+        save_state(self.states, model, optimiser, self.progress, self.disk)
         self.saved_step = self.progress.step
         self._prune()
-        _write(self.out / "metrics.csv", metrics_csv(self.progress.history), self.disk)
+        write_run_file(self.out / "metrics.csv", metrics_csv(self.progress.history), self.disk)
 
     def _prune(self) -> None:
         keep = max(KEPT_STATES, self.config.average_checkpoints)
@@ -335,58 +372,18 @@ class _Run:
 
     def finish(self) -> None:
         """Averages, scores and writes the checkpoint. Idempotent: a run killed here repeats it when resumed."""
-        config, progress = self.config, self.progress
-        metrics: dict[str, Any] = {
-            "steps": progress.step,
-            "epochs": round(progress.epoch + progress.position / len(self.batches.plan(progress.epoch)), 3),
-            "target_tokens": progress.tokens,
-            "seconds": round(progress.elapsed_s, 1),
-            "tokens_per_s": round(progress.tokens / max(progress.elapsed_s, 1e-9), 1),
-            "training_flops": float(progress.flops),
-            "peak_flops_per_s": self.peak_flops_per_s,
-            "peak_share": round(progress.flops / max(progress.elapsed_s * self.peak_flops_per_s, 1.0), 4),
-            "examples_too_long": self.batches.dropped,
-            **self._choose_weights(),
-        }
-        if (counts := counts_of(self.model)).trained != counts.all:
-            metrics |= {"parameters": counts.all, "trained_parameters": counts.trained}
-        weights, adapter = self.start.finished_weights(self.model)
-        self.display.message(f"scoring the model on {self.held_out.name}")
-        if isinstance(self.model, Encoder):
-            scores, samples = encoder_scores(self.model, self.tokenizer, self.held_out, self.validation)
-        else:
-            scores, samples = final_scores(self.model, self.tokenizer, self.held_out)
-        metrics.update(scores)
-        for line in (*samples, *(f"{name}: {value}" for name, value in scores.items())):
-            self.display.message(line)
-        lineage = {**lineage_of(config, self.examples, self.held_out), **self.start.lineage()}
-        save_checkpoint(
-            self.out,
-            self.model.config,
-            weights,
-            tokenizer=self.tokenizer,
-            train=config,
-            metrics=metrics,
-            lineage=lineage,
-            adapter=adapter,
-            extra={
-                "model_card.md": model_card(self.model.config, config, metrics, lineage, samples).encode(),
-                "metrics.csv": metrics_csv(progress.history),
-                "curves.png": curves_png(progress.history),
-            },
-            disk=self.disk,
-        )
-        self.display.message(f"checkpoint written to {self.out}")
-
-    def _choose_weights(self) -> dict[str, float]:
         self._prune()  # repeated: a run may have been killed between saving and pruning
-        chosen = choose_weights(
-            self.model,
-            self.states,
-            self.progress,
-            self.validation,
-            average=self.config.average_checkpoints,
-            stops_early=self.start.tuning.patience > 0,
+        trained = TrainedRun(
+            model=self.model,
+            start=self.start,
+            config=self.config,
+            progress=self.progress,
+            tokenizer=self.tokenizer,
+            examples=self.examples,
+            held_out=self.held_out,
+            batches=self.batches,
+            validation=self.validation,
+            states=self.states,
+            peak_flops_per_s=self.peak_flops_per_s,
         )
-        self.display.message(chosen.line)
-        return chosen.metrics
+        write_result(trained, self.out, self.display, self.disk)

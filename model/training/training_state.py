@@ -55,6 +55,7 @@ class Progress:
     best_value: float | None = None  # of the stop metric, with early stopping
     best_step: int = 0  # whose state has it
     stale: int = 0  # validations since then
+    seeds_batches: bool = False  # dropout draws from a seed of each batch: several ranks have trained (`ranks.Ranks`)
     history: list[dict[str, float]] = field(default_factory=list)  # one row every log_every_steps and per validation
 
 
@@ -227,3 +228,11 @@ def _restore_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tenso
             states.setdefault(name, {})[kind] = tensor.to(parameters[name].device, copy=True)
     for name, state in states.items():
         optimiser.state[parameters[name]] = state
+
+
+def write_run_file(path: Path, data: bytes, disk: Disk | None) -> None:
+    """Writes a file of a run beside its states. Raises CheckpointError."""
+    try:
+        write_file(path, data, disk)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be saved: {error.strerror}") from error

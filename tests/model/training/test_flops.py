@@ -5,8 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from model.architectures import build
-from model.training.data import Batch
-from model.training.encoder_data import IGNORED
+from model.training.data import IGNORED, Batch
 from model.training.flops import BACKWARD, BatchShape, forward_flops, peak_flops_per_s, product, training_flops
 from model.training.loss import batch_loss
 from tests.tiny import ENCODERS, tiny_config, tiny_tokenizer
@@ -29,14 +28,14 @@ def batch_for(config):
     """A batch of LENGTHS and TARGETS for a model, or of one label or one masked token for each text."""
     source, lengths = ragged(LENGTHS, config.vocab_size, config.pad_id), torch.tensor(LENGTHS)
     if config.has_decoder:
-        target = ragged(TARGETS, config.vocab_size, config.pad_id)
+        inputs = ragged(TARGETS, config.vocab_size, config.pad_id)
+        target = inputs.masked_fill(torch.arange(inputs.shape[1]) >= torch.tensor(TARGETS)[:, None], IGNORED)
         if not config.has_encoder:
             source, lengths = source[:, :0], torch.zeros(3, dtype=torch.int64)
-        return Batch(source, lengths, target, target, sum(TARGETS))
+        return Batch(source, lengths, inputs, target, sum(TARGETS))
     if config.is_classifier:
         return Batch(source, lengths, source[:, :0], torch.tensor([[0], [1], [1]]), 3)
-    ignored = IGNORED if config.is_tagger else config.pad_id
-    target = torch.full_like(source, ignored)
+    target = torch.full_like(source, IGNORED)
     target[:, 1] = 1
     return Batch(source, lengths, source[:, :0], target, 3)
 
