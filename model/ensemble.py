@@ -67,22 +67,35 @@ class EnsembleEncoder(EncoderStack):
 
 
 class MeanDistribution(nn.Module):
-    """The output projections of all members, and the logarithm of the mean of the distributions that they give."""
+    """The output projections of all members, and logits of the mean of the distributions that they give.
+
+    The logits are log-probabilities plus a constant for each position, the mean of the members' log-sum-exps: they have
+    the scale of a member's, which options that multiply logits, such as a repetition penalty, depend on.
+    """
 
     def __init__(self, outputs: Sequence[nn.Linear]) -> None:
         super().__init__()
         self.outputs = nn.ModuleList(outputs)
 
     def forward(self, states_PN: Tensor) -> Tensor:
-        """States (..., K * M) → log-probabilities (..., V), at least log(LEAST): float32, or float64 for float64."""
-        chances = []
+        """States (..., K * M) → logits (..., V): float32, or float64 for states in float64."""
+        chances, highest = [], []
         for output, states_PM in zip(self.outputs, states_PN.chunk(len(self.outputs), dim=-1), strict=True):
             logits_PV = output(states_PM)
             if logits_PV.dtype in (torch.float16, torch.bfloat16):
                 logits_PV = logits_PV.float()
             chances.append(logits_PV.softmax(-1))
-        mean_PV = functools.reduce(torch.add, chances) * (1.0 / len(chances))
-        return _log(mean_PV.clamp_min(LEAST))
+            highest.append(logits_PV.amax(-1, keepdim=True))
+        share = 1.0 / len(chances)
+        mean_PV = functools.reduce(torch.add, chances) * share
+        most_PK = torch.cat([chances_PV.amax(-1, keepdim=True) for chances_PV in chances], dim=-1)
+        logs_PN = _log(torch.cat((mean_PV, most_PK), dim=-1).clamp_min(LEAST))
+        vocabulary, constant_P1 = mean_PV.shape[-1], functools.reduce(torch.add, highest) * share
+        for member in range(len(chances)):  # highest - log(most) is the log-sum-exp of a member
+            log_P1 = logs_PN[..., vocabulary + member : vocabulary + member + 1]
+            constant_P1 = constant_P1 - log_P1 * share
+        logits: Tensor = logs_PN[..., :vocabulary] + constant_P1
+        return logits
 
     @property
     def weight(self) -> Tensor:

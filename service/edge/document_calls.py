@@ -51,7 +51,11 @@ class DocumentCalls(ItemCalls):
             response = None
             try:
                 if first.context_sentences:
+                    # An item that waits for another one holds no memory that the other may need.
+                    reserved = item.memory.size
+                    item.memory.release()
                     item.context = await text.context()
+                    await item.reserve(reserved)
                     self.items.begin(item, call)
                 response = await self.Translate(merged(text.request, defaults), item)
                 return response

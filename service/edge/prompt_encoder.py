@@ -94,14 +94,16 @@ class PromptEncoder:
         context: Sequence[ContextSentence],
         *,
         new_tokens: int = 0,
+        least: int = 0,
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The result of `source_and_prompt` with sentences before the text: as many of the last ones as leave room for
-        an answer of new_tokens, by default of ANSWER_FACTOR times the text's and some. Models with context only."""
+        an answer of new_tokens, by default of ANSWER_FACTOR times the text's and some, or `least` if those are more.
+        Models with context only."""
         manifest, tokenizer = self._model.manifest, self._model.tokenizer
         assert manifest.context is not None, self._model.name
         limits, template, between = manifest.limits, manifest.template, (manifest.context.separator,)
         text_tokens, place = len(source) - len(template.source_special_tokens), len(template.source_prefix)
-        room = limits.max_target_len - (new_tokens or ANSWER_FACTOR * text_tokens + ANSWER_TOKENS)
+        room = limits.max_target_len - (new_tokens or max(least, ANSWER_FACTOR * text_tokens + ANSWER_TOKENS))
         before, prompt, found = tuple[int, ...](), tuple[int, ...](), (source, start)
         for sentence in reversed(context):
             before = (*tokenizer.encode(sentence.source), *between, *before)

@@ -54,8 +54,10 @@ class RequestBuilder(EncoderRequestBuilder):
         source, prompt = self._prompts.source_and_prompt(text, languages)
         max_tokens = self._max_tokens(options, source, prompt)
         if context:
-            new_tokens = max(options.max_tokens, options.min_tokens)
-            source, prompt = self._prompts.in_context(source, prompt, context, new_tokens=new_tokens)
+            given = len(self._model.tokenizer.target.encode(options.prefix)) if options.prefix else 0
+            source, prompt = self._prompts.in_context(
+                source, prompt, context, new_tokens=options.max_tokens, least=max(options.min_tokens, given + 1)
+            )
             max_tokens = min(max_tokens, self._model.max_new_tokens(len(prompt)))
         words = self._model.words_per_token if has_confidence else 0
         return self._decoding(source, prompt, text, options, max_tokens, is_streamed=is_streamed, words_per_token=words)

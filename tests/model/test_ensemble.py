@@ -38,7 +38,7 @@ def test_the_distribution_is_the_mean_of_the_members(changes):
     model = ensemble_of(members)
     assert isinstance(model, Ensemble)
     with torch.no_grad():
-        found = model.decoder.unembedding(model(SOURCE, LENGTHS, TARGET)).exp()
+        found = model.decoder.unembedding(model(SOURCE, LENGTHS, TARGET)).softmax(-1)
         each = [member.decoder.unembedding(member(SOURCE, LENGTHS, TARGET)).softmax(-1) for member in members]
     torch.testing.assert_close(found, torch.stack(each).mean(0), rtol=1e-5, atol=1e-6)
     assert (each[0] - each[1]).abs().max() > 0.02  # else any of them would pass
@@ -59,6 +59,11 @@ def test_cached_steps_are_those_of_the_whole_target():
 
 def test_equal_members_answer_as_one():
     member = tiny_model(tiny_config(), seed=6)
+    with torch.no_grad():
+        both = ensemble_of([member, member])
+        found = both.decoder.unembedding(both(SOURCE, LENGTHS, TARGET))
+        expected = member.decoder.unembedding(member(SOURCE, LENGTHS, TARGET))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)  # logits, not only their softmax
     answers = [
         greedy(model, [1], source=[5, 6, 7, 2], max_tokens=20) for model in (member, ensemble_of([member, member]))
     ]
@@ -72,7 +77,7 @@ def test_vanishing_probabilities_stay_finite():
         model = ensemble_of([member, member])
         logs = model.decoder.unembedding(model(SOURCE, LENGTHS, TARGET))
     assert torch.isfinite(logs).all()
-    assert logs.min() >= math.log(1e-37) - 1e-3
+    assert logs.log_softmax(-1).min() >= math.log(1e-37) - 1e-3
 
 
 def test_members_must_have_one_shape():

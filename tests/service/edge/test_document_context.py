@@ -1,5 +1,6 @@
 """Documents whose sentences are translated with those before them, on a real port and a fake engine."""
 
+import asyncio
 import dataclasses
 
 import grpc
@@ -9,11 +10,13 @@ from export.manifest import Context
 from glossa.v1 import glossa_pb2 as pb
 from model.tokenizer import Tokenizer
 from service.edge import documents
+from service.edge.documents import DOCUMENT_FACTOR
 from service.edge.items import ITEM_BYTES
-from service.edge.request_memory import Reservation
+from service.edge.request_memory import CALL_BYTES, Reservation
 from service.errors import DeadlineExceeded, EngineUnavailable
 from service.request import FinishReason
 from tests.edge import TEXTS, answered, failure, manifest, method, running
+from tests.service.edge.test_batches import limit_memory, memory_given_back
 from tests.service.edge.test_documents import send, translated
 
 SEPARATOR = 4
@@ -140,6 +143,31 @@ async def test_a_failing_engine_keeps_no_sentence_waiting(edge, channel):
     _, final = await translated(channel, f"{RED} {CAT} {CAT}", context_sentences=2)
     assert (final.segments, final.failed) == (3, 3)
     assert [request.prompt for request in edge.pool.requests] == [(1,)] * 3
+
+
+async def test_sentences_that_wait_for_others_hold_no_memory(edge, channel):
+    """Room for the document, the items of half a window, and no answer beside them."""
+    text = " ".join([RED] * 40)
+    await translated(channel, text, context_sentences=1)
+    await memory_given_back(edge)
+    for count in range(4, 40, 5):
+        limit_memory(edge, answers=0, item_bytes=CALL_BYTES + DOCUMENT_FACTOR * len(text), count=count)
+        async with asyncio.timeout(20):
+            _, final = await translated(channel, text, context_sentences=1)
+        assert (final.segments, final.failed) == (40, 0)
+        await memory_given_back(edge)
+
+
+async def test_least_tokens_and_a_prefix_keep_their_room(edge, channel, tokens):
+    """A target has 40 tokens: 25 of the answer and 16 of the context do not fit."""
+    long = " ".join([RED.removesuffix(".")] * 4) + "."
+    for options in (pb.DecodingOptions(min_tokens=1), pb.DecodingOptions(min_tokens=30)):
+        await translated(channel, f"{CAT} {CAT} {long}", context_sentences=2, options=options)
+        assert sent(edge)[2] == tokens(long)
+        edge.pool.requests.clear()
+    options = pb.DecodingOptions(prefix=" ".join(["zwei rote Häuser"] * 12))
+    await translated(channel, f"{CAT} {CAT}", context_sentences=2, options=options)
+    assert sent(edge)[1] == tokens(CAT)
 
 
 async def test_sentences_that_leave_no_room_are_left_out(edge, channel, tokens):
