@@ -13,10 +13,13 @@ from typing import Literal, NamedTuple
 # Elements whose content is no markup: up to their end tag it is text (title, textarea) or not for readers.
 _RAW = "script style textarea title xmp iframe noembed noframes"
 RAW = frozenset(_RAW.split())
-_TAG = re.compile(r"<(/?)([A-Za-z][^\s/>]*+)((?:[^\"'>]++|\"[^\"]*+\"|'[^']*+')*+)>")
-_ATTRIBUTE = re.compile(
-    r"(?P<name>[^\s\"'<>/=]++)(?:\s*+=\s*+(?:\"(?P<double>[^\"]*+)\"|'(?P<single>[^']*+)'|(?P<bare>[^\s\"'<>]++)))?+"
-)
+# As the standard's states of a tag read them: a quotation mark opens a value only directly after the equals sign.
+_BLANK = r"[\t\n\f\r ]"
+_VALUE = rf"""(?:"(?P<double>[^"]*+)"|'(?P<single>[^']*+)'|(?P<bare>(?!["'])[^\t\n\f\r >]*+))"""
+_ATTRIBUTE = rf"(?P<name>[^\t\n\f\r />][^\t\n\f\r />=]*+)(?:{_BLANK}*+={_BLANK}*+{_VALUE}|(?!{_BLANK}*+=))"
+_ATTRIBUTES = rf"(?:{_BLANK}++|/|{re.sub('[?]P<[a-z]+>', '?:', _ATTRIBUTE)})*+"
+_TAG = re.compile(rf"<(/?)([A-Za-z][^\t\n\f\r />]*+){_ATTRIBUTES}>")
+_FIND_ATTRIBUTE = re.compile(_ATTRIBUTE)
 
 
 class Token(NamedTuple):
@@ -68,7 +71,7 @@ def tokens(source: str) -> Iterator[Token]:
 
 def attributes(source: str, tag: Token) -> Iterator[Attribute]:
     """The attributes of an opening tag."""
-    for found in _ATTRIBUTE.finditer(source, tag.start + 1 + len(tag.name), tag.end - 1):
+    for found in _FIND_ATTRIBUTE.finditer(source, tag.start + 1 + len(tag.name), tag.end - 1):
         group = next((name for name in ("double", "single", "bare") if found[name] is not None), None)
         value, span = (found[group], found.span(group)) if group else ("", (found.end(), found.end()))
         quote = {"double": '"', "single": "'"}.get(group or "", "")

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.text.documents.html import MAX_DEPTH, MAX_TAGS, check, segments
-from service.text.documents.html_tokens import tokens
+from service.text.documents.html_tokens import attributes, tokens
 from service.text.inline_markup import extract
 from service.text.mark_scanner import Kinds
 from service.text.segmentation import Splitter
@@ -181,6 +181,50 @@ def test_tags_are_those_of_the_standard_library():
     assert [(one.kind, one.name) for one in tokens(PAGE) if one.kind in ("open", "close")] == oracle.found
 
 
+def tag_end(source):
+    """The end of the tag that begins a text by the states of the HTML standard (13.2.5.8 and 13.2.5.32 to 39); None
+    where it has none."""
+    state = "name of the tag"
+    for place, character in enumerate(source[1:], 1):
+        is_blank, ends = character in "\t\n\f\r ", character == ">"
+        if state in ('"', "'"):
+            state = "before a name" if character == state else state
+        elif ends:
+            return place + 1
+        elif state == "unquoted":
+            state = "before a name" if is_blank else state
+        elif state == "before a value":
+            state = state if is_blank else character if character in "\"'" else "unquoted"
+        elif character == "/":
+            state = "before a name"
+        elif state == "name of the tag":
+            state = "before a name" if is_blank else state
+        elif character == "=" and state != "before a name":
+            state = "before a value"
+        elif is_blank:
+            state = "after a name" if state == "name" else state
+        else:
+            state = "name"
+    return None
+
+
+@settings(max_examples=500)
+@given(
+    st.lists(st.sampled_from(("a", "=", '"', "'", " ", "\n", "/", "<", ">", "`", "\xa0", "b=c", "d='e'")), max_size=12)
+)
+def test_a_tag_ends_where_the_standard_ends_it(characters):
+    source = f"<a{''.join(characters)}>x"
+    tag = next(tokens(source))
+    assert (tag.end if tag.kind == "open" else None) == tag_end(source)
+
+
+def test_an_apostrophe_in_a_tag_does_not_hide_the_rest():
+    source = "<p>The lamp is <i data-x=it's title='the tree'>standing</i>.</p><p>It is old.</p>"
+    assert texts(source) == ["The lamp is", "the tree", "standing", "It is old."]
+    found = [(one.name, one.value) for one in attributes(source, list(tokens(source))[2])]
+    assert found == [("data-x", "it's"), ("title", "the tree")]
+
+
 def test_tags_and_depth_are_limited():
     with pytest.raises(DocumentError, match=f"at most {MAX_TAGS} tags, got {MAX_TAGS + 1}"):
         check("<br>" * (MAX_TAGS + 1))
@@ -189,7 +233,9 @@ def test_tags_and_depth_are_limited():
     check("<p>x<li>y" * 1000)  # these end where the next one begins
 
 
-@pytest.mark.parametrize("part", ["<", '<a "', "<!--", "&amp;", "&", "<br>x. ", "</b>", "<script>", "x ", "<a b='c' "])
+@pytest.mark.parametrize(
+    "part", ["<", '<a "', "<!--", "&amp;", "&", "<br>x. ", "</b>", "<script>", "x ", "<a b='c' ", '<a b="', "<a  =  "]
+)
 def test_hostile_documents_take_linear_time(part):
     source = part * (200_000 // len(part))
     began_s = time.process_time()
