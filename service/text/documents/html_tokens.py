@@ -15,10 +15,11 @@ _RAW = "script style textarea title xmp iframe noembed noframes"
 RAW = frozenset(_RAW.split())
 # As the standard's states of a tag read them: a quotation mark opens a value only directly after the equals sign.
 _BLANK = r"[\t\n\f\r ]"
-_VALUE = rf"""(?:"(?P<double>[^"]*+)"|'(?P<single>[^']*+)'|(?P<bare>(?!["'])[^\t\n\f\r >]*+))"""
+_VALUE = r"""(?:"(?P<double>[^"]*+)"|'(?P<single>[^']*+)'|(?P<bare>(?!["'])[^\t\n\f\r >]*+))"""
 _ATTRIBUTE = rf"(?P<name>[^\t\n\f\r />][^\t\n\f\r />=]*+)(?:{_BLANK}*+={_BLANK}*+{_VALUE}|(?!{_BLANK}*+=))"
 _ATTRIBUTES = rf"(?:{_BLANK}++|/|{re.sub('[?]P<[a-z]+>', '?:', _ATTRIBUTE)})*+"
 _TAG = re.compile(rf"<(/?)([A-Za-z][^\t\n\f\r />]*+){_ATTRIBUTES}>")
+_CODE = re.compile(r"<\?(?:php\b|[=\s])", re.IGNORECASE)  # of a template, up to its ?>: $a->b is no end
 _FIND_ATTRIBUTE = re.compile(_ATTRIBUTE)
 
 
@@ -43,7 +44,7 @@ class Attribute(NamedTuple):
 
 def tokens(source: str) -> Iterator[Token]:
     """The tokens of a document, which tile it. A tag, a comment or a script without an end goes on to the end."""
-    place, end = 0, len(source)
+    place, end, last_code_end = 0, len(source), source.rfind("?>")
     while place < end:
         start = source.find("<", place)
         while start >= 0 and not _is_markup(source, start):
@@ -61,7 +62,8 @@ def tokens(source: str) -> Iterator[Token]:
                 yield Token("text", place, stop)
                 place = stop
         elif source[start + 1] in "!?" or (source[start + 1] == "/" and not _is_letter(source[start + 2 : start + 3])):
-            stop = _comment_end(source, start)
+            is_code = start < last_code_end and _CODE.match(source, start)
+            stop = source.index("?>", start) + len("?>") if is_code else _comment_end(source, start)
             yield Token("other", start, stop)
             place = stop
         else:

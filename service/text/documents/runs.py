@@ -8,18 +8,19 @@ two tags is translated by itself, with the white space around it in its place.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
-from service.text.mark_scanner import VOID
+from service.text.mark_scanner import BREAKS, VOID
 from service.text.segmentation import Splitter, sentences
 from service.text.segments import Place, Segment, Text, core_of, has_words
 from service.text.spans import Span
 
 MAX_TAGS = 64  # of a sentence that is translated with them
-MAX_TAGGED_BYTES = 4096  # of such a sentence, its tags included: some have images in them
-KEPT = "glossa-"  # how the names of elements begin that stand for what is not translated
-_TAG = re.compile(r"<(/?)([A-Za-z_][^\s/>]*)")
+MAX_TAGGED_BYTES = 4096  # of such a sentence, with what stands for its tags
+_TAG = re.compile(r"<(/?)((?!\d)[\w:][^\s/>]*)")
+_STAND_IN = re.compile(r'<(?:(?:g|x|br) id="glossa-\d+"/?|/g)>')
 _SPACE = re.compile(r"[ \t\n\r\f]+")
 _LINE_BREAKS = dict.fromkeys(map(ord, "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"), " ")
 
@@ -128,9 +129,12 @@ def _text(source: str, runs: list[Run], written: Callable[[str], str]) -> list[s
 def _tag(source: str, run: Run) -> tuple[str, str]:
     """The kind of a run without text, opening, closing or other, and the name of its tag."""
     found = None if run.text or run.attribute else _TAG.match(source, run.start, run.end)
-    if not found or found[2].lower() in VOID or source[run.end - 2] == "/":
+    if not found or source[run.end - 2] == "/":
         return "other", ""
-    return "closing" if found[1] else "opening", found[2].lower()
+    name = found[2].lower()
+    if found[1]:
+        return "closing", name
+    return ("other" if name in VOID else "opening"), name
 
 
 def _unpaired(source: str, runs: Iterable[Run]) -> tuple[list[str], list[str]]:
@@ -165,25 +169,47 @@ def _with_partners(source: str, before: Sequence[Run], runs: list[Run], after: I
 
 
 def _with_tags(source: str, runs: Sequence[Run]) -> Text | None:
-    """Some runs as one text with its tags; None if it has none, or too many, or if they are not pairs. What is not
-    translated inside them goes through the translation as an empty element."""
+    """Some runs as one text with its tags; None if it has none, or too many, or if they are not pairs.
+
+    Markup that any parser accepts stands for them: `<g id="glossa-1">…</g>` for a pair, `<x id="glossa-2"/>` for any
+    other run, `<br id="glossa-3"/>` for one that separates words. A page has tags that are no XML, such as `<B>x</b>`,
+    `<a href=?q=1>` or `<![endif]>`, and `written` copies their characters as they are.
+    """
     tags = sum(not run.text for run in runs)
     if not 0 < tags <= MAX_TAGS or any(run.attribute for run in runs) or any(_unpaired(source, runs)):
         return None
-    parts, kept = list[str](), list[str]()
+    parts, opened, kept, closings = list[str](), list[str](), dict[str, str](), dict[str, str]()
     for run in runs:
-        raw = source[run.start : run.end]
+        raw, (kind, name) = source[run.start : run.end], _tag(source, run)
+        identifier = f'id="glossa-{len(kept)}"'
         if run.text:
             parts.append(escaped(spaced(run.text)))
-        elif raw.startswith("<"):
-            parts.append(raw)
+        elif kind == "closing":
+            closings[opened.pop()] = raw
+            parts.append("</g>")
+        elif kind == "opening":
+            opened.append(f"<g {identifier}>")
+            parts.append(opened[-1])
+            kept[opened[-1]] = raw
         else:
-            parts.append(f'<x id="{KEPT}{len(kept)}"/>')
-            kept.append(raw)
-
-    def written(translation: str) -> str:
-        return re.sub(rf'<x id="{KEPT}(\d+)"/>', lambda found: kept[int(found[1])], translation)
-
+            parts.append(f"<{'br' if name in BREAKS else 'x'} {identifier}/>")
+            kept[parts[-1]] = raw
     text = "".join(parts)
-    is_long = len(text.encode()) > MAX_TAGGED_BYTES
-    return None if is_long or text.count(KEPT) > len(kept) else Text(text, written, has_tags=True)
+    return (
+        None if len(text.encode()) > MAX_TAGGED_BYTES else Text(text, partial(_restored, kept, closings), has_tags=True)
+    )
+
+
+def _restored(kept: Mapping[str, str], closings: Mapping[str, str], translation: str) -> str:
+    """A translation with the characters of its source for what stands for them, each opening tag with its closing
+    one."""
+    opened = list[str]()
+
+    def original(found: re.Match[str]) -> str:
+        if found[0] == "</g>":
+            return closings[opened.pop()]
+        if found[0] in closings:
+            opened.append(found[0])
+        return kept[found[0]]
+
+    return _STAND_IN.sub(original, translation)

@@ -135,6 +135,17 @@ def test_a_target_before_its_source_is_copied():
     assert answer(source) == source
 
 
+def test_elements_of_any_name_come_back():
+    source = 'One <é id="1">red</é> <:a>old</:a> <link>big</link> <br/> <g id="glossa-0">and <x id="glossa-1"/> two</g>'
+    document = f'<xliff version="1.2"><file source-language="en"><trans-unit id="1"><source>{source}</source>'
+    translated = "".join(
+        part if isinstance(part, str) else part.written(part.text)
+        for one in segments(f"{document}</trans-unit></file></xliff>", Splitter("en"))
+        for part in one.parts
+    )
+    assert f">{source}</target>" in translated
+
+
 def test_the_state_follows_the_tag_whatever_its_attributes_are():
     unit = '<unit id="u"><segment id="a&gt;b>c"><source>old</source></segment></unit>'
     source = f'<xliff version="2.0" srcLang="en" trgLang="de"><file id="f">{unit}</file></xliff>'
@@ -165,4 +176,4 @@ def test_a_source_that_a_tool_has_segmented_is_translated_segment_by_segment():
     texts = [
         part.text for one in segments(SEGMENTED, Splitter("en")) for part in one.parts if not isinstance(part, str)
     ]
-    assert texts == ['One <g id="1">red</g> house', "two", "Three", "Four"], "no text has words of two segments"
+    assert texts == ['One <g id="glossa-0">red</g> house', "two", "Three", "Four"], "no text has words of two segments"
