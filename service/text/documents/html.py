@@ -1,8 +1,9 @@
 """HTML → segments. Block elements separate texts, inline tags stay in their sentence; everything but text is copied.
 
 Translated are the text of elements and the attributes TRANSLATED_ATTRIBUTES; not scripts, styles, comments, code
-(UNTRANSLATED), and what `translate="no"` or the class notranslate covers. A sentence with inline tags becomes several
-texts, one between two tags. Entities are characters to the model; of its answer &, < and > become entities.
+(UNTRANSLATED), and what `translate="no"` or the class notranslate covers. Inline tags become part of their
+sentence's text, or separate texts (`runs`). Entities are characters to the model; of its answer &, < and > become
+entities.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """HTML → tokens (`tokens`): tags, text, and what is neither, with their places. Together they are the source.
 
-Follows the tokenizer of the HTML standard where texts lie: comments, raw text such as scripts, quotes in tags. Not the
+Follows the tokenizer of the HTML standard where texts lie: comments, raw text such as scripts, quotes in tags. One
+exception is the code of templates (`<?php … ?>`), which no browser sees: it ends at its `?>`. The parser is not the
 standard library's, whose time grows with the square of hostile input. Elements and their nesting are in `html`.
 """
 

@@ -102,6 +102,17 @@ async def test_inline_tags_do_not_count_as_words_of_a_sentence(channel, edge):
     assert segments[1].text.startswith(f"{GERMAN} <b class='a b c d e f'>{GERMAN}</b> {GERMAN}")
 
 
+async def test_tags_that_are_no_xml_are_translated_and_copied(channel):
+    page = "<p>the <B class=a?b=c>small</b > <![if !x]>red house"
+    segments, final = await translated(channel, page, format=pb.DOCUMENT_FORMAT_HTML)
+    found = segments[1].text
+    for tag in ("<B class=a?b=c>", "</b >", "<![if !x]>"):
+        assert found.count(tag) == 1
+        found = found.replace(tag, "")
+    assert " ".join(found.split()) == GERMAN
+    assert final.failed == 0
+
+
 async def test_a_word_that_is_too_long_has_an_error(edge, channel, monkeypatch):
     monkeypatch.setattr(documents, "parts_that_fit", lambda text, fits: None)
     segments, final = await translated(channel, " ".join(TEXTS[:2] * 2) + "\na cat")
