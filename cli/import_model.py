@@ -57,8 +57,7 @@ def import_(
                 raise UsageError(f"--revision {revision}: {model} is a directory, which has no revisions; remove it")
             directory, origin = Path(model), None
         else:
-            if not replace:
-                check_unfinished(checkpoint)  # before anything is fetched
+            (check_replaced if replace else check_unfinished)(checkpoint)  # before anything is fetched
             directory, origin = fetched(model, revision, is_offline=is_offline, allow_pickle=allow_pickle)
         with replacing(checkpoint) if replace else contextlib.nullcontext(checkpoint) as written:
             imported = import_checkpoint(
@@ -77,7 +76,14 @@ def fetched(
     model: str, revision: str | None, *, is_offline: bool, allow_pickle: bool
 ) -> tuple[Path, Mapping[str, str]]:
     """The files of a model of the Hub, and where they come from. Raises UsageError and PretrainedError."""
+    from model.pretrained.convert_tokenizer import convert_tokenizer
+    from model.pretrained.files import CONFIG, Fields, read_json
     from model.pretrained.hub import MAIN, NAME, Hub
+    from model.pretrained.import_checkpoint import check_covered
+
+    def check(directory: Path) -> None:
+        check_covered(Fields(read_json(directory / CONFIG)))
+        convert_tokenizer(directory)  # seconds, where weights take minutes to hours
 
     if not NAME.fullmatch(model) or Path(model).exists():
         what = "is no directory" if Path(model).exists() else "no such directory"
@@ -86,7 +92,7 @@ def fetched(
     if allow_pickle:
         raise UsageError(f"--allow-pickle: of {model}, a model of the Hub, safetensors are read alone; remove it")
     asked = revision or MAIN
-    snapshot = Hub().snapshot(model, asked, is_offline=is_offline)
+    snapshot = Hub().snapshot(model, asked, is_offline=is_offline, check=check)
     return snapshot.directory, {"imported_from": model, "revision": snapshot.commit, "requested_revision": asked}
 
 
@@ -95,13 +101,18 @@ def replacing(checkpoint: Path) -> AbstractContextManager[Path]:
 
     Raises UsageError if the path is taken by something that is no checkpoint.
     """
-    from model.atomic_write import DIGESTS, new_directory
+    from model.atomic_write import new_directory
 
-    if not checkpoint.exists():
-        return contextlib.nullcontext(checkpoint)
-    if not (checkpoint / DIGESTS).is_file():
+    check_replaced(checkpoint)
+    return new_directory(checkpoint, replace=True) if checkpoint.exists() else contextlib.nullcontext(checkpoint)
+
+
+def check_replaced(checkpoint: Path) -> None:
+    """Raises UsageError if a path is taken by something that is no checkpoint."""
+    from model.atomic_write import DIGESTS
+
+    if checkpoint.exists() and not (checkpoint / DIGESTS).is_file():
         raise UsageError(f"{checkpoint}: is not a checkpoint, so --replace leaves it alone; choose another directory")
-    return new_directory(checkpoint, replace=True)
 
 
 def imported_figures(imported: ImportedCheckpoint) -> dict[str, Any]:

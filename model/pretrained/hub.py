@@ -3,7 +3,9 @@
 A revision is resolved to its commit first, and every file is fetched of that commit. Only files that an import reads
 are fetched (`NAMED`), and weights as safetensors alone: loading one executes no code. They go into the library's cache,
 where other programs find them too. A weight file that was cut off is continued by the next run; the library itself
-would begin anew. Its content is compared with the digest that the Hub names.
+would begin anew. Its content is compared with the digest that the Hub names. A list of all files of a commit is kept
+beside them: other programs fetch some of the files alone, and a model without `generation_config.json` would be
+another model.
 
     PretrainedError
       HubError       a model that is not there, not accessible, has no safetensors, or cannot be fetched
@@ -17,7 +19,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -60,6 +62,8 @@ TOKENIZER_FILES = (
 )
 NAMED = (CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES)
 """What an import reads beside weights."""
+LISTS = "glossa"
+"""The folder, beside `refs`, with the names of all files of a commit in the Hub: COMMIT.json."""
 LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
 _PIECE = 1 << 20  # bytes that are hashed together
 
@@ -86,12 +90,17 @@ class Hub:
     cache: Path = Path(constants.HF_HUB_CACHE)
     token: str | bool | None = None
 
-    def snapshot(self, name: str, revision: str, *, is_offline: bool) -> Snapshot:
+    def snapshot(
+        self, name: str, revision: str, *, is_offline: bool, check: Callable[[Path], object] | None = None
+    ) -> Snapshot:
         """`fetch`, or `cached` if there may be no connection: is_offline, or HF_HUB_OFFLINE. Raises HubError."""
-        return self.cached(name, revision) if is_offline or constants.is_offline_mode() else self.fetch(name, revision)
+        if is_offline or constants.is_offline_mode():
+            return self.cached(name, revision)
+        return self.fetch(name, revision, check=check)
 
-    def fetch(self, name: str, revision: str = MAIN) -> Snapshot:
-        """The files of a model, those fetched that are not there. revision: a branch, a tag or a commit.
+    def fetch(self, name: str, revision: str = MAIN, *, check: Callable[[Path], object] | None = None) -> Snapshot:
+        """The files of a model, those fetched that are not there. revision: a branch, a tag or a commit. check: of the
+        directory before any weights are fetched; what it raises ends the fetching.
 
         Raises HubError; what has been fetched by then stays in the cache.
         """
@@ -105,6 +114,8 @@ class Hub:
             for file in NAMED:
                 if file in there:
                     directory = self._placed(name, commit, file)
+            if check is not None:
+                check(directory)
             weights = [WEIGHTS]
             if WEIGHTS_INDEX in there:
                 directory = self._placed(name, commit, WEIGHTS_INDEX)
@@ -112,29 +123,44 @@ class Hub:
             for file in weights:
                 self._fill(name, commit, file)
                 directory = self._placed(name, commit, file)
+            # After all files: an offline import finds a whole model, or none.
+            self._write(name, f"{LISTS}/{commit}.json", json.dumps(sorted(there)))
             if not COMMIT.fullmatch(revision):
-                # After all files: an offline import finds a whole model, or none.
-                reference = self._folder(name) / "refs" / revision
-                reference.parent.mkdir(parents=True, exist_ok=True)
-                write_file(reference, commit.encode())
+                self._write(name, f"refs/{revision}", commit)
             return Snapshot(name=name, commit=commit, directory=directory)
 
     def cached(self, name: str, revision: str = MAIN) -> Snapshot:
         """The files of a model that were fetched before, without any connection. Raises HubError."""
         _check_revision(name, revision)
         folder, commit = self._folder(name), revision
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             commit = (folder / "refs" / revision).read_text(encoding="utf-8").strip()
-        directory, fix = folder / "snapshots" / commit, "import it once without --offline and HF_HUB_OFFLINE"
+        words = ["glossa", "import", name, *(() if revision == MAIN else ("--revision", revision)), "CHECKPOINT"]
+        fix = f"import it once with a connection, without --offline and HF_HUB_OFFLINE: {shlex.join(words)}"
+        directory = folder / "snapshots" / commit
         if not COMMIT.fullmatch(commit) or not (directory / CONFIG).is_file():
             where = f"revision {revision} is not in the cache {self.cache}"
             raise HubError(f"{name}: no such directory, and of the model of that name, {where}; {fix}")
         there = {file.name for file in directory.iterdir() if file.is_file()}
-        if not there & {WEIGHTS, WEIGHTS_INDEX}:
-            raise HubError(f"{name}: {WEIGHTS} of commit {commit} is not in the cache {self.cache}; {fix}")
-        if WEIGHTS_INDEX in there and (lost := set(_named_shards(name, directory)) - there):
+        try:
+            listed = set(json.loads((folder / LISTS / f"{commit}.json").read_bytes()))
+        except (OSError, ValueError, TypeError) as error:
+            problem = (
+                f"files may be missing of commit {commit} in the cache {self.cache}: no import has listed them there"
+            )
+            raise HubError(f"{name}: {problem}; {fix}; or if all are there, give the directory {directory}") from error
+        needed = {*listed.intersection(NAMED), WEIGHTS_INDEX if WEIGHTS_INDEX in listed else WEIGHTS}
+        if WEIGHTS_INDEX in needed & there:
+            needed |= set(_named_shards(name, directory))
+        if lost := needed - there:
             raise HubError(f"{name}: {min(lost)} of commit {commit} is not in the cache {self.cache}; {fix}")
         return Snapshot(name=name, commit=commit, directory=directory)
+
+    def _write(self, name: str, file: str, text: str) -> None:
+        """Writes a file of a model's folder in the cache, whole or not at all."""
+        path = self._folder(name) / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, text.encode())
 
     def _folder(self, name: str) -> Path:
         """Where the library keeps a model: blobs by digest, links to them by commit, commits by revision."""
@@ -157,6 +183,12 @@ class Hub:
         blob = self._folder(name) / "blobs" / digest
         if blob.exists():
             return
+        if (metadata.size or 0) > constants.MAX_HTTP_DOWNLOAD_SIZE:
+            problem = f"{file} has {metadata.size:,} bytes, and the Hub serves at most 50 GB over plain HTTP"
+            fetching = shlex.join(["hf", "download", name, file, "--revision", commit])
+            raise HubError(
+                f"{name}: {problem}; fetch it with hf_xet, then import again: pip install hf_xet && {fetching}"
+            )
         blob.parent.mkdir(parents=True, exist_ok=True)
         headers = build_hf_headers(token=self.token)
         if urlsplit(metadata.location).netloc != urlsplit(url).netloc:
@@ -217,7 +249,7 @@ class Hub:
 
 def _check_revision(name: str, revision: str) -> None:
     """Raises HubError for what git takes for no revision: it becomes a path of the cache."""
-    if not REVISION.fullmatch(revision) or ".." in revision or revision.endswith("/"):
+    if not REVISION.fullmatch(revision) or re.search(r"\.\.|(^|/)\.|/$", revision):
         raise HubError(f"{name}: revision {revision!r} is none of git; give a branch, a tag or a commit")
 
 

@@ -23,6 +23,7 @@ from model.pretrained import decoder, encoder, encoder_decoder
 from model.pretrained.files import (
     CONFIG,
     GENERATION_CONFIG,
+    Fields,
     Imported,
     PretrainedError,
     read_directory,
@@ -60,18 +61,23 @@ def import_model(path: Path, *, allow_pickle: bool = False, eos_id: int | None =
     if eos_id is not None:
         config = config.with_value("eos_token_id", eos_id)
         generation = generation.with_value("eos_token_id", eos_id) if generation else generation
+    check_covered(config)
+    try:
+        imported = FAMILIES[config.need("model_type")](config, generation, weights)
+        weights.finish()
+        return with_special_tokens(imported, path)
+    except ConfigError as error:
+        raise PretrainedError(f"{CONFIG}: the model is not covered: {error}") from error
+
+
+def check_covered(config: Fields) -> None:
+    """Raises PretrainedError for a model that its config.json alone excludes: before weights are read or fetched."""
     kind = config.need("model_type")
     if kind not in FAMILIES:
         raise PretrainedError(f"{CONFIG}: model_type {kind!r} is not covered; covered: {', '.join(sorted(FAMILIES))}")
     for name in NOT_COVERED:
         if config.get(name, None):
             raise config.refuse(name)
-    try:
-        imported = FAMILIES[kind](config, generation, weights)
-        weights.finish()
-        return with_special_tokens(imported, path)
-    except ConfigError as error:
-        raise PretrainedError(f"{CONFIG}: the model is not covered: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

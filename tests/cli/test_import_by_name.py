@@ -92,6 +92,20 @@ def test_what_cannot_be_imported_writes_nothing(hub, here, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
 
 
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"config.json": b'{"model_type": "unheard-of"}'}, "model_type 'unheard-of' is not covered"),
+        ({"config.json": b'{"model_type": "llama", "num_experts": 8}'}, "num_experts 8 is not covered"),
+        ({"tokenizer.json": b"{}"}, "tokenizer"),
+    ],
+)
+def test_no_weights_are_fetched_of_a_model_that_its_other_files_exclude(hub, here, tmp_path, changed, problem):
+    hub.files[COMMIT] |= changed
+    assert problem in run("import", hub.name, tmp_path / "out", fails=True)
+    assert hub.fetched(".safetensors") == []
+
+
 @pytest.mark.slow
 def test_endpoint_cache_token_and_offline_mode_are_those_of_the_environment(hub, tmp_path):
     glossa(hub, tmp_path / "hf", hub.name, tmp_path / "named")
@@ -124,6 +138,13 @@ def test_arguments_that_make_no_sense_are_refused(arguments, problem, tmp_path):
 def test_a_finished_checkpoint_is_noticed_before_anything_is_fetched(tmp_path):
     (tmp_path / "digests.json").write_text("{}")
     assert "already holds a finished checkpoint" in run("import", "owner/model", tmp_path, fails=True)
+
+
+def test_what_is_no_checkpoint_is_not_replaced_and_nothing_is_fetched_for_it(hub, here, tmp_path):
+    (tmp_path / "notes").mkdir()
+    message = run("import", hub.name, tmp_path / "notes", "--replace", fails=True)
+    assert "notes: is not a checkpoint, so --replace leaves it alone" in message
+    assert hub.requests == []
 
 
 @pytest.mark.slow

@@ -6,7 +6,9 @@ import re
 import pytest
 import safetensors.torch
 import torch
+from huggingface_hub import hf_hub_download
 
+from model.pretrained.files import PretrainedError
 from model.pretrained.hub import NAMED, Hub, HubError
 from tests.fake_hub import COMMIT, OLDER, FakeHub, running
 
@@ -72,7 +74,7 @@ def test_a_revision_is_resolved_to_its_commit(hub, client):
     assert "has no revision 'v2'; give a branch, a tag or a commit" in message
 
 
-@pytest.mark.parametrize("revision", ["../../main", "/main", "", "a b", "main/"])
+@pytest.mark.parametrize("revision", ["../../main", "/main", "", "a b", "main/", ".", "a/.b"])
 def test_what_is_no_revision_of_git_touches_no_file(client, revision):
     for call in (client.fetch, client.cached):
         assert "is none of git" in refusal(call, "owner/model", revision)
@@ -204,6 +206,48 @@ def test_offline_a_model_is_that_of_the_cache(hub, client):
     assert client.cached("owner/model") == client.cached("owner/model", COMMIT) == fetched
     assert "revision v1 is not in the cache" in refusal(client.cached, "owner/model", "v1")
     assert hub.requests == []
+    (client.cache / "models--owner--model" / "refs" / "pr").mkdir()
+    assert "revision pr is not in the cache" in refusal(client.cached, "owner/model", "pr")
+
+
+def test_offline_a_cache_that_another_program_has_filled_is_no_whole_model(hub, client):
+    for file in ("config.json", "tokenizer.json", "model.safetensors"):
+        hf_hub_download(
+            "owner/model", file, revision="main", endpoint=hub.endpoint, cache_dir=client.cache, token=client.token
+        )
+    for revision, flag in (("main", ""), (COMMIT, f"--revision {COMMIT} ")):
+        message = refusal(client.cached, "owner/model", revision)
+        assert f"files may be missing of commit {COMMIT} in the cache" in message
+        assert f": glossa import owner/model {flag}CHECKPOINT; or if all are there, give the directory /" in message
+    client.fetch("owner/model", COMMIT)
+    directory = client.cached("owner/model").directory
+    assert (directory / "generation_config.json").is_file()
+    (directory / "generation_config.json").unlink()
+    assert f"generation_config.json of commit {COMMIT} is not in the cache" in refusal(client.cached, "owner/model")
+
+
+def test_what_is_checked_before_weights_can_end_the_fetching(hub, client):
+    checked = []
+
+    def check(directory):
+        checked.append(names(directory))
+        raise PretrainedError("not covered")
+
+    with pytest.raises(PretrainedError, match="not covered"):
+        client.fetch("owner/model", check=check)
+    assert checked == [{"config.json", "generation_config.json", "tokenizer.json"}]
+    assert hub.fetched("model.safetensors") == []
+
+
+def test_a_file_that_is_too_large_for_plain_http_is_refused_until_another_program_has_it(hub, client, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.MAX_HTTP_DOWNLOAD_SIZE", HALF)
+    message = refusal(client.fetch, "owner/model")
+    assert f"model.safetensors has {len(WEIGHTS):,} bytes, and the Hub serves at most 50 GB over plain HTTP" in message
+    assert message.endswith(f"hf download owner/model model.safetensors --revision {COMMIT}")
+    assert hub.fetched("model.safetensors") == []
+    blob = client.cache / "models--owner--model" / "blobs" / hub.etag("model.safetensors", WEIGHTS)
+    blob.write_bytes(WEIGHTS)
+    assert (client.fetch("owner/model").directory / "model.safetensors").read_bytes() == WEIGHTS
 
 
 def test_every_file_that_a_tokenizer_may_need_is_named():
