@@ -14,12 +14,18 @@ from model.ensemble import ensemble_config, ensemble_weights
 
 def save_ensemble(members: Sequence[Path], out: Path) -> EncoderDecoderConfig:
     """Write the checkpoint of an ensemble of these checkpoints, which must be encoder-decoders of one shape with one
-    tokenizer, best trained on the same data with different seeds. Its lineage has those of the members.
+    tokenizer, best trained on the same data with different seeds. A tokenizer depends on the sentences that are held
+    out, and so on the seed: members share --validation or --tokenizer. Its lineage has those of the members.
 
     Raises CheckpointError; `out` is then no checkpoint.
     """
     check_unfinished(out)
     loaded = [load_checkpoint(path) for path in members]
+    digests = [digest_of_file(path / DIGESTS) for path in members]
+    for place, (path, digest) in enumerate(zip(members, digests, strict=True)):
+        if digest in digests[:place]:
+            first = members[digests.index(digest)]
+            raise CheckpointError(f"{path}: is the same checkpoint as {first}; give each member once")
     configs = list[EncoderDecoderConfig]()
     for path, checkpoint in zip(members, loaded, strict=True):
         kind = checkpoint.config.architecture
@@ -29,8 +35,8 @@ def save_ensemble(members: Sequence[Path], out: Path) -> EncoderDecoderConfig:
             raise CheckpointError(f"{path}: is an ensemble already; give its members one by one")
         if checkpoint.tokenizer.to_json() != loaded[0].tokenizer.to_json():
             raise CheckpointError(
-                f"{path}: has another tokenizer than {members[0]}; train the members on the same data, "
-                "each with a seed of its own, or with --tokenizer"
+                f"{path}: has another tokenizer than {members[0]}; train the members with seeds of their own and "
+                f"the same --data and --validation, or --tokenizer {members[0] / 'tokenizer.json'}"
             )
         configs.append(checkpoint.config)
     try:
@@ -48,11 +54,11 @@ def save_ensemble(members: Sequence[Path], out: Path) -> EncoderDecoderConfig:
             **{key: loaded[0].lineage[key] for key in ("data", "data_sha256") if key in loaded[0].lineage},
             "members": [
                 {
-                    "checkpoint_sha256": digest_of_file(path / DIGESTS),
+                    "checkpoint_sha256": digest,
                     "metrics": checkpoint.metrics,
                     **checkpoint.lineage,
                 }
-                for path, checkpoint in zip(members, loaded, strict=True)
+                for digest, checkpoint in zip(digests, loaded, strict=True)
             ],
         },
     )

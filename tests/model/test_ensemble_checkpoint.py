@@ -46,7 +46,8 @@ def test_members_that_do_not_fit_are_refused_and_nothing_is_written(tmp_path):
     for other, problem in (
         (decoder, "only models of architecture encoder_decoder form ensembles, got decoder"),
         (wide, "d_ff: must be the same in all members of an ensemble: member 2 has 32, member 1 64"),
-        (strange, "has another tokenizer than"),
+        (strange, "the same --data and --validation, or --tokenizer .*first/tokenizer.json"),
+        (first, "first: is the same checkpoint as .*first; give each member once"),
         (tmp_path / "nothing", "no such directory"),
     ):
         with pytest.raises(CheckpointError, match=problem):
@@ -54,9 +55,10 @@ def test_members_that_do_not_fit_are_refused_and_nothing_is_written(tmp_path):
     with pytest.raises(CheckpointError, match="at least two members, got 1"):
         save_ensemble([first], tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    save_ensemble([first, first], tmp_path / "out")
+    second = saved(tmp_path / "second", tiny_config(), 2)
+    save_ensemble([first, second], tmp_path / "out")
     with pytest.raises(CheckpointError, match="already holds a finished checkpoint"):
-        save_ensemble([first, first], tmp_path / "out")
+        save_ensemble([first, second], tmp_path / "out")
     with pytest.raises(CheckpointError, match="is an ensemble already"):
         save_ensemble([first, tmp_path / "out"], tmp_path / "more")
 
