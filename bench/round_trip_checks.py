@@ -108,11 +108,15 @@ def xliff_problems(source: str, translation: str, *, is_identity: bool) -> tuple
     bare = [_STATE.sub(r"\1", _TARGET.sub("", text)) for text in (source, translation)]
     if bare[0] != bare[1]:
         return Units(0, 0), [f"bytes beside targets: {_difference(*(text.splitlines() for text in bare))}"]
-    before = list(_units(_root(source)))
-    try:
-        after = list(_units(_root(translation)))
-    except ElementTree.ParseError as error:
-        return Units(0, 0), [f"the translation cannot be parsed: {error}"]
+    trees = list[list[tuple[ElementTree.Element, bool]]]()
+    for which, document in (("source", source), ("translation", translation)):
+        try:
+            trees.append(list(_units(_root(document))))
+        except (ElementTree.ParseError, ValueError, LookupError) as error:  # the latter two of a declared encoding
+            return Units(0, 0), [f"the {which} cannot be parsed: {error}"]
+    before, after = trees
+    if len(before) != len(after):
+        return Units(0, 0), [f"{len(before)} units became {len(after)}"]
     problems, translated = list[str](), 0
     for (unit, is_open), (found, _) in zip(before, after, strict=True):
         name = unit.get("id") or "?"

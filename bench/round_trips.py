@@ -75,6 +75,25 @@ class Counts:
         }
 
 
+def texts_of(folder: Path) -> tuple[dict[str, list[tuple[str, str]]], Counter[str]]:
+    """The names and texts of the documents of a folder by kind, and how many of a kind are not UTF-8. Raises SystemExit
+    if there are none."""
+    texts: dict[str, list[tuple[str, str]]] = {"html": [], "xliff": []}
+    encodings = Counter[str]()
+    for file in sorted(folder.rglob("*")):
+        kind = "html" if file.suffix.lower() in HTML else "xliff" if file.suffix.lower() in XLIFF else ""
+        if not kind or not file.is_file():
+            continue
+        try:
+            texts[kind].append((str(file.relative_to(folder)), file.read_bytes().decode("utf-8")))
+        except UnicodeDecodeError:
+            encodings[kind] += 1
+    if not any(texts.values()):
+        endings = ", ".join(sorted(HTML | XLIFF))
+        raise SystemExit(f"{folder}: no such folder, or one without a document in UTF-8; give one with {endings}")
+    return texts, encodings
+
+
 @case(
     "folder",
     bundle=Flag(type=Path, help="a bundle that translates them too"),
@@ -83,18 +102,9 @@ class Counts:
 )
 def round_trips(args: argparse.Namespace) -> None:
     """See above."""
-    texts: dict[str, list[tuple[str, str]]] = {"html": [], "xliff": []}
-    encodings = Counter[str]()
-    for file in sorted(args.folder.rglob("*")):
-        kind = "html" if file.suffix.lower() in HTML else "xliff" if file.suffix.lower() in XLIFF else ""
-        if not kind or not file.is_file():
-            continue
-        try:
-            texts[kind].append((str(file.relative_to(args.folder)), file.read_bytes().decode("utf-8")))
-        except UnicodeDecodeError:
-            encodings[kind] += 1
+    texts, encodings = texts_of(args.folder)
     figures: dict[str, Any] = {f"{kind}, not UTF-8": count for kind, count in encodings.items()}
-    verdicts, problems = list[Verdict](), list[str]()
+    verdicts, problems, skipped = list[Verdict](), list[str](), dict[str, str]()
 
     def tried(how: str, few: Callable[[list[Any]], list[Any]], translate: Callable[[str, str], str]) -> None:
         for kind, documents in texts.items():
@@ -103,7 +113,10 @@ def round_trips(args: argparse.Namespace) -> None:
                 counts.add(name, text, lambda text, kind=kind: translate(text, kind), is_identity=how == "identity")  # type: ignore[misc]
             figures.update(counts.figures(how))
             problems.extend(f"{how}: {problem}" for problem in counts.problems[:SHOWN])
-            verdicts.append(Verdict(f"{kind}, {how}: lost something", counts.failed, 0, "", is_limit=True))
+            if counts.documents:
+                verdicts.append(Verdict(f"{kind}, {how}: lost something", counts.failed, 0, "", is_limit=True))
+            else:
+                skipped[f"{kind}, {how}"] = "no document was translated"
 
     tried("identity", list, lambda text, kind: identity(text, is_html=kind == "html"))
     if args.bundle is not None:
@@ -119,4 +132,6 @@ def round_trips(args: argparse.Namespace) -> None:
                 lambda text, kind: client.translate_document(text, format=kind, max_tokens=60).text,  # type: ignore[arg-type]
             )
     print("\n".join(problems))
-    report(figures, verdicts, as_json=args.json)
+    report(figures, verdicts, as_json=args.json, skipped=skipped)
+    if not verdicts:
+        raise SystemExit(f"{args.folder}: none of its documents was translated; give others")

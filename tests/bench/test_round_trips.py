@@ -1,9 +1,12 @@
 """What a round trip loses is found, in HTML and XLIFF; what the product writes is not."""
 
+import json
+from argparse import Namespace
+
 import pytest
 
 from bench.round_trip_checks import html_problems, xliff_problems
-from bench.round_trips import identity
+from bench.round_trips import identity, round_trips
 
 PAGE = (
     """<!DOCTYPE html><!-- c --><p class="a" title="A word">It <b>is</b> &amp; was.<script>x()</script></p><p>Two</p>"""
@@ -63,3 +66,42 @@ def test_what_a_unit_loses_is_found(old, new, what):
     _, problems = xliff_problems(UNITS, changed.replace(old, new), is_identity=True)
     assert problems
     assert problems[0].startswith(what)
+
+
+@pytest.mark.parametrize("encoding", ["UTF-16", "Shift_JIS", "no-such-encoding"])
+def test_a_file_that_declares_another_encoding_than_its_own_is_a_problem_of_the_file(encoding):
+    text = f'<?xml version="1.0" encoding="{encoding}"?>{UNITS}'
+    units, problems = xliff_problems(text, text, is_identity=True)
+    assert units == (0, 0)
+    assert problems[0].startswith("the source cannot be parsed: ")
+
+
+def test_more_units_than_in_the_source_are_a_problem_of_the_file():
+    more = UNITS.replace("<body>", '<body><target><trans-unit id="4"/></target>')
+    assert xliff_problems(UNITS, more, is_identity=True) == ((0, 0), ["3 units became 4"])
+
+
+def measured(folder, capsys):
+    """The report of a run on a folder."""
+    round_trips(Namespace(folder=folder, bundle=None, json=True))
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_a_kind_without_documents_has_no_verdict(tmp_path, capsys):
+    (tmp_path / "page.html").write_text(PAGE)
+    found = measured(tmp_path, capsys)
+    assert [verdict["measure"] for verdict in found["verdicts"]] == ["html, identity: lost something"]
+    assert found["skipped"] == {"xliff, identity": "no document was translated"}
+
+
+def test_a_folder_without_documents_is_refused(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("notes")
+    (tmp_path / "page.html").write_bytes(b"\xff\xfe<\x00p\x00")
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(
+            SystemExit, match=r"no such folder, or one without a document in UTF-8; give one with \.htm"
+        ):
+            measured(folder, capsys)
+    (tmp_path / "page.xliff").write_text("no XML")
+    with pytest.raises(SystemExit, match="none of its documents was translated"):
+        measured(tmp_path, capsys)
