@@ -11,7 +11,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -245,19 +245,20 @@ class Document:
             for span in spans:
                 parts += [
                     part.written(part.text[place : span.start]),
-                    Text(part.text[span.start : span.end], part.written),
+                    replace(part, text=part.text[span.start : span.end]),
                 ]
                 place = span.end
         return _Pending(segment, tuple(parts), sum(isinstance(part, Text) for part in parts))
 
     def _in_context(self, pending: _Pending) -> list[TextInContext]:
-        """The texts of a segment that are to be translated, each with the one before it in its paragraph."""
+        """The texts of a segment that are to be translated, each with the one before it in its paragraph; those of
+        attributes, also inside a sentence, are in none."""
         place, size, found = pending.segment.place, self._first.context_sentences, list[TextInContext]()
         if place is Place.FIRST or pending.error:
             self._last = None
-        is_alone = place is Place.ALONE or not size
         for part in pending.parts if pending.missing else ():
             if isinstance(part, Text):
+                is_alone = place is Place.ALONE or part.is_attribute or not size
                 found.append(TextInContext(self._request(part), None if is_alone else self._last, size))
                 self._last = self._last if is_alone else found[-1]
         return found

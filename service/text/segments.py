@@ -24,11 +24,13 @@ class DocumentError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Text:
     """A text to translate, as the model reads it; or, if `has_tags`, markup with inline tags, whose translation has the
-    same tags. written: a translation as the document has it."""
+    same tags. written: a translation as the document has it. is_attribute: the value of a tag's attribute, which is in
+    no paragraph."""
 
     text: str
     written: Callable[[str], str] = str
     has_tags: bool = False
+    is_attribute: bool = False
 
     @property
     def plain(self) -> str:

@@ -151,7 +151,8 @@ def _tag_runs(source: str, tag: Token) -> Iterator[Run]:
         value = html.unescape(attribute.value)
         if attribute.quote and attribute.name in TRANSLATED_ATTRIBUTES and has_words(value):
             yield Run(place, attribute.start)
-            yield Run(attribute.start, attribute.end, attribute=Text(spaced(value), _WRITTEN[attribute.quote]))
+            text = Text(spaced(value), _WRITTEN[attribute.quote], is_attribute=True)
+            yield Run(attribute.start, attribute.end, attribute=text)
             place = attribute.end
     yield Run(place, tag.end)
 

@@ -73,6 +73,7 @@ async def test_a_sentence_is_read_after_those_before_it_and_their_translations(e
 
 
 HTML = f"<p>{RED} <img alt='{CAT}'> {CAT}</p><p>{CAT}</p>"
+INSIDE = f"<p>The red <img alt='{CAT}' src=x> house. {RED}</p>"
 UNIT = "<trans-unit><source>{}</source></trans-unit>"
 XLIFF = "<xliff version='1.2'>{}</xliff>".format(
     "".join(f"<file>{UNIT.format(RED)}{UNIT.format(CAT)}</file>" for _ in range(2))
@@ -85,6 +86,11 @@ XLIFF = "<xliff version='1.2'>{}</xliff>".format(
         (f"{RED} {CAT}\n\n{CAT} {RED}\n", {}, [(RED,), (CAT, RED), (CAT,), (RED, CAT)]),
         (f"{RED} 7! {CAT}\n{CAT}", {}, [(RED,), (CAT, RED), (CAT,)]),
         (HTML, {"format": pb.DOCUMENT_FORMAT_HTML}, [(RED,), (CAT,), (CAT, RED), (CAT,)]),
+        (
+            INSIDE,
+            {"format": pb.DOCUMENT_FORMAT_HTML},
+            [("The red",), (CAT,), ("house.", "The red"), (RED, "The red", "house.")],
+        ),
         (XLIFF, {"format": pb.DOCUMENT_FORMAT_XLIFF}, [(RED,), (CAT, RED)] * 2),
     ],
 )
