@@ -124,7 +124,8 @@ class AsyncFeed:
         with contextlib.suppress(TimeoutError):
             while len(items) < TOGETHER and size < TOGETHER_BYTES:
                 if self._items.empty():
-                    item = await asyncio.wait_for(self._items.get(), GATHER_S if items else ALIVE_S)
+                    async with asyncio.timeout(GATHER_S if items else ALIVE_S):  # wait_for of Python 3.11 may swallow
+                        item = await self._items.get()  # a cancellation
                 else:
                     item = self._items.get_nowait()
                 if item is None:
