@@ -17,6 +17,7 @@ from cli.text_input import lines_of
 if TYPE_CHECKING:
     from glossa.client import Client
 
+LARGEST = (2 - 2**-23) * 2.0**127  # of 32-bit floats, in which vectors travel
 Text = Annotated[str | None, typer.Argument(help="a text; without one, each line of standard input")]
 
 
@@ -89,6 +90,9 @@ def _vector(text: str, place: int) -> list[float]:
         values = None
     if not isinstance(values, list) or not all(type(value) in (int, float) for value in values):
         raise UsageError(f"--vectors: vector {place} must be a JSON array of numbers, got {text[:60]!r}")
+    if not all(abs(value) <= LARGEST for value in values):
+        problem = f"--vectors: vector {place} must have numbers of at most {LARGEST:.2g}, got {text[:60]!r}"
+        raise UsageError(f"{problem}; scale it")
     return values
 
 

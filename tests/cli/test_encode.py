@@ -136,6 +136,9 @@ def test_two_texts_have_one_similarity_and_more_a_table(called):
         (["[1]", "[true]"], "--vectors: vector 2 must be a JSON array of numbers"),
         (["1", "[1]"], "--vectors: vector 1 must be a JSON array of numbers, got '1'"),
         (["[1", "[1]"], "--vectors: vector 1 must be"),
+        (["[1]", f"[1{'0' * 400}]"], "--vectors: vector 2 must have numbers of at most 3.4e[+]38, got '.10000"),
+        (["[-1e39]", "[1]"], "--vectors: vector 1 must have numbers of at most 3.4e[+]38, got '.-1e39.'; scale it"),
+        (["[NaN]", "[1]"], "--vectors: vector 1 must have numbers"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(called, texts, message):

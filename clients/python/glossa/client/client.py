@@ -38,7 +38,7 @@ from glossa.client.requests import (
     TranslateOptions,
     enum_number,
     model_fields,
-    similarity_item,
+    similarity_items,
     text_fields,
     translation_fields,
 )
@@ -169,11 +169,12 @@ class _Calls(TokenCalls, DocumentCalls):
     ) -> Call[list[list[float]]]:
         """Compare texts, by their embeddings, or vectors: each of `items` with each of `others`, or with one another.
 
-        measure: cosine, dot product or Euclidean distance. Raises ValueError for an unknown measure or pooling.
+        measure: cosine, dot product or Euclidean distance. Raises ValueError for an unknown measure or pooling and
+        for numbers that are too large, TypeError for what is no list of texts and vectors.
         """
         request = pb.SimilarityRequest(
-            items=map(similarity_item, items),
-            others=map(similarity_item, others),
+            items=similarity_items("items", items),
+            others=similarity_items("others", others),
             measure=enum_number("measure", pb.SimilarityMeasure.DESCRIPTOR, measure),
             pooling=enum_number("pooling", pb.Pooling.DESCRIPTOR, pooling),
             **model_fields(options),

@@ -152,11 +152,28 @@ def _term(source: str, targets: str | Sequence[str]) -> pb.GlossaryTerm:
     return pb.GlossaryTerm(source=source, targets=forms)
 
 
-def similarity_item(item: str | Sequence[float]) -> pb.SimilarityItem:
-    """A text or a vector to compare."""
+def similarity_items(name: str, items: Sequence[str | Sequence[float]]) -> list[pb.SimilarityItem]:
+    """Texts and vectors to compare. name: of the argument. Raises TypeError with the place, from 0, of what is neither,
+    and ValueError with that of a number that is too large."""
+    if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+        problem = f"{name} must be a list of texts or vectors, got {items!r:.80}"
+        raise TypeError(f"{problem}; put it in a list")
+    return [_similarity_item(f"{name}[{place}]", item) for place, item in enumerate(items)]
+
+
+def _similarity_item(name: str, item: str | Sequence[float]) -> pb.SimilarityItem:
     if isinstance(item, str):
         return pb.SimilarityItem(text=item)
-    return pb.SimilarityItem(vector=pb.Vector(values=item))
+    if isinstance(item, bytes) or not isinstance(item, Iterable):
+        problem = f"{name} must be a text or a vector, got {type(item).__name__}"
+        raise TypeError(f"{problem}; a vector is a list of numbers, also a single one: [[0.5, 1.0], …]")
+    values = list(item)
+    try:
+        return pb.SimilarityItem(vector=pb.Vector(values=values))
+    except TypeError as error:
+        raise TypeError(f"{name} must be a text or a list of numbers: {error}") from None
+    except OverflowError:
+        raise ValueError(f"{name} must have numbers of at most 3.4e38, got a larger one; scale the vector") from None
 
 
 def enum_number(name: str, choices: Any, value: str) -> Any:

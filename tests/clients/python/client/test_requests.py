@@ -88,3 +88,24 @@ def test_a_glossary_is_a_name_terms_or_messages():
 def test_a_glossary_of_other_types_is_refused(glossary, problem):
     with pytest.raises(TypeError, match=re.escape(problem)):
         translation_fields("a", {"glossary": glossary})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["the house", ["the house"]], "items must be a list of texts or vectors, got 'the house'; put it in a list"),
+        ([["the house"], "the house"], "others must be a list of texts or vectors, got 'the house'; put it in a list"),
+        ([3], "items must be a list of texts or vectors, got 3; put it in a list"),
+        ([[1.0, 2.0]], "items[0] must be a text or a vector, got float; a vector is a list of numbers"),
+        ([["a cat", b"a cat"]], "items[1] must be a text or a vector, got bytes"),
+        ([[[1.0], ["a"]]], "items[1] must be a text or a list of numbers: must be real number, not str"),
+    ],
+)
+async def test_only_lists_of_texts_and_vectors_are_compared(client, arguments, problem):
+    with pytest.raises(TypeError, match=re.escape(problem)):
+        await client.similarity(*arguments)
+
+
+async def test_a_number_beyond_floats_is_in_no_vector(client):
+    with pytest.raises(ValueError, match=re.escape("items[0] must have numbers of at most 3.4e38")):
+        await client.similarity([[10**400], [1]])
