@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from glossa.client.types import Alignment, Answer, Confidence, TokenLogprob
 
 DOCUMENT = "Document"  # a group of flags
+MAX_CONTEXT = 64  # sentences: a manifest allows no more
 
 
 @with_translation_flags
@@ -51,7 +52,10 @@ def translate(
         ),
     ] = "",
     context_sentences: Annotated[
-        int, typer.Option(min=0, help="sentences that a model reads before each one", rich_help_panel=DOCUMENT)
+        int,
+        typer.Option(
+            min=0, max=MAX_CONTEXT, help="sentences that a model reads before each one", rich_help_panel=DOCUMENT
+        ),
     ] = 0,
     out: Annotated[Path | None, typer.Option(help="file for the translated document", rich_help_panel=DOCUMENT)] = None,
     batch: Annotated[

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import typer
 
@@ -28,6 +32,30 @@ def format_of(document: str, format: str) -> str:
     return SUFFIXES.get(suffix, "text")
 
 
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """A file that becomes `path` when the block ends without an error; until then an earlier one is there. What is no
+    file, such as a pipe, is opened itself. Raises UsageError where no file can be written, before the block."""
+    target = path.resolve()  # a link stays one
+    is_special = target.exists() and not target.is_file()
+    written = target if is_special else target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.tmp")
+    try:
+        file = written.open("wb" if is_special else "xb")
+    except OSError as error:
+        problem = f"--out {path}: cannot be written: {error.strerror}"
+        raise UsageError(f"{problem}; give a file in a folder that is there and that you may write to") from error
+    try:
+        with file:
+            yield file
+        if not is_special:
+            if target.exists():
+                shutil.copymode(target, written)
+            written.replace(target)
+    finally:
+        if not is_special:
+            written.unlink(missing_ok=True)
+
+
 def translate_document(
     client: Client, document: str, out: Path | None, as_json: bool, options: dict[str, Any], **settings: Any
 ) -> None:
@@ -35,29 +63,31 @@ def translate_document(
 
     settings: format, splitter_language and context_sentences. Standard error lists segments of which the model is not
     sure, if the options request the confidence, terms without their translation, and errors: a segment that fails is
-    copied, and the exit code is then 1. `out` is written at the end only. Raises UsageError and OSError.
+    copied, and the exit code is then 1. `out` is replaced at the end only. Raises OSError, and
+    UsageError, before the call where `out` cannot be written.
     """
     threshold = options.pop("uncertain_below", UNCERTAIN_BELOW)
     settings["format"] = format_of(document, settings["format"])
     text = read_text(document)
     translated: Any = None
     line, place = 1, 0  # of the last error
-    for piece in client.stream_translate_document(text, **settings, **options):
-        for segment in piece.segments:
-            problem = ""
-            if segment.error:
-                problem = f"{segment.error.code}: {segment.error.message}"
-            elif segment.confidence is not None and segment.confidence < threshold:
-                problem = f"confidence {segment.confidence:.2f}: {one_line(segment.text)}"
-            if problem:
-                line, place = line + text.count("\n", place, segment.source.start), segment.source.start
-                typer.echo(f"{document}:{line}: {problem}", err=True)
-            if not as_json and out is None:
-                sys.stdout.buffer.write(segment.text.encode())
-        sys.stdout.flush()
-        translated = piece.document or translated
-    if out is not None:
-        out.write_bytes(translated.text.encode())
+    with contextlib.nullcontext() if out is None else new_file(out) as file:
+        for piece in client.stream_translate_document(text, **settings, **options):
+            for segment in piece.segments:
+                problem = ""
+                if segment.error:
+                    problem = f"{segment.error.code}: {segment.error.message}"
+                elif segment.confidence is not None and segment.confidence < threshold:
+                    problem = f"confidence {segment.confidence:.2f}: {one_line(segment.text)}"
+                if problem:
+                    line, place = line + text.count("\n", place, segment.source.start), segment.source.start
+                    typer.echo(f"{document}:{line}: {problem}", err=True)
+                if not as_json and file is None:
+                    sys.stdout.buffer.write(segment.text.encode())
+            sys.stdout.flush()
+            translated = piece.document or translated
+        if file is not None:
+            file.write(translated.text.encode())
     if as_json:
         print_json(translated)
     if translated.glossary and translated.glossary.unmet:

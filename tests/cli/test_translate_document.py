@@ -3,10 +3,13 @@
 import dataclasses
 import json
 import math
+from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
-from cli.translate_document import format_of
+from cli.ask import MAX_CONTEXT
+from cli.translate_document import format_of, new_file
 from export.manifest import Context
 from tests.cli.command import ask
 from tests.edge import RESULT, TOKENIZERS, answered, manifest
@@ -60,6 +63,35 @@ async def test_flags_that_contradict_each_other_are_refused(edge, tmp_path):
     assert not edge.pool.requests
 
 
+async def test_more_context_than_any_model_reads_is_refused_by_its_flag(edge):
+    assert get_type_hints(Context, include_extras=True)["sentences"].__metadata__[0].most == MAX_CONTEXT
+    output = await ask(edge, "translate", "--document", "-", "--context-sentences", "3000000000", fails=2)
+    assert "'--context-sentences': Input should be less than or equal to 64" in " ".join(
+        output.replace("│", " ").split()
+    )
+
+
+def test_an_output_is_there_as_a_whole_or_not_at_all(tmp_path):
+    """Also one that a link names, which keeps its mode; a pipe is written to as it is."""
+    target, link = tmp_path / "out.txt", tmp_path / "link.txt"
+    target.write_bytes(b"old")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    with pytest.raises(TypeError), new_file(link) as file:
+        file.writelines([b"half", None])
+    assert target.read_bytes() == b"old"
+    with new_file(link) as file:
+        file.write(b"new")
+        assert target.read_bytes() == b"old"
+    assert target.read_bytes() == b"new"
+    assert link.is_symlink()
+    assert target.stat().st_mode & 0o777 == 0o600
+    with new_file(Path("/dev/null")) as file:
+        file.write(b"none")
+    assert Path("/dev/null").is_char_device()
+    assert sorted(tmp_path.iterdir()) == [link, target]
+
+
 @pytest.mark.parametrize(("name", "format"), [("a.txt", "text"), ("b.xlf", "xliff"), ("-", "text"), ("c.htm", "html")])
 def test_formats_follow_suffixes(name, format):
     assert format_of(name, "") == format
@@ -101,3 +133,14 @@ async def test_sentences_are_translated_in_context(edge, tmp_path):
     cat, answer = (tuple(TOKENIZERS["translation"].encode(text)) for text in ("a cat", GERMAN))
     found = [(request.source, request.prompt) for request in edge.pool.requests]
     assert found == [((*cat, 2), (1,)), ((*cat, 4, *cat, 2), (1, *answer, 4))]
+
+
+async def test_an_output_that_cannot_be_written_is_refused_before_the_call(edge, tmp_path):
+    text, out = tmp_path / "text.txt", tmp_path / "none" / "out.txt"
+    text.write_text("a cat\n")
+    problem = f"--out {out}: cannot be written: No such file or directory; give a file in a folder that is there"
+    shown = await ask(edge, "translate", "--document", text, "--out", out, fails=True)
+    assert problem in shown
+    shown = await ask(edge, "translate", "--document", text, "--out", tmp_path, fails=True)
+    assert f"--out {tmp_path}: cannot be written: Is a directory" in shown
+    assert not edge.pool.requests
