@@ -89,7 +89,7 @@ def with_connection(parameter: str, *, without: str = "") -> Callable[[Any], Any
 
 @contextlib.contextmanager
 def report_call_errors(connection: Connection, *types: type[Exception]) -> Iterator[None]:
-    """`report_errors` for calls: a ClientError is explained."""
+    """`report_errors` for calls: a ClientError is explained, and an argument that is no UTF-8."""
     from glossa.client import ClientError
 
     with report_errors(ValueError, *types):
@@ -97,6 +97,17 @@ def report_call_errors(connection: Connection, *types: type[Exception]) -> Itera
             yield
         except ClientError as error:
             raise UsageError(connection.explain(error)) from error
+        except UnicodeEncodeError as error:
+            raise UsageError(_explained(error)) from error
+
+
+def _explained(error: UnicodeEncodeError) -> str:
+    """What cannot be encoded. Python reads a byte of an argument that is no UTF-8 as a surrogate (PEP 383)."""
+    byte = ord(error.object[error.start]) - 0xDC00
+    if not 0x80 <= byte <= 0xFF:
+        return str(error)
+    before = error.object[max(0, error.start - 20) : error.start]
+    return f"arguments: must be UTF-8, got the byte 0x{byte:02x} after {before!r}; convert it, e.g. with iconv"
 
 
 def with_client(verb: Callable[..., None]) -> Callable[..., None]:

@@ -64,7 +64,8 @@ class Glossary:
             _check(term, place)
             known = self.terms.setdefault(term.source, term)
             if known != term:
-                shown = f"{'|'.join(known.targets)!r} and {'|'.join(term.targets)!r}"
+                with_case = known.ignore_case != term.ignore_case
+                shown = " and ".join(_shown(one, with_case=with_case) for one in (known, term))
                 problem = (
                     f"contradicts an earlier term: {term.source!r} has {shown}; give each source once, with all forms"
                 )
@@ -193,6 +194,12 @@ def read_terms(lines: Iterable[str]) -> list[Term]:
     except GlossaryError as error:
         raise ValueError(f"line {numbers[error.place]}: {error.field} {error}") from None
     return terms
+
+
+def _shown(term: Term, *, with_case: bool) -> str:
+    """The forms of a term, for an error. with_case: and whether it ignores case."""
+    how = f" {'with' if term.ignore_case else 'without'} {IGNORE_CASE}" if with_case else ""
+    return f"{'|'.join(term.targets)!r}{how}"
 
 
 def _check(term: Term, place: int) -> None:

@@ -76,3 +76,12 @@ def test_only_a_missing_server_on_this_machine_is_looked_for():
     assert "nothing listens" in Connection(address=f"localhost:{free_port()}").explain(lost)
     assert Connection().explain(other) == "NOT_FOUND: failed"
     assert Connection().explain(Failed("UNAVAILABLE", "SERVER_STOPPING")) == "UNAVAILABLE: failed"
+
+
+@pytest.mark.parametrize("verb", [("translate",), ("score", "a cat"), ("embed",)])
+def test_an_argument_that_is_no_utf_8_is_explained(verb):
+    """Before the call: nothing listens there. A byte that is no UTF-8 comes as a surrogate."""
+    refused = run(*verb, "the house\udcff", "--address", f"127.0.0.1:{free_port()}", fails=True)
+    assert (
+        refused == "error: arguments: must be UTF-8, got the byte 0xff after 'the house'; convert it, e.g. with iconv\n"
+    )

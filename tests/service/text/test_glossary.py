@@ -157,6 +157,11 @@ def test_terms_are_read_from_lines():
     [
         (["a\tb", "c"], "line 2: must be SOURCE"),
         (["a\tb\tc"], "line 1: must be SOURCE"),
+        (
+            ["a\tb", "a\tb\tignore_case"],
+            "'a' has 'b' without ignore_case and 'b' with ignore_case; give each source once",
+        ),
+        (["a\tb", "a\tc|b"], "'a' has 'b' and 'c|b'; give each source once"),
         (["#", "a\tb", "", "a\tc"], "line 4: source contradicts"),
         (["a\tb|"], "line 1: targets\\[1\\] must be a word"),
     ],
