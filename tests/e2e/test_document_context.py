@@ -1,6 +1,8 @@
 """Documents with context by a server in a process of its own, compared with PyTorch; and what context is for: pronouns
 that a model trained with it translates right, and without it cannot."""
 
+import re
+import shlex
 import subprocess
 import sys
 
@@ -18,6 +20,10 @@ from tests.tiny import TEXTS, tiny_config, tiny_model
 SENTENCES = tuple(f"{text.capitalize()}." for text in TEXTS)
 TOKENIZER = Tokenizer.train(SENTENCES, kind="words", vocab_size=64, with_separator=True)
 MAX_TOKENS = 12
+EXAMPLE = (  # a file, the command that translates it, and what it prints
+    r"^`story.txt`:\n\n```text\n(.*?)^```\n.*?^glossa (translate --document story.txt [^\n]*)\n```\n\n"
+    r"[^\n]*:\n\n```text\n(.*?)^```$"
+)
 
 
 @pytest.fixture(scope="module")
@@ -90,13 +96,35 @@ def glossa(*words):
     return done.stdout
 
 
-@pytest.mark.slow
-def test_pronouns_are_right_with_context_and_chance_without(tmp_path):
-    """From the preset by the commands to translated documents. Every sentence but the first of a document begins with a
-    pronoun: er, sie or es."""
-    checkpoint, bundle = tmp_path / "checkpoint", tmp_path / "bundle"
+@pytest.fixture(scope="module")
+def pronouns(tmp_path_factory):
+    """The checkpoint and the bundle of the preset, by the commands."""
+    directory = tmp_path_factory.mktemp("pronouns")
+    checkpoint, bundle = directory / "checkpoint", directory / "bundle"
     glossa("train", "pronouns", "--out", str(checkpoint))
     glossa("export", str(checkpoint), str(bundle), "--precision", "fp32")
+    return checkpoint, bundle
+
+
+@pytest.mark.slow
+def test_the_example_of_the_page_is_what_the_preset_does(pronouns, tmp_path):
+    """docs/documents.md."""
+    page = (ROOT / "docs/documents.md").read_text(encoding="utf-8")
+    ((story, command, shown),) = re.findall(EXAMPLE, page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "story.txt").write_text(story, encoding="utf-8")
+    words = [str(tmp_path / word) if word == "story.txt" else word for word in shlex.split(command)]
+    with serving(models={"en-de": str(pronouns[1])}) as server:
+        assert glossa(*words, "--address", server.address) == shown
+        alone = glossa(*words, "--context-sentences", "0", "--address", server.address)
+    pairs = [line.split(". ") for line in alone.splitlines()]
+    assert [first for first, _ in pairs] == [line.split(". ")[0] for line in shown.splitlines()]
+    assert len({second for _, second in pairs}) == 1, "alone, the same sentence has the same translation"
+
+
+@pytest.mark.slow
+def test_pronouns_are_right_with_context_and_chance_without(pronouns):
+    """Every sentence but the first of a document begins with a pronoun: er, sie or es."""
+    checkpoint, bundle = pronouns
     unseen = unseen_examples("embedded documents with pronouns", 600)
     assert unseen is not None
     documents = [unseen.pairs[start : start + 3] for start in range(0, len(unseen.pairs), 3)]
