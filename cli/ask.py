@@ -52,10 +52,7 @@ def translate(
         ),
     ] = "",
     context_sentences: Annotated[
-        int,
-        typer.Option(
-            min=0, max=MAX_CONTEXT, help="sentences that a model reads before each one", rich_help_panel=DOCUMENT
-        ),
+        int, typer.Option(min=0, max=MAX_CONTEXT, help="sentences read before each one", rich_help_panel=DOCUMENT)
     ] = 0,
     out: Annotated[Path | None, typer.Option(help="file for the translated document", rich_help_panel=DOCUMENT)] = None,
     batch: Annotated[
