@@ -77,8 +77,8 @@ def test_an_output_is_there_as_a_whole_or_not_at_all(tmp_path):
     target.write_bytes(b"old")
     target.chmod(0o600)
     link.symlink_to(target)
-    with pytest.raises(TypeError), new_file(link) as file:
-        file.writelines([b"half", None])
+    with pytest.raises(UnicodeEncodeError), new_file(link) as file:
+        file.writelines(text.encode("ascii") for text in ("half", "ä"))
     assert target.read_bytes() == b"old"
     with new_file(link) as file:
         file.write(b"new")
