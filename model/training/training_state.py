@@ -27,6 +27,7 @@ from model.checkpoint import (
     to_json,
     weights_of,
 )
+from model.fine_tuning import FineTuning
 
 DELETED = ".deleted"  # ends the hidden name of a state that is being deleted
 WEIGHTS, OPTIMISER, PROGRESS = "model.safetensors", "optimiser.safetensors", "progress.json"
@@ -90,22 +91,31 @@ def unclaim(out: Path) -> None:
 def _check_same_run(marker: Path, identity: dict[str, Any]) -> None:
     try:
         known = json.loads(marker.read_bytes())
-        for part in ("model", "train", "fine_tuning"):
-            for name, value in json.loads(to_json(identity.get(part, {}))).items():  # tuples become lists in JSON
-                before = known.get(part, {} if part == "fine_tuning" else None).get(name)
-                if before != value:
-                    raise TrainError(
-                        f"{marker.parent.parent}: was started with {name}={before!r} in its {part} "
-                        f"configuration, got {value!r}; resume with the same one or train into another directory"
-                    )
-        for part in ("data", "validation", "base", "tokenizer", "new_head"):
-            if known.get(part) != identity.get(part):
-                raise TrainError(
-                    f"{marker.parent.parent}: was started with other {part}: SHA-256 {known.get(part)}, got "
-                    f"{identity.get(part)}; resume with the same files or train into another directory"
-                )
+        difference = _difference(known, json.loads(to_json(identity)))  # tuples become lists in JSON
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TrainError(f"{marker}: cannot be read: {error!r}; train into another directory") from error
+    if difference:
+        raise TrainError(f"{marker.parent.parent}: was started with {difference} or train into another directory")
+
+
+def _difference(known: dict[str, Any], identity: dict[str, Any]) -> str:
+    """What two identities do not have in common, and how to resume; "" if they are the same. One without settings of
+    fine-tuning has the defaults."""
+    default = json.loads(to_json(FineTuning().to_json()))
+    known, identity = ({**run, "fine_tuning": {**default, **run.get("fine_tuning", {})}} for run in (known, identity))
+    for part in ("model", "train", "fine_tuning"):
+        for name in identity[part] | known[part]:
+            before, now = known[part].get(name), identity[part].get(name)
+            if before != now:
+                return f"{name}={before!r} in its {part} configuration, got {now!r}; resume with the same one"
+    if known.get("new_head") != identity.get("new_head"):
+        given = "a new head, got none" if known.get("new_head") else "the head of its base, got a new one"
+        return f"{given} (--head); resume with the same one"
+    for part in ("data", "validation", "base", "tokenizer"):
+        before, now = known.get(part), identity.get(part)
+        if before != now:
+            return f"other {part}: SHA-256 {before}, got {now}; resume with the same files"
+    return ""
 
 
 def save_state(

@@ -15,11 +15,13 @@ from bench import kill_resume
 from model.architecture_config import EncoderConfig, EncoderDecoderConfig
 from model.checkpoint import CheckpointError, load_checkpoint
 from model.config import TrainConfig
+from model.fine_tuning import FineTuning
 from model.presets import PRESETS
 from model.training.data import DataError, Examples, batches_of, copy_examples, embedded_examples, split
 from model.training.evaluate import translate
 from model.training.flops import training_flops
 from model.training.progress import Display
+from model.training.start import Start
 from model.training.train import Interrupted, TrainError, train
 from model.training.training_state import DamagedStateWarning, list_states
 from tests.full_disk import FullDisk
@@ -196,6 +198,17 @@ def test_resuming_with_something_else_names_what_differs(tmp_path):
     (out / "states" / "run.json").write_text("{")
     with pytest.raises(TrainError, match=r"run\.json: cannot be read"):
         train(MODEL, TRAIN, data=DATA, out=out, resume=True)
+
+
+def test_resuming_needs_the_settings_of_fine_tuning(tmp_path):
+    frozen, patient = (Start(tuning=tuning) for tuning in (FineTuning(freeze=("encoder.*",)), FineTuning(patience=3)))
+    with pytest.raises(Interrupted):
+        train(MODEL, TRAIN, data=DATA, out=tmp_path / "frozen", start=frozen, should_stop=after(2))
+    with pytest.raises(TrainError, match=r"was started with freeze=\['encoder\.\*'\] in its fine_tuning .*, got \[\]"):
+        train(MODEL, TRAIN, data=DATA, out=tmp_path / "frozen", resume=True)
+    interrupted(tmp_path / "plain", 2)
+    with pytest.raises(TrainError, match="was started with patience=0 in its fine_tuning configuration, got 3"):
+        train(MODEL, TRAIN, data=DATA, out=tmp_path / "plain", start=patient, resume=True)
 
 
 def test_resuming_a_finished_run_changes_nothing(undisturbed):

@@ -10,6 +10,7 @@ from model.architecture_config import EncoderDecoderConfig
 from model.architectures import build
 from model.checkpoint import CheckpointError
 from model.config import TrainConfig
+from model.fine_tuning import FineTuning
 from model.training.optimiser import make_optimiser
 from model.training.training_state import (
     DamagedStateWarning,
@@ -131,6 +132,27 @@ def test_a_directory_belongs_to_one_run(tmp_path):
     with pytest.raises(TrainError, match=r"was started with d_ff=32 in its model configuration, got 64"):
         claim(tmp_path / "run", {**IDENTITY, "model": {"d_ff": 64}}, resume=True)
     assert json.loads((tmp_path / "run" / "states" / "run.json").read_text()) == IDENTITY
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"fine_tuning": {"freeze": ["encoder.*"]}}, r"freeze=\['encoder\.\*'\] in its fine_tuning .*, got \[\]"),
+        ({"fine_tuning": FineTuning(patience=3).to_json()}, "patience=3 in its fine_tuning configuration, got 0"),
+        ({"base": "ab"}, "other base: SHA-256 ab, got None"),
+        ({"tokenizer": "ab"}, "other tokenizer: SHA-256 ab, got None"),
+        ({"new_head": True}, r"a new head, got none \(--head\); resume with the same one"),
+    ],
+)
+def test_what_one_of_two_runs_lacks_is_a_difference(tmp_path, part, message):
+    claim(tmp_path / "run", {**IDENTITY, **part}, resume=False)
+    claim(tmp_path / "run", {**IDENTITY, **part}, resume=True)
+    with pytest.raises(TrainError, match=f"was started with {message}"):
+        claim(tmp_path / "run", IDENTITY, resume=True)
+    claim(tmp_path / "plain", IDENTITY, resume=False)
+    claim(tmp_path / "plain", {**IDENTITY, "fine_tuning": FineTuning().to_json()}, resume=True)
+    with pytest.raises(TrainError, match="was started with"):
+        claim(tmp_path / "plain", {**IDENTITY, **part}, resume=True)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "5", '{"model": []}', '{"model": {}, "train": 5}', "{}"])
