@@ -35,7 +35,7 @@ from model.training.loss import takes_bf16
 from model.training.optimiser import learning_rate, make_optimiser, set_learning_rate
 from model.training.progress import Display, clock, si
 from model.training.r_drop import check_r_drop
-from model.training.ranks import RankLost, Ranks, RanksError, check_division
+from model.training.ranks import RankLost, Ranks, check_division
 from model.training.replicas import divided
 from model.training.report import metrics_csv
 from model.training.run_tokenizer import run_tokenizer
@@ -49,6 +49,7 @@ from model.training.training_state import (
     claim,
     load_newest,
     prune,
+    run_id,
     save_state,
     unclaim,
     write_run_file,
@@ -111,11 +112,11 @@ def train(
             return out
         try:
             run = _Run(model_config, train_config, data, validation, start, out, display, disk, ranks, shard=shard)
-        except (ValueError, TrainError, CheckpointError, RanksError):
+        except BaseException:  # also Ctrl-C and the loss of a rank
             if begun == "new" and ranks.is_first:
                 unclaim(out)
             raise
-        log = event_log(events, run.progress.history, display.message)
+        log = event_log(events, run_id(out), run.progress.history, display.message)
         with stop_signals() as signalled, log as run.write_event:
             run.train(started, lambda: signalled() or (should_stop is not None and should_stop()))
         if ranks.is_first:  # the others have nothing left to do
@@ -133,7 +134,7 @@ def _begin(
         display.message(f"{out} is finished already")
         return "finished"
     if events is not None:
-        check_events(events, resume=resume)
+        check_events(events, run_id(out) if resume else "")
     return "new" if claim(out, identity, resume=resume) else "resumed"
 
 

@@ -7,12 +7,14 @@ damaged, the previous one is used, with a warning. `states/run.json` identifies 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import warnings
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 from torch import Tensor, nn
@@ -73,10 +75,16 @@ def claim(out: Path, identity: dict[str, Any], *, resume: bool) -> bool:
         return False
     try:
         marker.parent.mkdir(parents=True, exist_ok=True)
-        write_file(marker, to_json(identity))
+        write_file(marker, to_json({**identity, "id": uuid4().hex}))
     except OSError as error:
         raise TrainError(f"{out}: cannot be written: {error.strerror}; choose another directory") from error
     return True
+
+
+def run_id(out: Path) -> str:
+    """Distinguishes the run in `out` from every other, also from one of the same identity; "" if there is none."""
+    marker = out / "states" / "run.json"
+    return hashlib.sha256(marker.read_bytes()).hexdigest()[:16] if marker.is_file() else ""
 
 
 def unclaim(out: Path) -> None:

@@ -21,6 +21,7 @@ from model.training.data import DataError, Examples, batches_of, copy_examples, 
 from model.training.evaluate import translate
 from model.training.flops import training_flops
 from model.training.progress import Display
+from model.training.ranks import RankLost
 from model.training.start import Start
 from model.training.train import Interrupted, TrainError, train
 from model.training.training_state import DamagedStateWarning, list_states
@@ -227,6 +228,17 @@ def test_ctrl_c_saves_the_state_and_names_the_flag_to_resume(tmp_path):
         train(MODEL, TRAIN, data=DATA, out=tmp_path / "run", should_stop=press)
     assert signal.getsignal(signal.SIGINT) is before
     assert [path.name for path in list_states(tmp_path / "run" / "states")] == ["step-00000002"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RankLost])
+def test_a_run_that_ends_before_its_first_step_leaves_nothing(tmp_path, monkeypatch, error):
+    def ends(*_, **__):
+        raise error
+
+    monkeypatch.setattr("model.training.train.divided", ends)
+    with pytest.raises(error):
+        train(MODEL, TRAIN, data=DATA, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_training_learns_the_copy_task(tmp_path):

@@ -21,6 +21,7 @@ from model.training.training_state import (
     list_states,
     load_newest,
     prune,
+    run_id,
     save_state,
 )
 from tests.full_disk import failures
@@ -131,7 +132,17 @@ def test_a_directory_belongs_to_one_run(tmp_path):
         claim(tmp_path / "run", IDENTITY, resume=False)
     with pytest.raises(TrainError, match=r"was started with d_ff=32 in its model configuration, got 64"):
         claim(tmp_path / "run", {**IDENTITY, "model": {"d_ff": 64}}, resume=True)
-    assert json.loads((tmp_path / "run" / "states" / "run.json").read_text()) == IDENTITY
+    written = json.loads((tmp_path / "run" / "states" / "run.json").read_text())
+    assert {name: value for name, value in written.items() if name != "id"} == IDENTITY
+
+
+def test_runs_of_one_identity_differ_in_their_ids(tmp_path):
+    assert run_id(tmp_path / "one") == ""
+    for name in ("one", "two"):
+        claim(tmp_path / name, IDENTITY, resume=False)
+    known = run_id(tmp_path / "one")
+    claim(tmp_path / "one", IDENTITY, resume=True)
+    assert run_id(tmp_path / "one") == known != run_id(tmp_path / "two")
 
 
 @pytest.mark.parametrize(
