@@ -9,7 +9,6 @@ validates and saves. `data`, `loss`, `training_state`, `evaluate` and `report` i
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -31,6 +30,7 @@ from model.training.encoder_data import encoder_batches
 from model.training.finish import TrainedRun, write_result
 from model.training.flops import peak_flops_per_s, training_flops
 from model.training.freezing import counts_of
+from model.training.log_line import figures_since, log_line
 from model.training.loss import takes_bf16
 from model.training.optimiser import learning_rate, make_optimiser, set_learning_rate
 from model.training.progress import Display, clock, si
@@ -222,10 +222,12 @@ class _Run:
         started -= self.progress.elapsed_s  # of earlier processes of this run
         groups = step_groups(self.batches, self.progress, self.config.accumulate)
         try:
+            self._validate_if_due()
             while (share := self.share()) < 1.0:
                 completed = replace(self.progress)
-                self._step(next(groups), learning_rate(self.config, self.progress.step, share), started)
-                self._follow()
+                rate = learning_rate(self.config, self.progress.step, share)
+                self._step(next(groups), rate, started)
+                self._follow(rate)
                 if any(stops for (stops,) in self.ranks.gathered(should_stop())) and self.share() < 1.0:
                     self._save()
                     raise Interrupted(
@@ -236,13 +238,12 @@ class _Run:
         except RankLost as error:
             raise RankLost(f"{error}; {self._salvage(completed)}") from error
 
-    def _follow(self) -> None:
-        """What comes after a step where it is due: log, validation, state."""
+    def _follow(self, rate: float) -> None:
+        """What comes after a step where it is due: log, validation, state. rate: of the step."""
         config, progress = self.config, self.progress
         if progress.step % config.log_every_steps == 0 or progress.step == config.steps:
-            self._log()
-        if progress.step % config.validate_every_steps == 0:
-            self._validate()
+            self._log(rate)
+        self._validate_if_due()
         if progress.step % config.save_every_steps == 0:
             self._save()
 
@@ -251,6 +252,8 @@ class _Run:
         all exchanges of a step come before the optimiser's."""
         if self.progress.step == completed.step:
             self.progress = completed
+        if not self.progress.step:
+            return "no step was complete; start again with --resume"
         if self.ranks.is_first and self.replica.is_whole:
             self._write_state(self.model, self.optimiser)
             return f"the state after step {self.progress.step} is saved; go on with --resume"
@@ -298,30 +301,20 @@ class _Run:
         progress.tokens += tokens
         progress.loss_tokens += tokens
 
-    def _log(self) -> None:
+    def _log(self, rate: float) -> None:
         progress = self.progress
-        loss = progress.loss_sum / max(1, progress.loss_tokens)
-        if not math.isfinite(loss):
-            raise TrainError(
-                f"the loss is {loss} after step {progress.step}; lower learning_rate or raise warmup_steps"
-            )
-        seconds = max(progress.elapsed_s - self.logged.elapsed_s, 1e-9)
-        tokens_per_s = (progress.tokens - self.logged.tokens) / seconds
-        peak_share = (progress.flops - self.logged.flops) / (seconds * self.peak_flops_per_s)
-        rate = self.optimiser.param_groups[0]["lr"]
-        self._record(
-            learning_rate=rate, train_loss=loss, tokens_per_s=round(tokens_per_s, 1), peak_share=round(peak_share, 4)
-        )
+        figures = figures_since(self.logged, progress, self.peak_flops_per_s)
+        self._record(learning_rate=rate, **figures)
         progress.loss_sum, progress.loss_tokens = 0.0, 0
         self.logged = replace(progress)
         share = self.share()
-        remaining_s = progress.elapsed_s * (1.0 - share) / max(share, 1e-9)
-        self.display.update(
-            share,
-            f"step {progress.step}  {share:.0%}  loss {loss:.3f}  lr {rate:.1e}  "
-            f"{tokens_per_s:,.0f} tokens/s  {peak_share:.0%} of peak  "
-            f"{si(progress.tokens)}tokens  {si(progress.flops)}FLOP  {clock(remaining_s)} left",
-        )
+        self.display.update(share, log_line(progress, figures, share=share, rate=rate))
+
+    def _validate_if_due(self) -> None:
+        """A resumed run may have lost a rank in the validation of its newest state, which it then repeats."""
+        progress = self.progress
+        if progress.validated < progress.step and progress.step % self.config.validate_every_steps == 0:
+            self._validate()
 
     def _validate(self) -> None:
         loss, progress, tuning = self.replica.loss_per_token(self.validation), self.progress, self.start.tuning
@@ -338,6 +331,7 @@ class _Run:
             )
             self._record(validation_loss=loss, validation_score=score)
             line += f", {metric} {score:.4f}"
+        progress.validated = progress.step
         is_best = tuning.patience > 0 and observe(progress, score, metric)
         self.display.message(f"{line}, the best so far" if is_best else line)
         if is_best:

@@ -55,6 +55,7 @@ class Progress:
     elapsed_s: float = 0.0
     loss_sum: float = 0.0  # since the last row of the history, in nats, without smoothing
     loss_tokens: int = 0
+    validated: int = 0  # the last validated step
     best_value: float | None = None  # of the stop metric, with early stopping
     best_step: int = 0  # whose state has it
     stale: int = 0  # validations since then
@@ -162,7 +163,8 @@ def load_newest(states: Path, model: nn.Module, optimiser: torch.optim.Optimizer
             continue
         load_weights(model, map_tensors(path / WEIGHTS), path)
         _restore_optimiser(model, optimiser, map_tensors(path / OPTIMISER))
-        return Progress(**json.loads((path / PROGRESS).read_bytes()))
+        values = json.loads((path / PROGRESS).read_bytes())
+        return Progress(**{"validated": values["step"], **values})  # states without it were saved after validation
     if damaged:
         raise CheckpointError(
             f"{states}: every state is damaged ({', '.join(damaged)}); start again in a new directory"

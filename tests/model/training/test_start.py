@@ -92,6 +92,15 @@ def test_an_interrupted_run_ends_in_the_same_bits(base, lora, tmp_path):
     assert weights(tmp_path / "parts") == weights(lora)
 
 
+def test_the_learning_rate_of_the_history_is_that_of_the_top_layers(tmp_path):
+    config = TUNED.replace(steps=4, log_every_steps=2, warmup_steps=0)
+    out = train(MODEL, config, data=DATA, out=tmp_path / "run", start=Start(tuning=FineTuning(layer_decay=0.5)))
+    rows = [line.split(",") for line in (out / "metrics.csv").read_text().splitlines()]
+    column = rows[0].index("learning_rate")
+    rates = [float(row[column]) for row in rows[1:] if row[column]]
+    assert rates == pytest.approx([config.learning_rate * share for share in (0.75, 0.25)])
+
+
 def test_frozen_parameters_keep_their_bits_and_the_others_change(base, tmp_path):
     config = TUNED.replace(steps=6, save_every_steps=2, average_checkpoints=3)
     out = tune(base, tmp_path / "run", tuning=FineTuning(freeze=("encoder.*", "*norm*")), config=config)

@@ -1,0 +1,35 @@
+"""The figures of a log step, for metrics.csv, and the line that displays them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from model.training.progress import clock, si
+from model.training.training_state import Progress, TrainError
+
+
+def figures_since(logged: Progress, progress: Progress, peak_flops_per_s: float) -> dict[str, float]:
+    """The mean loss, the throughput and the share of the peak since the last log step.
+
+    Raises TrainError if the loss is not finite.
+    """
+    loss = progress.loss_sum / max(1, progress.loss_tokens)
+    if not math.isfinite(loss):
+        raise TrainError(f"the loss is {loss} after step {progress.step}; lower learning_rate or raise warmup_steps")
+    seconds = max(progress.elapsed_s - logged.elapsed_s, 1e-9)
+    return {
+        "train_loss": loss,
+        "tokens_per_s": round((progress.tokens - logged.tokens) / seconds, 1),
+        "peak_share": round((progress.flops - logged.flops) / (seconds * peak_flops_per_s), 4),
+    }
+
+
+def log_line(progress: Progress, figures: Mapping[str, float], *, share: float, rate: float) -> str:
+    """share: of the whole run, 0..1. rate: the learning rate of the top layers."""
+    remaining_s = progress.elapsed_s * (1.0 - share) / max(share, 1e-9)
+    return (
+        f"step {progress.step}  {share:.0%}  loss {figures['train_loss']:.3f}  lr {rate:.1e}  "
+        f"{figures['tokens_per_s']:,.0f} tokens/s  {figures['peak_share']:.0%} of peak  "
+        f"{si(progress.tokens)}tokens  {si(progress.flops)}FLOP  {clock(remaining_s)} left"
+    )
