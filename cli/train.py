@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from model.training.start import Start
 
 
+RANK_TIMEOUT_S = 600.0  # longer than one of several processes reads data, trains a tokenizer or writes a state
 CONTINUED = ("from_", "head", "tokenizer", "learning_rate")
 
 
@@ -87,7 +88,7 @@ def train(
     ] = False,
     rank_timeout_s: Annotated[
         float, typer.Option(help="of several processes, one that does not answer for so long is lost", min=1.0)
-    ] = 600.0,  # longer than one of them reads data, trains a tokenizer or writes a state
+    ] = RANK_TIMEOUT_S,
 ) -> None:
     """Train a model, or continue a checkpoint (--from). Without data, a preset trains on its embedded corpus.
 
@@ -221,7 +222,9 @@ def resuming_command(given: dict[str, Any]) -> str:
         values = given[name] if isinstance(given[name], list | tuple) else [given[name]]
         flag = "--" + name.rstrip("_").replace("_", "-")
         words += [word for value in values if value is not None for word in (flag, str(value))]
-    words += ["--keep-adapter"] if given["keep_adapter"] else []
+    words += [flag for name, flag in (("keep_adapter", "--keep-adapter"), ("shard", "--shard")) if given[name]]
+    if given["rank_timeout_s"] != RANK_TIMEOUT_S:
+        words += ["--rank-timeout-s", str(given["rank_timeout_s"])]
     return shlex.join([*words, "--resume"])
 
 

@@ -1,8 +1,12 @@
 """What `glossa train` refuses, in one line."""
 
+import shlex
+
+import typer
 from typer.testing import CliRunner
 
 import cli.main
+from cli.train import resuming_command
 from tests.cli.command import interrupted, run
 
 
@@ -46,6 +50,17 @@ def test_an_interrupted_training_prints_the_resuming_command(tmp_path, monkeypat
     command += f" --tensorboard {tmp_path}/events --resume"
     printed = run(*words, "--tensorboard", tmp_path / "events", fails=True)
     assert f"stopped after step 5, state saved in x; continue with: {command}\n" in printed
+
+
+def test_the_resuming_command_lacks_no_parameter():
+    command = typer.main.get_command(cli.main.app).get_command(None, "train")
+    given = {param.name: param.default for param in command.params}
+    for param in command.params:
+        value = True if getattr(param, "is_flag", False) else "7.5"
+        words = shlex.split(resuming_command({**given, param.name: [value] if param.multiple else value}))
+        flag = [] if param.param_type_name == "argument" else [max(param.opts, key=len)]
+        expected = flag if value is True else [*flag, str(value)]
+        assert any(words[at : at + len(expected)] == expected for at in range(len(words))), param.name
 
 
 def test_presets_settings_and_options_are_completed():
