@@ -4,6 +4,7 @@ that continue a checkpoint (`continuing`)."""
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,9 +96,18 @@ def is_file(name_or_file: str) -> bool:
     return name_or_file.endswith((".yaml", ".yml"))
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads 1e-3 as a number, as YAML 1.2 does; to YAML 1.1 it is a text unless it has a point and a sign."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
 def _read(name_or_file: str) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(Path(name_or_file).read_text(encoding="utf-8"))
+        values = yaml.load(Path(name_or_file).read_text(encoding="utf-8"), Loader=_Loader)
     except yaml.YAMLError as error:
         raise ConfigError(name_or_file, f"is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):

@@ -172,3 +172,15 @@ def test_fine_tuning_settings_apply_from_scratch_too(tmp_path):
     preset = load_preset(written(tmp_path / "run.yaml", "preset: demo\nfine_tuning: {patience: 4}"))
     assert preset.fine_tuning.patience == 4
     assert PRESETS["demo"].fine_tuning == FineTuning()
+
+
+@pytest.mark.parametrize("text", ["1e-3", "1.e-3", "+1E-3", "1.0e-3", "0.001", ".1e-2"])
+def test_a_number_may_have_an_exponent_alone(tmp_path, text):
+    """YAML 1.1 reads 1e-3 as a text."""
+    preset = load_preset(written(tmp_path / "run.yaml", f"preset: demo\ntrain: {{learning_rate: {text}}}\n"))
+    assert preset.train.learning_rate == 0.001
+
+
+def test_a_text_is_no_number(tmp_path):
+    with pytest.raises(ConfigError, match="learning_rate: must be a number, got '1e-3'"):
+        load_preset(written(tmp_path / "run.yaml", "preset: demo\ntrain: {learning_rate: '1e-3'}\n"))
