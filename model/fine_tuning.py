@@ -34,8 +34,9 @@ class FineTuning(Config):
             patterns = getattr(self, name)
             are_patterns = isinstance(patterns, tuple) and all(isinstance(item, str) and item for item in patterns)
             check(are_patterns, name, f"must be a list of patterns, got {patterns!r:.80}")
-        ignored = [name for name in ("lora_alpha", "lora_train") if getattr(self, name)] if not self.lora_rank else []
-        check(not ignored, ignored[0] if ignored else "", "needs lora_rank of at least 1")
+        for name in ("lora_alpha", "lora_targets", "lora_train"):
+            is_given = getattr(self, name) != getattr(FineTuning, name)  # the class holds the defaults
+            check(bool(self.lora_rank) or not is_given, name, "needs lora_rank of at least 1")
         check(self.lora_merge or bool(self.lora_rank), "lora_merge", "false needs lora_rank of at least 1")
         check(not self.lora_rank or bool(self.lora_targets), "lora_targets", "must name a layer, got none")
         is_used = self.patience > 0 or self.stop_metric == "loss"

@@ -15,6 +15,8 @@ from model.fine_tuning import FineTuning
         ({"patience": 1, "stop_metric": "ter"}, "stop_metric: must be one of loss, bleu, accuracy, f1, got 'ter'"),
         ({"lora_alpha": 8.0}, "lora_alpha: needs lora_rank of at least 1"),
         ({"lora_train": ["*.bias"]}, "lora_train: needs lora_rank of at least 1"),
+        ({"lora_targets": ["*.blocks.*"]}, "lora_targets: needs lora_rank of at least 1"),
+        ({"lora_targets": []}, "lora_targets: needs lora_rank of at least 1"),
         ({"lora_merge": False}, "lora_merge: false needs lora_rank of at least 1"),
         ({"lora_rank": 2, "lora_targets": []}, "lora_targets: must name a layer"),
         ({"lora_rang": 2}, "lora_rang: unknown key; did you mean 'lora_rank'"),
