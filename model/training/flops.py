@@ -33,8 +33,10 @@ from model.training.data import Batch
 
 BACKWARD = 2  # products of a backward pass for each of the forward pass
 SIZES = 128, 8192  # of the square matrices whose products measure the peak: the smallest and the largest
+ENOUGH = 1024  # a smaller size does not end the measurement: on a busy machine each product may wait for its threads
 PRODUCT_S = 0.001  # at least; short, so that some are done without an interruption by other work
-MEASURED_S = 0.025  # the product of each size is repeated for this long
+MEASURED_S = 0.025  # the product of each size is repeated for this long,
+REPEATS = 3  # and at least so often
 
 
 class BatchShape(NamedTuple):
@@ -183,16 +185,26 @@ def _recurrent_attention(config: RecurrentConfig, shape: BatchShape) -> int:
 def peak_flops_per_s(device: torch.device, dtype: torch.dtype, threads: int) -> float:
     """The speed of the fastest product of two square matrices, in operations per second.
 
-    The size doubles until a product takes PRODUCT_S, so that processors and accelerators are both busy. Measured once
-    per process. threads: `torch.get_num_threads()`, on which the figure depends.
+    Measured once per process. threads: `torch.get_num_threads()`, on which the figure depends.
     """
     assert threads == torch.get_num_threads(), threads
+    return fastest_product(
+        lambda size: _shortest_s(_multiplication(size, device, dtype), within_s=MEASURED_S, repeats=REPEATS)
+    )
+
+
+def fastest_product(shortest_s: Callable[[int], float]) -> float:
+    """The best speed over the sizes, which double until a product takes PRODUCT_S and has ENOUGH rows, so that
+    processors and accelerators are both busy, in operations per second.
+
+    shortest_s: measures the product of two square matrices of a size, in seconds.
+    """
     size, most = SIZES
     fastest = 0.0
     while True:
-        shortest_s = _shortest_s(_multiplication(size, device, dtype), within_s=MEASURED_S)
-        fastest = max(fastest, product(size, size, size) / shortest_s)
-        if shortest_s >= PRODUCT_S or size >= most:
+        product_s = shortest_s(size)
+        fastest = max(fastest, product(size, size, size) / product_s)
+        if (product_s >= PRODUCT_S and size >= ENOUGH) or size >= most:
             return fastest
         size *= 2
 
@@ -212,11 +224,11 @@ def _multiplication(size: int, device: torch.device, dtype: torch.dtype) -> Call
     return multiply
 
 
-def _shortest_s(run: Callable[[], None], *, within_s: float) -> float:
-    """The shortest time that `run` takes, of as many as fit in this time and at least one."""
-    ends_s, shortest_s = time.perf_counter() + within_s, float("inf")
-    while shortest_s == float("inf") or time.perf_counter() < ends_s:
+def _shortest_s(run: Callable[[], None], *, within_s: float, repeats: int) -> float:
+    """The shortest time that `run` takes, of as many as begin in this time and at least `repeats`."""
+    ends_s, times_s = time.perf_counter() + within_s, list[float]()
+    while len(times_s) < repeats or time.perf_counter() < ends_s:
         began_s = time.perf_counter()
         run()
-        shortest_s = min(shortest_s, time.perf_counter() - began_s)
-    return shortest_s
+        times_s.append(time.perf_counter() - began_s)
+    return min(times_s)

@@ -6,7 +6,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from model.architectures import build
 from model.training.data import IGNORED, Batch
-from model.training.flops import BACKWARD, BatchShape, forward_flops, peak_flops_per_s, product, training_flops
+from model.training.flops import (
+    BACKWARD,
+    BatchShape,
+    fastest_product,
+    forward_flops,
+    peak_flops_per_s,
+    product,
+    training_flops,
+)
 from model.training.loss import batch_loss
 from tests.tiny import ENCODERS, tiny_config, tiny_tokenizer
 
@@ -131,6 +139,23 @@ def test_the_peak_is_above_what_a_small_product_reaches_and_is_measured_once():
     assert 1e8 < peak < 1e14
     assert peak_flops_per_s(torch.device("cpu"), torch.float32, threads) == peak
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_small_products_that_wait_for_their_threads_do_not_end_the_measurement():
+    measured = []
+
+    def shortest_s(size):
+        """Of 100 GFLOP/s, but for 20 ms that threads of a busy machine wait for one another."""
+        measured.append(size)
+        return product(size, size, size) / 1e11 + (0.02 if size <= 512 else 0.0)
+
+    assert fastest_product(shortest_s) == pytest.approx(1e11)
+    assert measured == [128, 256, 512, 1024]
+
+
+def test_a_fast_device_is_measured_with_products_that_keep_it_busy():
+    seconds = {128: 2e-5, 256: 2e-5, 512: 2e-5, 1024: 3e-5, 2048: 1e-4, 4096: 5e-4, 8192: 4e-3}
+    assert fastest_product(seconds.__getitem__) == max(product(size, size, size) / s for size, s in seconds.items())
 
 
 def test_a_product_counts_a_multiplication_and_an_addition():

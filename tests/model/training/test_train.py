@@ -316,7 +316,8 @@ def test_the_card_and_metrics_agree(undisturbed):
     metrics, card = json.loads((undisturbed / "metrics.json").read_bytes()), (undisturbed / "model_card.md").read_text()
     for name in ("validation_loss", "training_flops", "peak_flops_per_s", "peak_share", "tokens_per_s"):
         assert f"| {name} | {metrics[name]:.6g} |" in card
-    assert 0.0 < metrics["peak_share"] < 1.0
+    speed = metrics["training_flops"] * metrics["tokens_per_s"] / metrics["target_tokens"]
+    assert metrics["peak_share"] == pytest.approx(speed / metrics["peak_flops_per_s"], rel=1e-3, abs=1e-4)
 
 
 def test_operations_and_tokens_add_up_over_the_batches_of_all_steps(undisturbed):
