@@ -55,7 +55,11 @@ class BatchShape(NamedTuple):
 
 
 def training_flops(config: ModelConfig, batch: Batch, *, passes: int = 1) -> int:
-    """Floating-point operations of the forward and backward passes of a batch; R-Drop has two passes."""
+    """Floating-point operations of the forward and backward passes of a batch; R-Drop has two passes.
+
+    They count as if all parameters were trained. With frozen ones autograd leaves out products: of their gradients, and
+    of those of activations below the lowest trained one.
+    """
     return passes * (1 + BACKWARD) * forward_flops(config, BatchShape.of(batch))
 
 

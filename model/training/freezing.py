@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from torch import nn
@@ -26,7 +26,8 @@ class Counts(NamedTuple):
 def choose_trained(model: nn.Module, tuning: FineTuning, *, fresh: Collection[str] = ()) -> None:
     """Adds LoRA matrices if they are wanted, and lets only the parameters require gradients that are to be trained.
 
-    fresh: names of parameters that no checkpoint holds, such as those of a new head; LoRA trains them as well.
+    fresh: names of parameters that no checkpoint holds, such as those of a new head; LoRA trains them as well. A
+    pattern matches a tied parameter, such as an embedding table of both sides, by each of its names.
     Raises ConfigError for a pattern that matches nothing or a fresh parameter, and if nothing is left to train.
     """
     if tuning.lora_rank:
@@ -34,9 +35,9 @@ def choose_trained(model: nn.Module, tuning: FineTuning, *, fresh: Collection[st
     names = [name for name, _ in model.named_parameters()]
     trained = set(names)
     if tuning.lora_rank:
-        further = matching(tuning.lora_train, names, field="lora_train", noun="parameter")
+        further = _matched(model, tuning.lora_train, field="lora_train")
         trained = {name for name in names if name.endswith((A, B))} | further | set(fresh)
-    frozen = matching(tuning.freeze, names, field="freeze", noun="parameter")
+    frozen = _matched(model, tuning.freeze, field="freeze")
     if still := sorted(frozen & set(fresh)):
         raise ConfigError("freeze", f"matches {still[0]} of the new head, which would stay random; narrow the pattern")
     trained -= frozen
@@ -44,6 +45,13 @@ def choose_trained(model: nn.Module, tuning: FineTuning, *, fresh: Collection[st
         raise ConfigError("freeze", f"leaves none of the {len(names)} parameters to train; leave out a pattern")
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in trained)
+
+
+def _matched(model: nn.Module, patterns: Sequence[str], *, field: str) -> set[str]:
+    """The parameters that the patterns match, by their first names. Raises ConfigError."""
+    first = {parameter: name for name, parameter in model.named_parameters()}
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    return {first[parameters[name]] for name in matching(patterns, list(parameters), field=field, noun="parameter")}
 
 
 def counts_of(model: nn.Module) -> Counts:

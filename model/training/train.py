@@ -209,7 +209,11 @@ class _Run:
             dropped = f", {batches.dropped} too long and left out" if batches.dropped else ""
             self.display.message(f"{name}: {examples.name}: {batches.tokens:,} target tokens{dropped}")
         counts, ranks = counts_of(self.model), self.ranks
-        trained = "" if counts.all == counts.trained else f", {counts.trained:,} of them trained"
+        trained = (
+            ""
+            if counts.all == counts.trained
+            else f", {counts.trained:,} of them trained (operations count as if all were)"
+        )
         self.display.message(
             f"model: {counts.all:,} parameters{trained}, vocabulary {self.tokenizer.vocab_size:,}, on {self.device}, "
             f"products in {'bfloat16' if self.bf16 else 'float32'} at {si(self.peak_flops_per_s)}FLOP/s or less"

@@ -1,3 +1,5 @@
+from fnmatch import fnmatchcase
+
 import pytest
 import torch
 
@@ -50,6 +52,25 @@ def test_lora_trains_its_matrices_a_new_head_and_what_is_named():
     matrices = {f"encoder.blocks.{block}.self_attention.output.lora_{part}" for block in "01" for part in "ab"}
     assert trained(model) == norms | matrices | {"label.weight", "label.bias"}
     assert len(norms) == 5
+
+
+@pytest.mark.parametrize(
+    "pattern", ["encoder.*", "decoder.*", "decoder.embedding.*", "decoder.embedding.tokens.weight"]
+)
+def test_a_tied_parameter_is_frozen_by_each_of_its_names(pattern):
+    model = tiny_model(tiny_config())
+    assert model.decoder.embedding.tokens.weight is model.encoder.embedding.tokens.weight
+    choose_trained(model, FineTuning(freeze=(pattern,)))
+    assert not model.encoder.embedding.tokens.weight.requires_grad
+    names = {name for name, _ in model.named_parameters()}
+    frozen = {name for name in names if fnmatchcase(name, pattern)} | {"encoder.embedding.tokens.weight"}
+    assert names - trained(model) == frozen
+
+
+def test_lora_trains_a_tied_parameter_by_its_second_name():
+    model = tiny_model(tiny_config())
+    choose_trained(model, FineTuning(lora_rank=2, lora_train=("decoder.embedding.*",)))
+    assert {name for name in trained(model) if ".lora_" not in name} == {"encoder.embedding.tokens.weight"}
 
 
 def test_a_new_head_cannot_be_frozen():
