@@ -36,7 +36,8 @@ SIZES = 128, 8192  # of the square matrices whose products measure the peak: the
 ENOUGH = 1024  # a smaller size does not end the measurement: on a busy machine each product may wait for its threads
 PRODUCT_S = 0.001  # at least; short, so that some are done without an interruption by other work
 MEASURED_S = 0.025  # the product of each size is repeated for this long,
-REPEATS = 3  # and at least so often
+REPEATS = 3  # and at least so often,
+PATIENCE_S = 2.0  # and so much longer while no product of the smallest size takes less than PRODUCT_S: all have waited
 
 
 class BatchShape(NamedTuple):
@@ -193,20 +194,22 @@ def peak_flops_per_s(device: torch.device, dtype: torch.dtype, threads: int) -> 
     """
     assert threads == torch.get_num_threads(), threads
     return fastest_product(
-        lambda size: _shortest_s(_multiplication(size, device, dtype), within_s=MEASURED_S, repeats=REPEATS)
+        lambda size: shortest_s(
+            _multiplication(size, device, dtype), expected_s=PRODUCT_S if size == SIZES[0] else float("inf")
+        )
     )
 
 
-def fastest_product(shortest_s: Callable[[int], float]) -> float:
+def fastest_product(seconds_of: Callable[[int], float]) -> float:
     """The best speed over the sizes, which double until a product takes PRODUCT_S and has ENOUGH rows, so that
     processors and accelerators are both busy, in operations per second.
 
-    shortest_s: measures the product of two square matrices of a size, in seconds.
+    seconds_of: measures the product of two square matrices of a size, in seconds.
     """
     size, most = SIZES
     fastest = 0.0
     while True:
-        product_s = shortest_s(size)
+        product_s = seconds_of(size)
         fastest = max(fastest, product(size, size, size) / product_s)
         if (product_s >= PRODUCT_S and size >= ENOUGH) or size >= most:
             return fastest
@@ -228,10 +231,11 @@ def _multiplication(size: int, device: torch.device, dtype: torch.dtype) -> Call
     return multiply
 
 
-def _shortest_s(run: Callable[[], None], *, within_s: float, repeats: int) -> float:
-    """The shortest time that `run` takes, of as many as begin in this time and at least `repeats`."""
-    ends_s, times_s = time.perf_counter() + within_s, list[float]()
-    while len(times_s) < repeats or time.perf_counter() < ends_s:
+def shortest_s(run: Callable[[], None], *, expected_s: float) -> float:
+    """The shortest time that `run` takes, of REPEATS and of as many as begin in MEASURED_S, or in PATIENCE_S more
+    while none is as short as expected."""
+    ends_s, times_s = time.perf_counter() + MEASURED_S, list[float]()
+    while len(times_s) < REPEATS or time.perf_counter() < ends_s + (min(times_s) >= expected_s) * PATIENCE_S:
         began_s = time.perf_counter()
         run()
         times_s.append(time.perf_counter() - began_s)

@@ -1,3 +1,5 @@
+import itertools
+import math
 from math import prod
 
 import pytest
@@ -13,6 +15,7 @@ from model.training.flops import (
     forward_flops,
     peak_flops_per_s,
     product,
+    shortest_s,
     training_flops,
 )
 from model.training.loss import batch_loss
@@ -144,13 +147,25 @@ def test_the_peak_is_above_what_a_small_product_reaches_and_is_measured_once():
 def test_small_products_that_wait_for_their_threads_do_not_end_the_measurement():
     measured = []
 
-    def shortest_s(size):
+    def seconds_of(size):
         """Of 100 GFLOP/s, but for 20 ms that threads of a busy machine wait for one another."""
         measured.append(size)
         return product(size, size, size) / 1e11 + (0.02 if size <= 512 else 0.0)
 
-    assert fastest_product(shortest_s) == pytest.approx(1e11)
+    assert fastest_product(seconds_of) == pytest.approx(1e11)
     assert measured == [128, 256, 512, 1024]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "expected_s", "shortest"), [(40, 1e-3, 1e-4), (40, math.inf, 0.03), (99, 1e-3, 0.03)]
+)
+def test_products_that_have_all_waited_are_repeated_for_a_while(monkeypatch, waiting, expected_s, shortest):
+    """The first ones take 30 ms, the others 0.1 ms; 68 of 30 ms are 2 seconds."""
+    ends_s = itertools.accumulate(itertools.chain(itertools.repeat(0.03, waiting), itertools.repeat(1e-4)))
+    clock = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    assert shortest_s(lambda: clock.__setitem__(0, next(ends_s)), expected_s=expected_s) == pytest.approx(shortest)
+    assert clock[0] < 2.1
 
 
 def test_a_fast_device_is_measured_with_products_that_keep_it_busy():
