@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 
 Pair = tuple[Sentence, Sentence]
 """One sentence twice, but for the adjective: "it" is the animal in the first, the place in the second."""
-NAMES = {"translation": "translation", "labels": "labels “it” with its translation"}
+NAMES = {"translation": "translation", "labels": "labels of “it”"}
 PLACES = ("animal", "place", "adjective")
-SHIFT, CLEAR = 0.1, 0.9  # of the weight; share of sentences
+RIGHT, GAIN, CLEAR = 0.9, 0.1, 0.9  # share of the pronouns; of the weight, for each noun; share of sentences
 
 
 def measure(lab: Lab) -> Measured:
@@ -54,7 +55,7 @@ def measure(lab: Lab) -> Measured:
         checkpoint = result.model_checkpoint
         found["right"][name] = right(checkpoint, [one for pair in pairs for one in pair])
         found["heads"][name] = heads(checkpoint, pairs)
-        best = max(found["heads"][name], key=lambda head: found["heads"][name][head]["shift"])
+        best = followers(found["heads"][name])[0]
         layer, head = (int(number) - 1 for number in best.split("."))
         means = [
             np.mean([weights_of(checkpoint, one)[1][layer, head] for one in same], axis=0)
@@ -107,8 +108,7 @@ def weights_of(checkpoint: Checkpoint, one: Sentence) -> tuple[list[str], np.nda
 
 def heads(checkpoint: Checkpoint, pairs: list[Pair]) -> dict[str, dict[str, Any]]:
     """By head, "1.2" (layer and head, from 1). weights: mean on each of PLACES, by antecedent. clear: the share of
-    sentences in which the antecedent has more weight than the other noun. shift: the mean weight that a noun gains by
-    being the antecedent, in the same sentence but for the adjective."""
+    sentences in which the antecedent has more weight than the other noun."""
     found: dict[str, list[np.ndarray[Any, Any]]] = {}
     for pair in pairs:
         both = []
@@ -121,45 +121,73 @@ def heads(checkpoint: Checkpoint, pairs: list[Pair]) -> dict[str, dict[str, Any]
     scored = {}
     for name, values in found.items():
         weights_NAP = np.array(values)
-        gained = weights_NAP[:, 0, 0] - weights_NAP[:, 1, 0], weights_NAP[:, 1, 1] - weights_NAP[:, 0, 1]
         larger = weights_NAP[:, 0, 0] > weights_NAP[:, 0, 1], weights_NAP[:, 1, 1] > weights_NAP[:, 1, 0]
-        scored[name] = {
-            "weights": weights_NAP.mean(0).tolist(),
-            "clear": float(np.mean(larger)),
-            "shift": float(np.mean(gained)),
-        }
+        scored[name] = {"weights": weights_NAP.mean(0).tolist(), "clear": float(np.mean(larger))}
     return scored
 
 
+def gains(head: Mapping[str, Any]) -> tuple[float, float]:
+    """The mean weight that the animal gains by being the antecedent, and the place, in the same sentence but for the
+    adjective. A head that follows the antecedent gives to both; one that finds the place alone, to one."""
+    as_animal, as_place = head["weights"]
+    return as_animal[0] - as_place[0], as_place[1] - as_animal[1]
+
+
+def followers(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The heads in the order of the smaller gain, the largest first."""
+    return sorted(found, key=lambda head: -min(gains(found[head])))
+
+
 def judge(measured: Measured) -> Finding:
-    rows, best, held = [], {}, []
+    rows, held, texts = [], [], []
     for name, label in NAMES.items():
-        found = measured["heads"][name]
-        best[name] = max(found, key=lambda head: found[head]["shift"])
-        held += [found[best[name]]["shift"] > SHIFT, found[best[name]]["clear"] > CLEAR]
-        for head in sorted(found, key=lambda head: -found[head]["shift"])[:3]:
+        found, is_right = measured["heads"][name], measured["right"][name] > RIGHT
+        order = followers(found)
+        clearest = max(found, key=lambda head: found[head]["clear"])
+        both = [head for head in order if min(gains(found[head])) > GAIN]
+        # The weights of a model that does not find the antecedent are no evidence about how it is found.
+        held += [is_right and bool(both), is_right and found[clearest]["clear"] > CLEAR]
+        one = max(found, key=lambda head: max(gains(found[head])))
+        texts.append(
+            f"In the model of {label}, {measured['right'][name]:.0%} of the pronouns of {2 * measured['pairs']} sentences "
+            f"with unseen pairs of nouns are right: it {'finds' if is_right else 'does not find'} the antecedent. Heads "
+            f"whose weight on each noun grows by more than {GAIN:.0%} when it becomes the antecedent: "
+            f"{', '.join(both) or 'none'}. Closest is {gained(order[0], found)}; the largest gain of one noun is in "
+            f"{gained(one, found)}. The antecedent has more weight than the other noun in at most "
+            f"{found[clearest]['clear']:.0%} of the sentences, in head {clearest} (a head that prefers one of the nouns "
+            "whatever the adjective reaches half)."
+        )
+        for head in list(dict.fromkeys((*order[:2], one, clearest))):
             weights = found[head]["weights"]
             cells = (f"{weights[antecedent][place]:.0%}" for antecedent in (0, 1) for place in range(3))
-            rows.append((label, head, *cells, f"{found[head]['clear']:.0%}"))
-    labels, moved = best["labels"], {name: measured["heads"][name][best[name]]["shift"] for name in NAMES}
+            rows.append(
+                (label, head, *cells, *(shown(gain) for gain in gains(found[head])), f"{found[head]['clear']:.0%}")
+            )
     return Finding(
         verdict=verdict_of(held),
-        explanation=f"The pronouns are right in {measured['right']['translation']:.0%} (translation) and "
-        f"{measured['right']['labels']:.0%} (labels) of {2 * measured['pairs']} sentences with unseen pairs of "
-        f"nouns, so both models find the antecedent. In the model that labels “it”, head {labels} moves "
-        f"{moved['labels']:.0%} of its weight to the noun that becomes the antecedent; in the encoder of the "
-        f"translation model the head that moves most moves {moved['translation']:.0%}. Few heads rank the "
-        "antecedent above the other noun in most sentences: a head may also read both nouns and another one the "
-        "adjective, or a noun may read the adjective, and “it” the result. What a weight shows is where a model "
-        "looks, not all that it knows.",
+        explanation=f"{' '.join(texts)} A model may find the antecedent without such a head: one may read both nouns and "
+        "another the adjective, or a noun may read the adjective, and “it” the result. What a weight shows is where a "
+        "model looks, not all that it knows.",
         header=(
             "model",
             "head",
             *(f"{place}, “it” = {antecedent}" for antecedent in PLACES[:2] for place in PLACES),
+            "the animal gains",
+            "the place gains",
             "antecedent above the other noun",
         ),
         rows=rows,
     )
+
+
+def gained(head: str, found: Mapping[str, Mapping[str, Any]]) -> str:
+    animal, place = gains(found[head])
+    return f"head {head} (animal {shown(animal)}, place {shown(place)})"
+
+
+def shown(gain: float) -> str:
+    """In percent, with its sign; none of a gain that rounds to zero."""
+    return f"{gain:+.0%}" if abs(gain) >= 0.005 else "0%"
 
 
 def draw(measured: Measured, figure: Figure) -> None:
@@ -184,7 +212,8 @@ CLAIM = Claim(
     "“it” is er, sie or es, by its antecedent. One model translates (2 + 1 layers of d_model 64), another labels "
     "“it” with its translation (an encoder of 2 layers), 300 steps each. Pairs of sentences that differ in the "
     "adjective alone, with pairs of nouns that are not in the training data: the weights from “it” in every head "
-    "of the encoder, and how much weight a noun gains by becoming the antecedent.",
+    "of the encoder, and how much weight each noun gains by becoming the antecedent. A head follows “it” if both "
+    f"gain more than {GAIN:.0%}.",
     measure=measure,
     judge=judge,
     draw=draw,

@@ -1,10 +1,12 @@
-"""Attention scores beyond the range of float16: the formula, exported graphs, and what the export decides."""
+"""The scale of attention scores: gradients with it and without, and scores that are too large for float16 all the same
+in the formula, in exported graphs, and for what the export decides."""
 
 from __future__ import annotations
 
 import copy
 import math
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,17 +30,22 @@ if TYPE_CHECKING:
 
 HEAD_DIM = 64
 LARGEST = float(np.finfo(np.float16).max)  # 65,504
+DIMENSIONS = (4, 16, 64, 256, 1024)  # of queries and keys, for the gradients
+KEYS, DRAWS = 32, 200
+KEPT, LOST = 0.9, 0.5  # of the gradient at the smallest dimension that is left at the largest
+CLOSE = 0.1  # error of a graph, of the largest value, above which the export must have left it out
 SCORES = (10.0, 1e3, 1e4, 1e5)  # largest score of the first layer, after the scale
 GRAPHS = {
     "plain": "the formula in float16, scaled after the product",
     "fp16": "exported fp16 graph",
     "fp32": "exported fp32 graph",
 }
+SCALES: dict[str, Callable[[int], float]] = {"1/sqrt(d)": lambda dim: dim**-0.5, "none": lambda _: 1.0}
 
 
 def measure(lab: Lab) -> Measured:
-    """By largest score: error of each graph relative to the largest value in float64, null if not finite; and what an
-    export decides about fp16."""
+    """By dimension: gradients with and without the scale. By largest score: error of each graph relative to the largest
+    value in float64, null if not finite; and what an export decides about fp16."""
     texts = scenes(1, 40, "train")
     tokenizer = Tokenizer.train(texts, kind="words", vocab_size=4000)
     config = EncoderConfig(
@@ -49,8 +56,15 @@ def measure(lab: Lab) -> Measured:
         num_encoder_layers=1,
         max_source_len=128,
     )
-    found: Measured = {"scores": [], "products": [], "errors": {name: [] for name in GRAPHS}, "left_out": []}
-    for score in lab.pick(SCORES, SCORES[2:3]):
+    slopes = {name: [gradient(dim, scale) for dim in DIMENSIONS] for name, scale in SCALES.items()}
+    found: Measured = {
+        "gradients": slopes,
+        "scores": [],
+        "products": [],
+        "errors": {name: [] for name in GRAPHS},
+        "left_out": [],
+    }
+    for score in lab.pick(SCORES, SCORES[:1]):
         model = fresh_model(config)
         assert isinstance(model, Encoder)
         source_1S = torch.tensor([config.template.wrap_source(tokenizer.encode(texts[0]))])
@@ -61,6 +75,19 @@ def measure(lab: Lab) -> Measured:
             found["errors"][name].append(error)
         found["left_out"].append(left_out(model, tokenizer, texts))
     return found
+
+
+def gradient(dimension: int, scale: Callable[[int], float]) -> float:
+    """Norm of the gradient of the softmax by its scores, the Jacobian diag(p) - p p^T: the mean over `DRAWS` queries
+    and `KEYS` keys each, whose components are independent and normal with variance 1, in float64. Vaswani et al. 2017
+    argue with such components: their products have a variance of `dimension`."""
+    rng = np.random.default_rng(1)
+    query_ND = rng.normal(size=(DRAWS, dimension))
+    key_NSD = rng.normal(size=(DRAWS, KEYS, dimension))
+    scores_NS = torch.from_numpy(np.einsum("nd,nsd->ns", query_ND, key_NSD) * scale(dimension))
+    p_NS = scores_NS.softmax(-1)
+    jacobian_NSS = torch.diag_embed(p_NS) - p_NS[:, :, None] * p_NS[:, None, :]
+    return float(jacobian_NSS.flatten(1).norm(dim=1).mean())
 
 
 def layer_inputs(model: Encoder, source_1S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -131,33 +158,59 @@ def left_out(model: Encoder, tokenizer: Tokenizer, texts: list[str]) -> str:
 
 def judge(measured: Measured) -> Finding:
     scores, found, reasons = measured["scores"], measured["errors"], measured["left_out"]
-    big = [place for place, score in enumerate(scores) if score > 0.99 * SCORES[2]]
-    handled = [
-        bool(reasons[place]) or (found["fp16"][place] is not None and found["fp16"][place] < 0.1)
-        for place in range(len(scores))
+    left = {name: values[-1] / values[0] for name, values in measured["gradients"].items()}
+    usual = [place for place, score in enumerate(scores) if score < 1.01 * SCORES[0]]
+    close = [error is not None and error < CLOSE for error in found["fp16"]]
+    is_kept = [not reason for reason in reasons]
+    held = [
+        left["1/sqrt(d)"] > KEPT,
+        left["none"] < LOST,
+        bool(usual) and all(is_kept[place] and close[place] for place in usual),
+        any(error is None for error in found["plain"])
+        and all(close[place] for place in range(len(scores)) if is_kept[place]),
     ]
-    held = [found["plain"][big[0]] is None, found["fp16"][big[0]] is not None, all(handled)]
-    kept = [f"{score:,.0f}" for score, reason in zip(scores, reasons, strict=True) if not reason]
+    kept = [f"{score:,.0f}" for score, is_in in zip(scores, is_kept, strict=True) if is_in]
+    largest_fp32 = max((math.inf if error is None else error) for error in found["fp32"])
     return Finding(
         verdict=verdict_of(held),
-        explanation=f"At scores of {scores[big[0]]:,.0f} the products are {measured['products'][big[0]]:,.0f}, "
-        f"above {LARGEST:,.0f}, the largest number of float16: the formula as it is written gives NaN. The exported "
-        f"fp16 graph {'stays finite' if held[1] else 'is not finite either'}, because it scales before it adds up; "
-        "its limit is a score above that number. But finite is not exact: queries and keys of 11 bits give a score "
-        "of 10,000 an error of several units, which is another softmax. The export therefore compares the graph "
-        "with PyTorch on texts, and adds fp16 to a bundle only where it is close: here at scores of "
-        f"{', '.join(kept) or 'none of these'}. fp32 always is.",
+        explanation=f"From {DIMENSIONS[0]} to {DIMENSIONS[-1]:,} dimensions the gradient of the softmax keeps "
+        f"{left['1/sqrt(d)']:.0%} of its norm with the scale, {left['none']:.0%} without it. {overflowing(measured)} "
+        "The scale does not bound scores: weights can make them as large as they like, and then queries and keys of 11 "
+        "bits give a score of 10,000 an error of several units, which is another softmax. The export compares the "
+        "fp16 graph with PyTorch on texts, and adds it to a bundle only where it is close: here at scores of "
+        f"{', '.join(kept) or 'none of these'}. The error of the fp32 graph is at most {largest_fp32:.0e}.",
         header=("largest score", "q·k", *GRAPHS.values(), "fp16 in the bundle"),
         rows=[
             (
                 f"{score:,.0f}",
                 f"{measured['products'][place]:,.0f}",
                 *(shown(found[name][place]) for name in GRAPHS),
-                f"left out: {reasons[place].split(' (')[0]}" if reasons[place] else "yes",
+                decision(reasons[place]),
             )
             for place, score in enumerate(scores)
         ],
     )
+
+
+def overflowing(measured: Measured) -> str:
+    """Where the formula and the fp16 graph leave the numbers of float16."""
+    limits = {}
+    for name in ("plain", "fp16"):
+        wrong = [
+            score for score, error in zip(measured["scores"], measured["errors"][name], strict=True) if error is None
+        ]
+        limits[name] = f"is not finite from scores of {wrong[0]:,.0f}" if wrong else "is finite at all of these scores"
+    return (
+        f"Products above {LARGEST:,.0f}, the largest number of float16, overflow: the formula as it is written "
+        f"{limits['plain']}; the exported fp16 graph, which scales before it adds up, {limits['fp16']}."
+    )
+
+
+def decision(reason: str) -> str:
+    """What the export did with the fp16 graph, in short; the export reports an error without an end as 1e+30."""
+    if not reason:
+        return "yes"
+    return "left out: not finite" if "error 1e+30" in reason else f"left out: {reason.split(' (')[0]}"
 
 
 def shown(error: float | None) -> str:
@@ -165,27 +218,34 @@ def shown(error: float | None) -> str:
 
 
 def draw(measured: Measured, figure: Figure) -> None:
-    axes = figure.subplots()
+    left, right = figure.subplots(1, 2, width_ratios=(2, 3))
+    for name, values in measured["gradients"].items():
+        left.plot(DIMENSIONS, values, marker="o", label=f"scale {name}")
+    left.set(xscale="log", xlabel="dimensions of a head", ylabel="gradient of the softmax")
+    left.set_ylim(bottom=0)
+    left.legend()
     top = 10.0  # where values that are not finite are drawn
     for name, label in GRAPHS.items():
         values = [top if error is None else error for error in measured["errors"][name]]
-        axes.plot(measured["scores"], values, marker="o", label=label)
-    axes.axhline(top, linestyle=":", color="grey", label="not finite")
-    axes.axvline(LARGEST / HEAD_DIM**0.5, linestyle="--", color="grey", label="products leave float16")
-    axes.set(xscale="log", yscale="log", xlabel="largest attention score", ylabel="error, of the largest value")
-    figure.legend(loc="outside right upper")
+        right.plot(measured["scores"], values, marker="o", label=label)
+    right.axhline(top, linestyle=":", color="grey", label="not finite")
+    right.axvline(LARGEST / HEAD_DIM**0.5, linestyle="--", color="grey", label="products leave float16")
+    right.set(xscale="log", yscale="log", xlabel="largest attention score", ylabel="error, of the largest value")
+    figure.legend(*right.get_legend_handles_labels(), loc="outside right upper")
 
 
 CLAIM = Claim(
     name="overflow",
     title="The scale keeps scores in range",
-    statement="Products of queries and keys grow with their dimension and may be large; dividing by sqrt(d) keeps "
-    "them in the range where softmax has gradients (Vaswani et al. 2017, section 3.2.1) and where small number "
-    "formats do not overflow.",
-    experiment=f"An encoder of one layer and one head of {HEAD_DIM} dimensions, whose query and key weights are "
-    "multiplied until the largest score of a text has the given size. The formula with every result stored in "
-    "float16; the exported graphs in fp16 and fp32 by ONNX Runtime on the CPU; errors are those of the output "
-    "against float64, divided by its largest value. Then `glossa export` with its automatic choice of precisions.",
+    statement="Products of queries and keys grow with their dimension; dividing by sqrt(d) keeps them in the range "
+    "where softmax has gradients (Vaswani et al. 2017, section 3.2.1). Scores of the usual size then fit small number "
+    "formats; larger ones overflow float16, and the export notices.",
+    experiment=f"Gradients: {DRAWS} random queries of normal components, {KEYS} random keys each, and the norm of the "
+    f"softmax's Jacobian, with the scale and without. Range: an encoder of one layer and one head of {HEAD_DIM} "
+    "dimensions, whose query and key weights are multiplied until the largest score of a text has the given size. The "
+    "formula with every result stored in float16; the exported graphs in fp16 and fp32 by ONNX Runtime on the CPU; "
+    "errors are those of the output against float64, divided by its largest value. Then `glossa export` with its "
+    "automatic choice of precisions.",
     measure=measure,
     judge=judge,
     draw=draw,

@@ -76,8 +76,9 @@ def test_a_head_that_follows_the_antecedent_is_found(monkeypatch):
     monkeypatch.setattr(coreference, "weights_of", weights)
     checkpoint: Any = None
     found = coreference.heads(checkpoint, [pair])
-    assert (found["1.1"]["shift"], found["1.1"]["clear"]) == (0.75, 1.0)
-    assert (found["1.2"]["shift"], found["1.2"]["clear"]) == (0.0, 0.5)
+    assert (coreference.gains(found["1.1"]), found["1.1"]["clear"]) == ((0.75, 0.75), 1.0)
+    assert (coreference.gains(found["1.2"]), found["1.2"]["clear"]) == ((0.0, 0.0), 0.5)
+    assert coreference.followers(found) == ["1.1", "1.2"]
 
 
 def test_served_pooling_is_compared_with_the_formula():
