@@ -189,7 +189,7 @@ bench: $(STAMP)  ## measure speed beside the peers of requirements/bench.in, 20 
 	$(BIN)/python -m bench speed --write BENCHMARKS.md $(ARGS)
 
 .PHONY: lectures
-lectures: $(STAMP)  ## measure the lectures' claims in half an hour and rewrite docs/lectures.md (FAST=1: only try that it works)
+lectures: $(STAMP)  ## measure the lectures' claims in about 90 minutes and rewrite docs/lectures.md (FAST=1: only try that it works)
 	OMP_NUM_THREADS=1 $(BIN)/python -m lectures $(if $(FAST),--fast,--anew) $(ARGS)
 
 IMAGE ?= glossa

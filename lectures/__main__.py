@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bench.measure import machine, versions
 from lectures.claim import Claim, Measured
@@ -25,6 +27,7 @@ from lectures.page import write_page
 
 PAGE, KEPT = Path("docs/lectures.md"), Path("runs/lectures")
 MODELS = "models"  # directory of trained models in it
+IDLE_LOAD = 0.5  # processes on average, in the minute before
 
 
 def main() -> None:
@@ -50,12 +53,10 @@ def main() -> None:
     measured = kept(keep)
     missing = [claim.name for claim in CLAIMS if claim.name not in measured]
     if missing:
-        print(f"no page yet: {', '.join(missing)} not measured", file=sys.stderr)
+        print(f"no page yet: {', '.join(missing)} not measured, or without conditions", file=sys.stderr)
         return
     page.parent.mkdir(parents=True, exist_ok=True)
-    where = machine()
-    origin = {"machine": where["model"], "processors": where["processors"], "versions": versions()}
-    write_page(page, CLAIMS, measured, origin)
+    write_page(page, CLAIMS, measured)
     print(f"written: {page}")
 
 
@@ -64,12 +65,13 @@ def measure(claims: Sequence[Claim], keep: Path, *, is_fast: bool) -> None:
     keep.mkdir(parents=True, exist_ok=True)
     lab = Lab(directory=keep / MODELS, is_fast=is_fast, workers=1 if is_fast else 2)  # processes take longer to start
     lab.directory.mkdir(exist_ok=True)
+    current = conditions()
     try:
         for claim in claims:
             began_s = time.monotonic()
             figures = claim.measure(lab)
             seconds = round(time.monotonic() - began_s, 1)
-            text = json.dumps({**figures, "seconds": seconds}, indent=1)
+            text = json.dumps({**figures, "seconds": seconds, "conditions": current}, indent=1)
             (keep / f"{claim.name}.json").write_text(text, encoding="utf-8")
             finding = claim.judge(json.loads(text))
             print(f"{claim.name}: {finding.verdict} ({seconds:.0f} s)", flush=True)
@@ -77,10 +79,23 @@ def measure(claims: Sequence[Claim], keep: Path, *, is_fast: bool) -> None:
         lab.close()
 
 
+def conditions() -> dict[str, Any]:
+    """Machine, versions, and whether the machine is idle, asked before the first measurement: the load of the lectures
+    themselves does not count."""
+    where = machine()
+    return {
+        "machine": where["model"],
+        "processors": where["processors"],
+        "is_idle": os.getloadavg()[0] < IDLE_LOAD,
+        "versions": versions(),
+    }
+
+
 def kept(keep: Path) -> dict[str, Measured]:
-    """The stored measurements, by claim."""
+    """The stored measurements with their conditions, by claim."""
     files = {claim.name: keep / f"{claim.name}.json" for claim in CLAIMS}
-    return {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items() if file.exists()}
+    found = {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items() if file.exists()}
+    return {name: measured for name, measured in found.items() if "conditions" in measured}
 
 
 if __name__ == "__main__":

@@ -195,13 +195,15 @@ def judge(measured: Measured) -> Finding:
     gaps = {name: row["loss"] - mean for name, row in found.items()}
     others = [name for name in sorted(gaps, key=lambda name: -gaps[name]) if not name.startswith("baseline: ")]
     worse, better = [name for name in others if gaps[name] > bar], [name for name in others if gaps[name] < -bar]
+    needed, doubtful = ([name for name in LOSSES if (name in worse) is is_worse] for is_worse in (True, False))
     alike = [name for name in KINDS if abs(gaps.get(name, math.inf)) <= bar]
     held = [*(gaps.get(name, math.inf) > bar for name in LOSSES), 2 * len(alike) > len(KINDS)]
     return Finding(
         verdict=verdict_of(held),
         explanation=f"{len(found) - len(others)} baselines, with other weights and the same batches, end at "
         f"{mean:.2f} nats with a standard deviation of {deviation:.2f}. A difference counts from {bar:.2f}, "
-        f"{DEVIATIONS} standard deviations of the difference between one run and that mean. Worse by more: "
+        f"{DEVIATIONS} standard deviations of the difference between one run and that mean. Of the parts that are called "
+        f"necessary, these are: {listed(needed, gaps)}; not shown to be: {listed(doubtful, gaps)}. Worse by more: "
         f"{listed(worse, gaps)}. Better by more: {listed(better, gaps)}. {len(alike)} of the {len(KINDS)} other kinds "
         f"of a part make no difference that this budget shows. {unexplained(gaps, bar)}{measured['steps']} steps are "
         "far from convergence, and two layers are too few to need what keeps deep models trainable.",
@@ -234,13 +236,14 @@ def unexplained(gaps: Mapping[str, float], bar: float) -> str:
         return ""
     parts = ", ".join(f"{gaps[name]:+.2f} {where}" for name, where in NORMS.items() if name in gaps)
     return (
-        "Why a model without norms learns faster here is unexplained; the differences by the norms that are left "
-        f"out: {parts}. "
+        f"Why a model without norms learns faster here is unexplained. The differences by the norms that are left "
+        f"out: {parts}; they show where, not why. "
     )
 
 
 def listed(names: list[str], gaps: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} ({gaps[name]:+.2f})" for name in names) or "none"
+    """The variants with their differences; those that were not trained are left out."""
+    return ", ".join(f"{name} ({gaps[name]:+.2f})" for name in names if name in gaps) or "none"
 
 
 def draw(measured: Measured, figure: Figure) -> None:
@@ -262,7 +265,7 @@ CLAIM = Claim(
     "but the softmax.",
     experiment="English to German on the embedded grammar, 2 + 2 layers of d_model 64, one part changed at a time: "
     "250 steps of 1,024 tokens in the same batches. The baseline is trained four times, from different weights, the "
-    "others once; differences are from the baselines' mean. Times are of one processor.",
+    "one without norms twice, the others once; differences are from the baselines' mean. Times are of one processor.",
     measure=measure,
     judge=judge,
     draw=draw,

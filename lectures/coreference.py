@@ -149,13 +149,13 @@ def judge(measured: Measured) -> Finding:
         held += [is_right and bool(both), is_right and found[clearest]["clear"] > CLEAR]
         one = max(found, key=lambda head: max(gains(found[head])))
         texts.append(
-            f"In the model of {label}, {measured['right'][name]:.0%} of the pronouns of {2 * measured['pairs']} sentences "
-            f"with unseen pairs of nouns are right: it {'finds' if is_right else 'does not find'} the antecedent. Heads "
-            f"whose weight on each noun grows by more than {GAIN:.0%} when it becomes the antecedent: "
-            f"{', '.join(both) or 'none'}. Closest is {gained(order[0], found)}; the largest gain of one noun is in "
-            f"{gained(one, found)}. The antecedent has more weight than the other noun in at most "
-            f"{found[clearest]['clear']:.0%} of the sentences, in head {clearest} (a head that prefers one of the nouns "
-            "whatever the adjective reaches half)."
+            f"In the model of {label}, {measured['right'][name]:.0%} of the pronouns of {2 * measured['pairs']} "
+            f"sentences with unseen pairs of nouns are right: it {'finds' if is_right else 'does not find'} the "
+            f"antecedent. Heads whose weight on each noun grows by more than {GAIN:.0%} when it becomes the "
+            f"antecedent: {', '.join(both) or 'none'}. Closest is {gained(order[0], found)}; the largest gain of one "
+            f"noun is in {gained(one, found)}. The antecedent has more weight than the other noun in at most "
+            f"{found[clearest]['clear']:.0%} of the sentences, in head {clearest} (a head that prefers one of the "
+            "nouns whatever the adjective reaches half)."
         )
         for head in list(dict.fromkeys((*order[:2], one, clearest))):
             weights = found[head]["weights"]
@@ -165,9 +165,9 @@ def judge(measured: Measured) -> Finding:
             )
     return Finding(
         verdict=verdict_of(held),
-        explanation=f"{' '.join(texts)} A model may find the antecedent without such a head: one may read both nouns and "
-        "another the adjective, or a noun may read the adjective, and “it” the result. What a weight shows is where a "
-        "model looks, not all that it knows.",
+        explanation=f"{' '.join(texts)} A model may find the antecedent without such a head: one may read both "
+        "nouns and another the adjective, or a noun may read the adjective, and “it” the result. What a weight "
+        "shows is where a model looks, not all that it knows.",
         header=(
             "model",
             "head",
@@ -212,8 +212,8 @@ CLAIM = Claim(
     "“it” is er, sie or es, by its antecedent. One model translates (2 + 1 layers of d_model 64), another labels "
     "“it” with its translation (an encoder of 2 layers), 300 steps each. Pairs of sentences that differ in the "
     "adjective alone, with pairs of nouns that are not in the training data: the weights from “it” in every head "
-    "of the encoder, and how much weight each noun gains by becoming the antecedent. A head follows “it” if both "
-    f"gain more than {GAIN:.0%}.",
+    "of the encoder, and how much weight each noun gains by becoming the antecedent. A head follows the antecedent if "
+    f"both gain more than {GAIN:.0%}.",
     measure=measure,
     judge=judge,
     draw=draw,

@@ -17,14 +17,13 @@ experiment, the figures, and whether the claim held *here*. This neither proves 
 thousand times larger.
 
 `make lectures` repeats all measurements and rewrites this page. `FAST=1 make lectures` is a smoke test that writes
-elsewhere. `python -m lectures --only NAME` measures one claim. Times are those of the otherwise idle machine named at
-the end; losses are in nats per token."""
+elsewhere. `python -m lectures --only NAME` measures one claim. Times are those of the conditions that the end of the
+page names for each claim; losses are in nats per token."""
 
 
-def write_page(
-    page: Path, claims: Sequence[Claim], measured: Mapping[str, Measured], origin: Mapping[str, Any]
-) -> None:
-    """Writes `page` and, in a directory of the same name, a plot for each claim. origin: machine and versions."""
+def write_page(page: Path, claims: Sequence[Claim], measured: Mapping[str, Measured]) -> None:
+    """Writes `page` and, in a directory of the same name, a plot for each claim. measured: the figures of each claim
+    with their "seconds" and "conditions", see `closing`."""
     figures = page.with_suffix("")
     figures.mkdir(parents=True, exist_ok=True)
     findings = {claim.name: claim.judge(measured[claim.name]) for claim in claims}
@@ -32,7 +31,7 @@ def write_page(
         draw(claim, measured[claim.name], figures / f"{claim.name}.svg")
     parts = [INTRODUCTION, summary(claims, findings)]
     parts += [section(claim, findings[claim.name], f"{figures.name}/{claim.name}.svg") for claim in claims]
-    parts += [verdicts(findings), closing(claims, measured, origin)]
+    parts += [verdicts(findings), closing(claims, measured)]
     page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
@@ -61,14 +60,25 @@ def verdicts(findings: Mapping[str, Finding]) -> str:
     return f"## How many claims held\n\nOf {len(findings)} claims {words}."
 
 
-def closing(claims: Sequence[Claim], measured: Mapping[str, Measured], origin: Mapping[str, Any]) -> str:
-    times = ", ".join(f"{claim.name} {measured[claim.name]['seconds']:.0f}" for claim in claims)
-    total_s = sum(measured[claim.name]["seconds"] for claim in claims)
-    versions = ", ".join(f"{name} {version}" for name, version in origin["versions"].items())
-    return (
-        f"## Measurement conditions\n\nOn {origin['machine']} with {origin['processors']} processors; {versions}. "
-        f"Seconds of each experiment: {times}; {total_s / 60:.0f} minutes in all."
-    )
+def closing(claims: Sequence[Claim], measured: Mapping[str, Measured]) -> str:
+    """The conditions of the measurements, and the claims and seconds that each of them applies to. Conditions: the
+    machine, its processors, whether it was idle before the measurements, and the versions of the packages."""
+    groups: dict[str, list[str]] = {}
+    for claim in claims:
+        groups.setdefault(described(measured[claim.name]["conditions"]), []).append(claim.name)
+    seconds = {claim.name: measured[claim.name]["seconds"] for claim in claims}
+    paragraphs = [
+        f"{conditions}. Seconds: {', '.join(f'{name} {seconds[name]:.0f}' for name in names)}."
+        for conditions, names in groups.items()
+    ]
+    total = f"{sum(seconds.values()) / 60:.0f} minutes in all."
+    return "\n\n".join(["## Measurement conditions", *paragraphs, total])
+
+
+def described(conditions: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in conditions["versions"].items())
+    state = "otherwise idle" if conditions["is_idle"] else "shared with other work, so that times are noisy"
+    return f"On {conditions['machine']} with {conditions['processors']} processors, {state}; {versions}"
 
 
 def anchor(title: str) -> str:

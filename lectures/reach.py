@@ -38,6 +38,8 @@ LENGTHS = (32, 64, 128, 256, 512, 1024, 2048)  # of timed sources
 WIDTHS = {"d 128 (demo)": (128, 512), "d 512 (base)": (512, 2048), "d 1024 (big)": (1024, 4096)}
 TOKENS = (30, 512, 4096, 50_000)
 PARTS = ("products", "projections", "feed-forward")
+LINEAR, QUADRATIC = (1.7, 2.5), 3.0  # times the time for twice the tokens: about 2, and nearer to 4 than to 2
+JUDGED = 3  # of the last doublings: shorter sources take the fixed time of a call
 FADED, KEPT = 0.01, 0.1  # of the gradient at distance 1 that is left at the largest distance
 
 
@@ -139,16 +141,18 @@ def judge(measured: Measured) -> Finding:
     held = [
         left["recurrent"] < FADED,
         left["transformer"] > KEPT,
-        slopes["transformer"][-1] > slopes["transformer"][0],
+        all(LINEAR[0] <= slope <= LINEAR[1] for slope in slopes["recurrent"][-JUDGED:]),
+        slopes["transformer"][-1] > QUADRATIC,
         outside[512] > 0.5,
     ]
     return Finding(
         verdict=verdict_of(held),
         explanation=f"At distance {DISTANCES[-1]} the LSTM's gradient is {left['recurrent']:.0e} of that at "
         f"distance 1, the Transformer's {left['transformer']:.2f}: every token is one step away, at random weights "
-        f"(training may teach an LSTM to keep what it needs). From {lengths[-2]:,} to {lengths[-1]:,} tokens the "
-        f"LSTM's time grows {slopes['recurrent'][-1]:.1f}-fold, one step after the other, that of attention "
-        f"{slopes['transformer'][-1]:.1f}-fold; at {lengths[0]} tokens the LSTM takes "
+        f"(training may teach an LSTM to keep what it needs). In the last doublings, up to {lengths[-1]:,} "
+        f"tokens, the LSTM's time grows {listed(slopes['recurrent'])}-fold, one step after the other (linear: "
+        f"{LINEAR[0]} to {LINEAR[1]}), that of the Transformer {listed(slopes['transformer'])}-fold (quadratic: above "
+        f"{QUADRATIC:g} in the last); at {lengths[0]} tokens the LSTM takes "
         f"{ms['recurrent'][0] / ms['transformer'][0]:.1f} times as long, at {lengths[-1]:,} "
         f"{ms['recurrent'][-1] / ms['transformer'][-1]:.1f} times. And attention is not where most of the compute "
         f"is: of a layer of d_model 512, {outside[30]:.1%} of the multiplications for 30 tokens and "
@@ -164,6 +168,10 @@ def judge(measured: Measured) -> Finding:
             for place, tokens in enumerate(TOKENS)
         ],
     )
+
+
+def listed(slopes: list[float]) -> str:
+    return ", ".join(f"{slope:.1f}" for slope in slopes[-JUDGED:])
 
 
 def draw(measured: Measured, figure: Figure) -> None:

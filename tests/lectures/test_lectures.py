@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from lectures.__main__ import kept, measure
 from lectures.alignment import errors
 from lectures.claim import Claim, Finding, verdict_of
 from lectures.claims import CLAIMS
@@ -15,7 +16,7 @@ from lectures.demo import Sentence
 from lectures.documents import FACTS, FILLER, LENGTH, READS, STATED, documents, framed
 from lectures.extrapolation import FACTOR, TRAINED, lengthened
 from lectures.lab import Training
-from lectures.page import anchor, verdicts, write_page
+from lectures.page import INTRODUCTION, anchor, closing, summary, verdicts, write_page
 from lectures.prefill import fit
 from lectures.recurrence import seconds_to
 from lectures.specialists import scores, specialists
@@ -26,7 +27,7 @@ from model.config import TrainConfig
 from model.training.data import copy_examples
 from tests.tiny import tiny_config, tiny_model, tiny_tokenizer
 
-ORIGIN = {"machine": "a machine", "processors": 2, "versions": {"python": "3"}}
+CONDITIONS = {"machine": "a machine", "processors": 2, "is_idle": True, "versions": {"python": "3"}}
 
 
 def plain_claim(**changes):
@@ -50,7 +51,7 @@ def plain_claim(**changes):
 
 def test_page_shows_each_claim_with_its_plot(tmp_path):
     page = tmp_path / "page.md"
-    write_page(page, [plain_claim()], {"plain": {"values": [1, 2], "seconds": 3.0}}, ORIGIN)
+    write_page(page, [plain_claim()], {"plain": {"values": [1, 2], "seconds": 3.0, "conditions": CONDITIONS}})
     text = page.read_text()
     for part in (
         "## A plain claim",
@@ -73,12 +74,53 @@ def test_page_ends_with_the_number_of_claims_by_verdict():
 
 
 def test_equal_measurements_give_identical_files(tmp_path):
-    measured = {"plain": {"values": [1, 2], "seconds": 3.0}}
+    measured = {"plain": {"values": [1, 2], "seconds": 3.0, "conditions": CONDITIONS}}
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        write_page(tmp_path / name / "page.md", [plain_claim()], measured, ORIGIN)
+        write_page(tmp_path / name / "page.md", [plain_claim()], measured)
     for file in ("page.md", "page/plain.svg"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def test_page_names_the_conditions_of_each_measurement():
+    shared = {**CONDITIONS, "is_idle": False}
+    claims = [plain_claim(name=name) for name in ("one", "two", "three")]
+    measured = {
+        claim.name: {"seconds": 60.0, "conditions": found}
+        for claim, found in zip(claims, (CONDITIONS, shared, CONDITIONS), strict=True)
+    }
+    assert closing(claims, measured).split("\n\n")[1:] == [
+        "On a machine with 2 processors, otherwise idle; python 3. Seconds: one 60, three 60.",
+        "On a machine with 2 processors, shared with other work, so that times are noisy; python 3. Seconds: two 60.",
+        "3 minutes in all.",
+    ]
+
+
+def test_measurements_are_stored_with_their_conditions(tmp_path):
+    measure([plain_claim(name="pooling")], tmp_path, is_fast=True)
+    (stored,) = kept(tmp_path).values()
+    assert stored["values"] == [1, 2]
+    assert stored["conditions"]["processors"] > 0
+    assert stored["conditions"]["is_idle"] in (True, False)
+    (tmp_path / "pooling.json").write_text('{"values": [1, 2], "seconds": 3.0}')
+    assert kept(tmp_path) == {}
+
+
+def test_committed_page_has_the_claims_and_verdicts_of_its_generator():
+    page = (Path(__file__).parents[2] / "docs" / "lectures.md").read_text(encoding="utf-8")
+    assert page.startswith(INTRODUCTION)
+    found = {}
+    for claim in CLAIMS:
+        (section,) = re.findall(rf"(?ms)^## {re.escape(claim.title)}\n(.*?)(?=^## )", page)
+        assert f"**Claim.** {claim.statement}\n" in section, claim.name
+        assert f"**Experiment.** {claim.experiment}\n" in section, claim.name
+        (verdict,) = re.findall(r"\*\*Result: the claim (held in part|held|did not hold)\.\*\*", section)
+        found[claim.name] = Finding(verdict=verdict, explanation="", header=(), rows=[])
+    assert summary(CLAIMS, found) in page
+    assert verdicts(found) in page
+    conditions = page.partition("## Measurement conditions")[2]
+    seconds = {name: int(number) for name, number in re.findall(r"(\w+) (\d+)[,.](?= |\n)", conditions)}
+    assert set(seconds) >= {claim.name for claim in CLAIMS}
 
 
 def test_heading_anchors():
