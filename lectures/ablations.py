@@ -202,10 +202,10 @@ def judge(measured: Measured) -> Finding:
         verdict=verdict_of(held),
         explanation=f"{len(found) - len(others)} baselines, with other weights and the same batches, end at "
         f"{mean:.2f} nats with a standard deviation of {deviation:.2f}. A difference counts from {bar:.2f}, "
-        f"{DEVIATIONS} standard deviations of the difference between one run and that mean. Of the parts that are called "
-        f"necessary, these are: {listed(needed, gaps)}; not shown to be: {listed(doubtful, gaps)}. Worse by more: "
-        f"{listed(worse, gaps)}. Better by more: {listed(better, gaps)}. {len(alike)} of the {len(KINDS)} other kinds "
-        f"of a part make no difference that this budget shows. {unexplained(gaps, bar)}{measured['steps']} steps are "
+        f"{DEVIATIONS} standard deviations of the difference between one run and that mean. Of the parts that are "
+        f"called necessary, these are: {listed(needed, gaps)}; not shown to be: {listed(doubtful, gaps)}. Worse by "
+        f"more: {listed(worse, gaps)}. Better by more: {listed(better, gaps)}. {len(alike)} of the {len(KINDS)} other "
+        f"kinds of a part make no difference that this budget shows. {unexplained(gaps, bar)}{measured['steps']} steps are "
         "far from convergence, and two layers are too few to need what keeps deep models trainable.",
         header=("part", "variant", "parameters", "processor seconds", "validation loss", "difference", "tokens right"),
         rows=[
@@ -269,5 +269,5 @@ CLAIM = Claim(
     measure=measure,
     judge=judge,
     draw=draw,
-    size=(9.0, 4.2),
+    size=(9.0, 5.0),
 )

@@ -218,7 +218,7 @@ def shown(error: float | None) -> str:
 
 
 def draw(measured: Measured, figure: Figure) -> None:
-    left, right = figure.subplots(1, 2, width_ratios=(2, 3))
+    left, right = figure.subplots(1, 2)
     for name, values in measured["gradients"].items():
         left.plot(DIMENSIONS, values, marker="o", label=f"scale {name}")
     left.set(xscale="log", xlabel="dimensions of a head", ylabel="gradient of the softmax")
@@ -231,7 +231,7 @@ def draw(measured: Measured, figure: Figure) -> None:
     right.axhline(top, linestyle=":", color="grey", label="not finite")
     right.axvline(LARGEST / HEAD_DIM**0.5, linestyle="--", color="grey", label="products leave float16")
     right.set(xscale="log", yscale="log", xlabel="largest attention score", ylabel="error, of the largest value")
-    figure.legend(*right.get_legend_handles_labels(), loc="outside right upper")
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", ncols=3)
 
 
 CLAIM = Claim(
@@ -249,4 +249,5 @@ CLAIM = Claim(
     measure=measure,
     judge=judge,
     draw=draw,
+    size=(9.0, 4.2),
 )
