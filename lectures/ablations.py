@@ -205,8 +205,8 @@ def judge(measured: Measured) -> Finding:
         f"{DEVIATIONS} standard deviations of the difference between one run and that mean. Of the parts that are "
         f"called necessary, these are: {listed(needed, gaps)}; not shown to be: {listed(doubtful, gaps)}. Worse by "
         f"more: {listed(worse, gaps)}. Better by more: {listed(better, gaps)}. {len(alike)} of the {len(KINDS)} other "
-        f"kinds of a part make no difference that this budget shows. {unexplained(gaps, bar)}{measured['steps']} steps are "
-        "far from convergence, and two layers are too few to need what keeps deep models trainable.",
+        f"kinds of a part make no difference that this budget shows. {unexplained(gaps, bar)}{measured['steps']} steps "
+        "are far from convergence, and two layers are too few to need what keeps deep models trainable.",
         header=("part", "variant", "parameters", "processor seconds", "validation loss", "difference", "tokens right"),
         rows=[
             (

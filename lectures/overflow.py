@@ -223,7 +223,7 @@ def draw(measured: Measured, figure: Figure) -> None:
         left.plot(DIMENSIONS, values, marker="o", label=f"scale {name}")
     left.set(xscale="log", xlabel="dimensions of a head", ylabel="gradient of the softmax")
     left.set_ylim(bottom=0)
-    left.legend()
+    left.legend(loc="lower left")
     top = 10.0  # where values that are not finite are drawn
     for name, label in GRAPHS.items():
         values = [top if error is None else error for error in measured["errors"][name]]

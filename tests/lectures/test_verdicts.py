@@ -186,3 +186,8 @@ def reached(recurrent, transformer):
 )
 def test_lstm_is_linear_and_attention_quadratic(recurrent, transformer, verdict):
     assert reach.judge(reached(recurrent, transformer)).verdict == verdict
+
+
+def test_heads_are_ordered_by_the_smaller_gain():
+    heads = {"1.1": PLACE_ALONE, "1.2": ([[0.3, 0.1, 0.2], [0.1, 0.3, 0.2]], 1.0)}
+    assert coreference.followers({name: {"weights": weights} for name, (weights, _) in heads.items()}) == ["1.2", "1.1"]
