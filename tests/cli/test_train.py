@@ -1,6 +1,7 @@
 """What `glossa train` refuses, in one line."""
 
 import shlex
+from typing import Any
 
 import typer
 from typer.testing import CliRunner
@@ -53,7 +54,8 @@ def test_an_interrupted_training_prints_the_resuming_command(tmp_path, monkeypat
 
 
 def test_the_resuming_command_lacks_no_parameter():
-    command = typer.main.get_command(cli.main.app).get_command(None, "train")
+    group: Any = typer.main.get_command(cli.main.app)
+    command = group.get_command(None, "train")
     given = {param.name: param.default for param in command.params}
     for param in command.params:
         value = True if getattr(param, "is_flag", False) else "7.5"

@@ -1,5 +1,7 @@
 """What a run keeps when another rank is lost, with the loss simulated in a run of one process."""
 
+from typing import Any
+
 import pytest
 
 from model.fine_tuning import FineTuning
@@ -28,10 +30,13 @@ def loses_a_rank(monkeypatch, name, call):
 @pytest.mark.parametrize("patience", [0, 2])
 def test_the_validation_in_which_a_rank_was_lost_is_repeated(tmp_path, monkeypatch, patience):
     observed = []
-    monkeypatch.setattr(
-        "model.training.train.observe", lambda *arguments: observed.append(arguments) or observe(*arguments)
-    )
-    arguments = {"data": DATA, "start": Start(tuning=FineTuning(patience=patience))}
+
+    def observing(*given):
+        observed.append(given)
+        return observe(*given)
+
+    monkeypatch.setattr("model.training.train.observe", observing)
+    arguments: Any = {"data": DATA, "start": Start(tuning=FineTuning(patience=patience))}
     whole = train(MODEL, TRAIN, out=tmp_path / "whole", **arguments)
     count, out = len(observed), tmp_path / "run"
     with monkeypatch.context() as patched:

@@ -93,6 +93,7 @@ def test_a_sentence_whose_tags_come_in_pairs_is_translated_with_what_stands_for_
 def test_each_closing_tag_stays_with_its_opening_one():
     (_, segment, _) = segments("<p>A <b>red</b > <i>big</I> house</p>", Splitter("en"))
     (part,) = segment.parts
+    assert not isinstance(part, str)
     answer = '<g id="glossa-1">groß <g id="glossa-0">rot</g></g>'
     assert part.written(answer) == "<i>groß <b>rot</b ></I>"
 
