@@ -7,7 +7,7 @@ from bench.ranks import recipe_of, tokens_per_s
 from model.presets import load_preset
 
 
-@pytest.mark.parametrize("preset", ["captions-small", "demo", "tatoeba-small", "own.yaml"])
+@pytest.mark.parametrize("preset", ["demo", "tatoeba-small", "own.yaml"])
 def test_the_model_is_that_of_the_preset(preset, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.yaml").write_text("preset: demo\nmodel: {d_ff: 96}\ntrain: {learning_rate: 0.25}")
