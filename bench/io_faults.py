@@ -51,6 +51,7 @@ from export.bundle import BundleError, load_bundle
 from export.manifest import MANIFEST, MANIFEST_DIGEST
 from model.atomic_write import DIGESTS, DamagedError, verify
 from model.checkpoint import CheckpointError, load_checkpoint
+from model.training import finish
 from model.training import train as training
 from model.training.data import copy_examples
 from model.training.report import curves_png, metrics_csv
@@ -306,10 +307,11 @@ def io_faults(options: argparse.Namespace) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for module, name in ((variants, "trace_model"), (variants, "select_scheme")):
             stack.enter_context(mock.patch.object(module, name, once(getattr(module, name))))
-        stack.enter_context(mock.patch.object(training, "curves_png", once_for_history(curves_png)))
+        stack.enter_context(mock.patch.object(finish, "curves_png", once_for_history(curves_png)))
         stack.enter_context(mock.patch("cli.export.measure_serving", return_value={}))
         stack.enter_context(mock.patch.dict(variants.save_variant.__kwdefaults__, inline_limit=1000))  # large models'
         stack.enter_context(mock.patch("model.training.report._git_commit", return_value=None))  # it may move meanwhile
+        stack.enter_context(mock.patch("model.training.training_state.uuid4", return_value=mock.Mock(hex="run")))
         stack.enter_context(mock.patch.object(training, "time", mock.Mock(monotonic=lambda: 0.0)))
         stack.enter_context(mock.patch.dict(os.environ, TMPDIR=str(folder)))
         with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
