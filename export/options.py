@@ -10,6 +10,7 @@ from export.export_errors import ExportError
 from export.graphs.group_query_attention import HEAD_DIM_MULTIPLE
 from export.passes.quantization_scheme import SCHEMES, Precision
 from export.select_scheme import Development
+from model.architecture_config import EncoderDecoderConfig
 from model.architectures import Model
 from model.config import ModelConfig
 from model.tokenizer import Tokenizer
@@ -128,7 +129,7 @@ def check_options(config: ModelConfig, options: ExportOptions) -> None:
         )
     if options.parallel and not (config.has_encoder and config.has_decoder):
         raise ExportError("shortlist: only models that translate have it; export this one without shortlist")
-    if options.parallel and config.source_dim > config.d_model and not config.is_recurrent:
+    if options.parallel and isinstance(config, EncoderDecoderConfig) and config.ensemble_size > 1:
         raise ExportError(
             "shortlist: not of an ensemble, whose members each have a product with the vocabulary; "
             "export it without shortlist"

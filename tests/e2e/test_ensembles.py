@@ -1,4 +1,4 @@
-"""An ensemble as it is served: beams over the mean distribution of its members, whoever shares the batch."""
+"""An ensemble as it is served: beams over the mean distribution of its members, whatever shares the batch."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
