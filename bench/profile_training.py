@@ -69,7 +69,7 @@ BF16: dict[str, bool | Literal["auto"]] = {"auto": "auto", "true": True, "false"
 def profile_training(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(arguments.threads)
     preset = load_preset(arguments.preset)
-    examples = read_tsv(arguments.data) if arguments.data else made_up_pairs(20_000)
+    examples = read_tsv([arguments.data]) if arguments.data else made_up_pairs(20_000)
     texts = (text for pair in examples.pairs[:20_000] for text in pair)
     tokenizer = Tokenizer.train(texts, kind=preset.train.tokenizer, vocab_size=preset.train.vocab_size)
     examples = Examples(examples.pairs[:60_000], examples.name)

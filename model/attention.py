@@ -17,10 +17,10 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from model.architecture_config import TransformerConfig
 from model.config import ModelConfig
+from model.dropout import drop
 
 Rotation = tuple[Tensor, Tensor]
 """cos and sin of every position's angles, (B, T, R) each, R <= D the rotated dimensions; B may be 1."""
@@ -91,8 +91,7 @@ def scaled_dot_product_attention(
     if mask is not None:  # the lowest finite number, because a row of nothing but -inf would become NaN
         scores_BHTS = scores_BHTS.masked_fill(~mask, torch.finfo(scores_BHTS.dtype).min)
     weights_BHTS = scores_BHTS.softmax(-1).to(value_BKSD.dtype)
-    dropped_BHTS = functional.dropout(weights_BHTS, dropout) if dropout else weights_BHTS
-    return dropped_BHTS @ value_BKSD, weights_BHTS
+    return drop(weights_BHTS, dropout) @ value_BKSD, weights_BHTS
 
 
 def causal_mask(length: int, device: torch.device | None = None, *, sliding_window: int = 0) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from model.architecture_config import EncoderConfig
 from model.attention import padding_mask
+from model.dropout import Dropout
 from model.layers import ACTIVATIONS, initialise, norm_layer
 from model.transformer import EncoderStack
 
@@ -93,7 +94,7 @@ class Encoder(nn.Module):
         self.label = nn.Linear(config.d_model, len(config.labels)) if config.head == "classify" else None
         self.tag = nn.Linear(config.d_model, len(config.labels)) if config.head == "tokens" else None
         self.attention = AttentionPooling(config) if config.head == "attention" else None
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         initialise(self)
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch.nn import functional
 from model.architecture_config import TransformerConfig
 from model.attention import Attend, AttendSource, CrossAttention, SelfAttention
 from model.config import ModelConfig
+from model.dropout import Dropout
 from model.memory_compressed_attention import KeyValueCompression
 from model.mixture_of_experts import ExpertFeedForward
 from model.positions import EncodedPositions, ShawBias, positions_of, sinusoidal_table
@@ -61,7 +62,7 @@ class Residual(nn.Module):
         super().__init__()
         self.norm = norm_layer(config)
         self.is_pre = config.norm_position == "pre"
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x_BTM: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """x (B, T, M) → (B, T, M)."""
@@ -140,7 +141,7 @@ class Embedding(nn.Module):
             assert isinstance(config, TransformerConfig)
             self.register_buffer("positions", sinusoidal_table(config, max_len), persistent=False)
         self.norm = norm_layer(config) if config.embedding_norm else None
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, tokens_BT: Tensor, starts_B: Tensor | None = None) -> Tensor:
         """Token ids int64 (B, T) whose first stands at position starts_B (0 unless given) → vectors (B, T, M). A

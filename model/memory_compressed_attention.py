@@ -21,6 +21,7 @@ from torch.nn import functional
 from model.architecture_config import TransformerConfig
 from model.attention import PositionBias, merge_heads, split_heads, write_cache
 from model.config import ModelConfig
+from model.dropout import drop
 
 
 class KeyValueCompression(nn.Module):
@@ -134,5 +135,5 @@ def _attend(
     scores_BHT1 = (query_BHTD * key_BHTD).sum(-1, keepdim=True)
     scores = torch.cat((scores_BHTN, scores_BHT1), dim=-1)
     weights = scores.to(torch.promote_types(scores.dtype, torch.float32)).softmax(-1).to(value_BHTD.dtype)
-    weights = functional.dropout(weights, dropout) if dropout else weights
+    weights = drop(weights, dropout)
     return weights[..., :-1] @ value_BHND + weights[..., -1:] * value_BHTD

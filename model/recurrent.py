@@ -22,10 +22,10 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from model.architecture_config import RecurrentConfig
 from model.attention import padding_mask
+from model.dropout import Dropout, drop
 from model.layers import Embedding, initialise
 
 
@@ -65,7 +65,7 @@ class SourceAttention:
         lowest = torch.finfo(scores_BTS.dtype).min  # not -inf, because a source without a token would give NaN
         weights_BTS = scores_BTS.masked_fill(~self.mask_B1S, lowest).softmax(-1)
         self.weights_BTS = weights_BTS.to(self.states_BSN.dtype)
-        dropped_BTS = functional.dropout(self.weights_BTS, self.dropout) if self.dropout else self.weights_BTS
+        dropped_BTS = drop(self.weights_BTS, self.dropout)
         return dropped_BTS @ self.states_BSN
 
 
@@ -182,7 +182,7 @@ class RecurrentEncoder(nn.Module):
             )
             for i in range(config.num_encoder_layers)
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor, run: RunLayer = run_packed) -> tuple[Tensor, Tensor]:
         """Right-padded ids and lengths → states (B, S, N), those of padding meaningless, and the last layer's last ones
@@ -212,7 +212,7 @@ class RecurrentDecoder(nn.Module):
         self.initial = nn.ModuleList(nn.Linear(config.source_dim, size) for _ in initial_state_names(config))
         self.score = Score(config) if config.score != "none" else None
         self.combine = nn.Linear(size if self.score is None else config.source_dim + size, size, bias=False)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.unembedding = nn.Linear(size, config.vocab_size, bias=config.output_bias)
         if config.tie_embeddings:
             self.unembedding.weight = self.embedding.tokens.weight
