@@ -14,6 +14,7 @@ import typer
 from cli.connection import Connection, report_call_errors, with_connection
 from cli.flags import MODEL, with_translation_flags
 from cli.local_server import serving
+from cli.seen_rows import overlap_figures
 from cli.terminal import AsJson, UsageError, report_errors, show
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def evaluate(
     connection: Connection,
     options: dict[str, Any],
 ) -> None:
-    """Translate a test set and score it: BLEU (sacreBLEU, 13a, cased) with its signature.
+    """Translate a test set and score it: BLEU (sacreBLEU, 13a, cased) with its signature. Of a checkpoint, count the
+    rows of the test set that were in its training data.
 
     With --confidence: expected calibration errors, the share of errors in the least certain tenth, and the quality of
     the answers that remain without the least certain ones. With --spans: label a test set instead; precision, recall
@@ -54,9 +56,11 @@ def evaluate(
         if spans:
             if data is None:
                 raise UsageError("--spans: needs --data FILE.tsv")
-            return show(_span_figures(subject, data, options, connection), as_json)
+            figures = _span_figures(subject, data, options, connection, as_json=as_json)
+            return show(figures, as_json)
         if (data is None) == (source is None) or (source is None) != (reference is None):
             raise UsageError("give --data FILE.tsv, or both --source and --reference")
+    from model.checkpoint import CheckpointError
     from model.training.data import DataError, read_parallel, read_tsv
     from model.training.evaluate import bleu
 
@@ -75,10 +79,14 @@ def evaluate(
     figures: dict[str, Any] = {"BLEU": round(score.score, 2), "signature": score.signature, "sentences": len(texts)}
     with report_errors():
         figures |= confidence_figures(answers, references, curve) if confidence else {}
+    with report_errors(CheckpointError):
+        figures |= overlap_figures(subject, examples.pairs, quiet=as_json)
     show({**figures, "seconds": round(seconds, 1)}, as_json)
 
 
-def _span_figures(subject: str, data: Path, options: dict[str, Any], connection: Connection) -> dict[str, Any]:
+def _span_figures(
+    subject: str, data: Path, options: dict[str, Any], connection: Connection, *, as_json: bool
+) -> dict[str, Any]:
     """The scores of a tagger: a checkpoint in PyTorch, a bundle in a temporary server, or a running server."""
     from export.manifest import MANIFEST
     from model.checkpoint import CheckpointError, load_checkpoint
@@ -104,7 +112,8 @@ def _span_figures(subject: str, data: Path, options: dict[str, Any], connection:
             tagged = [client.tag(text, model=model).spans for text in texts]
             found = [[LabelledSpan(*one.span, one.label) for one in spans] for spans in tagged]
         scores = {name: round(value, 4) for name, value in span_scores(found, expected)._asdict().items()}
-        return {**scores, "texts": len(texts), "seconds": round(time.monotonic() - started, 1)}
+        seen = overlap_figures(subject, examples.pairs, quiet=as_json)
+        return {**scores, **seen, "texts": len(texts), "seconds": round(time.monotonic() - started, 1)}
 
 
 @contextlib.contextmanager

@@ -57,12 +57,12 @@ def _finite(value: Any) -> Any:
 
 
 def show(figures: dict[str, Any], as_json: bool) -> None:
-    """Print a result as JSON, or as aligned lines."""
+    """Print a result as JSON, or as aligned lines. None, null in JSON, is a figure that is unknown."""
     if as_json:
         return print_json(figures)
     width = max(map(len, figures))
     for name, value in figures.items():
-        typer.echo(f"{name:{width}}  {value}")
+        typer.echo(f"{name:{width}}  {'unknown' if value is None else value}")
 
 
 def one_line(text: str) -> str:

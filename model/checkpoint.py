@@ -7,6 +7,7 @@
     adapter.safetensors  the parameters that were trained; loading puts them into those of the base
     metrics.json       scores of the training run; {} if there was none
     lineage.json       seed, git commit, data digest, versions; or what it was imported from
+    training_rows.safetensors  digests of the rows it was trained on, if they are known (`model.training_rows`)
     digests.json       size and SHA-256 of every file; written last, so a directory without it is no checkpoint
 
 Only safetensors and JSON: nothing here can execute code when loaded. The states a training run resumes from are
@@ -54,7 +55,7 @@ FORMAT_VERSION = 2  # 1, of release 0.1.0, is read as well
 WEIGHTS = "model.safetensors"
 ADAPTER, ADAPTER_WEIGHTS = "adapter.json", "adapter.safetensors"
 REQUIRED = ("config.json", "tokenizer.json", "metrics.json", "lineage.json")  # besides the weights
-TYPES = {torch.float32: "F32", torch.uint8: "U8"}  # weights and optimiser moments; states of random generators
+TYPES = {torch.float32: "F32", torch.uint8: "U8", torch.int64: "I64"}  # weights, moments; random generators; digests
 
 
 class CheckpointError(Exception):
@@ -96,14 +97,14 @@ def save_checkpoint(
     metrics: Mapping[str, Any],
     lineage: Mapping[str, Any],
     adapter: Adapter | None = None,
-    extra: Mapping[str, bytes] | None = None,
+    extra: Mapping[str, Content] | None = None,
     disk: Disk | None = None,
 ) -> None:
     """Write a checkpoint into `path`, which may exist but must not hold a finished checkpoint yet.
 
     weights: float32, by the names of the model's parameters (`weights_of`); the file is written without a copy of them.
     train: None if the model was not trained here. adapter: `weights` are only those that differ from this base. extra:
-    further files (model card, curves) under their names.
+    further files (model card, curves, digests of training rows) under their names.
     On any failure `path` still is no finished checkpoint; CheckpointError gives the reason.
     """
     check_unfinished(path)

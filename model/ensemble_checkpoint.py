@@ -7,9 +7,10 @@ from pathlib import Path
 
 from model.architecture_config import EncoderDecoderConfig
 from model.atomic_write import DIGESTS, digest_of_file
-from model.checkpoint import CheckpointError, check_unfinished, load_checkpoint, save_checkpoint, weights_of
+from model.checkpoint import Checkpoint, CheckpointError, check_unfinished, load_checkpoint, save_checkpoint, weights_of
 from model.config import ConfigError
 from model.ensemble import ensemble_config, ensemble_weights
+from model.training_rows import TrainingRows, read_training_rows
 
 
 def save_ensemble(members: Sequence[Path], out: Path) -> EncoderDecoderConfig:
@@ -43,6 +44,7 @@ def save_ensemble(members: Sequence[Path], out: Path) -> EncoderDecoderConfig:
         config = ensemble_config(configs)
     except ConfigError as error:
         raise CheckpointError(f"{members[-1]}: {error}") from error
+    rows = _rows_of(members, loaded)
     save_checkpoint(
         out,
         config,
@@ -60,6 +62,19 @@ def save_ensemble(members: Sequence[Path], out: Path) -> EncoderDecoderConfig:
                 }
                 for digest, checkpoint in zip(digests, loaded, strict=True)
             ],
+            **({} if rows is None else rows.lineage()),
         },
+        extra={} if rows is None else rows.files(),
     )
     return config
+
+
+def _rows_of(members: Sequence[Path], loaded: Sequence[Checkpoint]) -> TrainingRows | None:
+    """The training rows of all members; None if no member records any."""
+    known = [read_training_rows(path, member.lineage) for path, member in zip(members, loaded, strict=True)]
+    rows = next((one for one in known if one is not None), None)
+    if rows is None:
+        return None
+    for path, one in zip(members, known, strict=True):
+        rows = rows.joined(one, f"the member {path.resolve().name}")
+    return rows

@@ -75,7 +75,8 @@ def write_result(run: TrainedRun, out: Path, display: Display, disk: Disk | None
     metrics.update(scores)
     for line in (*samples, *(f"{name}: {value}" for name, value in scores.items())):
         display.message(line)
-    lineage = {**lineage_of(config, run.examples, run.held_out), **run.start.lineage()}
+    rows = run.start.rows(run.examples)
+    lineage = {**lineage_of(config, run.examples, run.held_out, rows), **run.start.lineage()}
     save_checkpoint(
         out,
         model.config,
@@ -89,6 +90,7 @@ def write_result(run: TrainedRun, out: Path, display: Display, disk: Disk | None
             "model_card.md": model_card(model.config, config, metrics, lineage, samples).encode(),
             "metrics.csv": metrics_csv(progress.history),
             "curves.png": curves_png(progress.history),
+            **rows.files(),
         },
         disk=disk,
     )

@@ -24,6 +24,7 @@ from model.training.data import Batches, Examples
 from model.training.encoder_data import NO_LABEL, spans_by_text
 from model.training.evaluate import accuracy, bleu, greedy_batch, translate
 from model.training.labelled_spans import LabelledSpan, found_spans, span_scores
+from model.training_rows import FILE, TrainingRows
 
 SCORED = 500  # validation sentences translated at the end of a run
 SAMPLES = 5
@@ -204,8 +205,8 @@ def _continuations(model: GenerativeModel, tokenizer: Tokenizer, validation: Exa
     ]
 
 
-def lineage_of(config: TrainConfig, data: Examples, validation: Examples) -> dict[str, Any]:
-    """The lineage of a model: all information needed to train it again."""
+def lineage_of(config: TrainConfig, data: Examples, validation: Examples, rows: TrainingRows) -> dict[str, Any]:
+    """The lineage of a model: all information needed to train it again. rows: all that the model was trained on."""
     return {
         "seed": config.seed,
         "git_commit": _git_commit(),
@@ -215,6 +216,8 @@ def lineage_of(config: TrainConfig, data: Examples, validation: Examples) -> dic
         "validation": validation.name,
         "validation_sha256": validation.digest,
         "validation_examples": len(validation.pairs),
+        "validation_in_training": rows.overlap(validation.pairs, validation.sizes).figures(),
+        **rows.lineage(),
         "versions": {
             "python": platform.python_version(),
             **{name: metadata.version(name) for name in ("torch", "tokenizers", "safetensors", "sacrebleu")},
@@ -241,6 +244,7 @@ def model_card(
         f"# {kinds[model.architecture]}",
         f"Trained by Glossa on {lineage['data']} ({lineage['data_examples']:,} examples)"
         + (f", continuing the checkpoint {lineage['base']}." if "base" in lineage else "."),
+        _training_rows(lineage),
         table("Scores", metrics),
         table("Lineage", {name: value for name, value in lineage.items() if not isinstance(value, Mapping)}),
         table("Versions", lineage["versions"]),
@@ -250,6 +254,18 @@ def model_card(
         "## Samples from the validation set\n\n```text\n" + "\n\n".join(samples) + "\n```",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _training_rows(lineage: Mapping[str, Any]) -> str:
+    """What is known of overlap between training data and others."""
+    rows, seen = lineage["training_rows"], lineage["validation_in_training"]
+    pairs = f" and {rows['pairs']:,} pairs" if rows["pairs"] else ""
+    missing = f" Not recorded: the rows of {', '.join(rows['unknown'])}." if "unknown" in rows else ""
+    return (
+        f"`{FILE}` holds digests of the {rows['sources']:,} different sources or texts{pairs} that it was trained on: "
+        f"`glossa eval` counts the rows of a test set that are among them. Of the validation set "
+        f"{seen['sources']:,} are.{missing}"
+    )
 
 
 def _encoder_kind(model: ModelConfig) -> str:

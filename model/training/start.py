@@ -27,6 +27,7 @@ from model.training.data import Examples
 from model.training.encoder_data import NO_LABEL, spans_by_text
 from model.training.freezing import choose_trained
 from model.training.labelled_spans import labels_of
+from model.training_rows import TrainingRows, read_training_rows
 
 HEADS = ("pooler.", "masked.", "label.", "tag.", "attention.")  # parameters of an encoder that belong to its head
 
@@ -43,12 +44,14 @@ class Base:
     config: ModelConfig
     tokenizer: Tokenizer
     lineage: Mapping[str, Any]
+    rows: TrainingRows | None = None  # that it was trained on; None: unknown
 
 
 def read_base(path: Path) -> Base:
     """Reads and verifies a whole checkpoint. Raises CheckpointError."""
     loaded = load_checkpoint(path)
-    return Base(path, digest_of_checkpoint(path), loaded.config, loaded.tokenizer, loaded.lineage)
+    rows = read_training_rows(path, loaded.lineage)
+    return Base(path, digest_of_checkpoint(path), loaded.config, loaded.tokenizer, loaded.lineage, rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +129,12 @@ class Start:
             return weights_of(model), None
         assert self.base is not None
         return trained, Adapter(self.base.path, self.base.digest, self.tuning.lora_scale)
+
+    def rows(self, examples: Examples) -> TrainingRows:
+        """The rows of a run on these examples, and of the base."""
+        if self.base is None:
+            return examples.rows
+        return examples.rows.joined(self.base.rows, f"the base {self.base.path.resolve().name}")
 
     def lineage(self) -> dict[str, Any]:
         """The base, its lineage, and the settings that are not the defaults, for the lineage and the model card."""

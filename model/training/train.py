@@ -209,6 +209,9 @@ class _Run:
             dropped = f", {batches.dropped} too long and left out" if batches.dropped else ""
             self.display.message(f"{name}: {examples.name}: {batches.tokens:,} target tokens{dropped}")
         counts, ranks = counts_of(self.model), self.ranks
+        if ranks.is_first:
+            rows, held_out = self.start.rows(self.examples), self.held_out
+            self.display.message(rows.overlap(held_out.pairs, held_out.sizes).describe("validation"))
         trained = (
             ""
             if counts.all == counts.trained

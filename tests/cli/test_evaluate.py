@@ -1,7 +1,12 @@
 """`glossa eval`: BLEU of a checkpoint and of its bundle, and what it rejects."""
 
 import json
+import re
+import shutil
 
+from model.atomic_write import DIGESTS, digests_of
+from model.training.data import embedded_examples
+from model.training_rows import FILE
 from tests.cli.command import PAIRS, run
 
 
@@ -10,7 +15,7 @@ def test_a_checkpoint_and_its_bundle_have_one_bleu(trained, trained_bundle, test
     for name in ("TLS_CERTIFICATE", "TLS_KEY", "TLS_CLIENT_CA", "TOKENS", "TLS_CA", "CLIENT_CERT", "CLIENT_KEY"):
         monkeypatch.setenv(f"GLOSSA_{name}", str(tmp_path / "nowhere.pem"))
     monkeypatch.setenv("GLOSSA_TLS", "1")
-    in_torch = json.loads(run("eval", trained, "--data", test_set, "--json"))
+    in_torch = json.loads(run("eval", trained, "--data", test_set, "--json").splitlines()[-1])
     served = json.loads(run("eval", trained_bundle, "--data", test_set, "--json"))
     assert served["BLEU"] == in_torch["BLEU"]
     assert served["sentences"] == len(PAIRS)
@@ -20,6 +25,38 @@ def test_a_checkpoint_and_its_bundle_have_one_bleu(trained, trained_bundle, test
     )
     assert searched["sentences"] == len(PAIRS)
     assert "export it to use --beam" in run("eval", trained, "--data", test_set, "--beam", 2, fails=True)
+
+
+def test_test_rows_that_were_in_the_training_data_are_counted(trained, trained_bundle, tmp_path):
+    """Of the copy task's training text the model has all but the validation set of a tenth."""
+    known, new = embedded_examples("copy").pairs[:20], [("q q q q q q q q q", "a")]
+    (tmp_path / "known.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in (*new, *known)))
+    (tmp_path / "new.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in new))
+    printed = run("eval", trained, "--data", tmp_path / "known.tsv")
+    assert re.search(r"warning: 1\d of 21 test sources were in the training data, 1\d with the same target; ", printed)
+    assert re.search(r"^sources in training data  1\d$", printed, re.MULTILINE)
+    printed = run("eval", trained, "--data", tmp_path / "new.tsv")
+    assert "0 of 1 test sources were in the training data\n" in printed
+    found = json.loads(run("eval", trained, "--data", tmp_path / "new.tsv", "--json"))
+    assert (found["sources in training data"], found["pairs in training data"]) == (0, 0)
+    printed = run("eval", trained_bundle, "--data", tmp_path / "new.tsv")
+    assert "unknown: only checkpoints record their training rows" in printed
+    assert re.search(r"^pairs in training data    unknown$", printed, re.MULTILINE)
+    found = json.loads(run("eval", trained_bundle, "--data", tmp_path / "new.tsv", "--json"))
+    assert found["sources in training data"] is None
+
+
+def test_an_older_checkpoint_is_evaluated_without_them(trained, test_set, tmp_path):
+    older = tmp_path / "older"
+    shutil.copytree(trained, older)
+    (older / FILE).unlink()
+    lineage = json.loads((older / "lineage.json").read_bytes())
+    del lineage["training_rows"], lineage["validation_in_training"]
+    (older / "lineage.json").write_text(json.dumps(lineage))
+    names = json.loads((older / DIGESTS).read_bytes()).keys() - {FILE}
+    (older / DIGESTS).write_bytes(digests_of({name: (older / name).read_bytes() for name in names}))
+    found = json.loads(run("eval", older, "--data", test_set, "--json"))
+    assert (found["sentences"], found["pairs in training data"]) == (len(PAIRS), None)
 
 
 def test_references_are_required(tmp_path, test_set):

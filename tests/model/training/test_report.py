@@ -44,7 +44,7 @@ def test_the_lineage_names_the_commit_of_glossa_and_of_no_other_project(root, ha
     module.parent.mkdir(parents=True)
     monkeypatch.setattr(report, "__file__", str(module))
     examples = Examples([("a", "b")], "pairs")
-    commit = report.lineage_of(TrainConfig(steps=1), examples, examples)["git_commit"]
+    commit = report.lineage_of(TrainConfig(steps=1), examples, examples, examples.rows)["git_commit"]
     assert commit == (git(tmp_path, "rev-parse", "HEAD") if has_commit else None)
 
 
@@ -75,11 +75,17 @@ def test_a_table_keeps_its_columns():
     ],
 )
 def test_a_card_names_the_kind_of_model(architecture, fields, title):
-    lineage = {"data": "letters", "data_examples": 1234, "versions": {"torch": "2"}}
+    lineage = {
+        **{"data": "letters", "data_examples": 1234, "versions": {"torch": "2"}},
+        "training_rows": {"sources": 1200, "pairs": 1230, "unknown": ["the base b"]},
+        "validation_in_training": {"sources": 3, "pairs": 1},
+    }
     config = tiny_config(architecture, **fields)
     card = model_card(config, TrainConfig(steps=1), {"bleu": 12.5}, lineage, ["a sample"])
     assert card.startswith(f"# {title}")
     assert "Trained by Glossa on letters (1,234 examples)." in card
+    assert "digests of the 1,200 different sources or texts and 1,230 pairs that it was trained on" in card
+    assert "Of the validation set 3 are. Not recorded: the rows of the base b." in card
     assert "| bleu | 12.5 |" in card
     assert "```text\na sample\n```" in card
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from model.tokenizer import Tokenizer, TokenizerError
 from model.training.data import DataError, Examples, copy_examples
 from model.training.start import Start, read_base
 from model.training.train import Interrupted, TrainError, train
+from model.training_rows import read_training_rows
 from tests.model.training.test_train import DATA, MODEL, PLURALS, TRAIN, after, one_thread, weights  # noqa: F401
 from tests.tiny import as_decoder
 
@@ -50,6 +52,24 @@ def masked(tmp_path_factory):
 def lora(base, tmp_path_factory):
     """The base, tuned with LoRA to reverse."""
     return tune(base, tmp_path_factory.mktemp("runs") / "lora", tuning=LORA)
+
+
+def test_the_rows_of_the_base_are_among_those_of_the_tuned_model(base, lora):
+    tuned, known = read_training_rows(lora), read_training_rows(base)
+    new = REVERSED.rows.sources
+    assert (
+        set(known.pairs.tolist()) < set(tuned.pairs.tolist()) < {*known.pairs.tolist(), *REVERSED.rows.pairs.tolist()}
+    )
+    assert len(tuned.sources) <= len(set(known.sources.tolist()) | set(new.tolist()))
+    assert tuned.unknown == ()
+    lineage = load_checkpoint(lora).lineage
+    assert lineage["training_rows"] == {"sources": len(tuned.sources), "pairs": len(tuned.pairs)}
+
+
+def test_what_a_base_without_rows_was_trained_on_is_unknown(base, tmp_path):
+    start = Start(base=replace(read_base(base), rows=None))
+    assert start.rows(REVERSED).unknown == ("the base base",)
+    assert Start().rows(REVERSED).unknown == ()
 
 
 def tune(path, out, *, tuning=None, head=None, config=TUNED, data=REVERSED, **arguments):

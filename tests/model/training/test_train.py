@@ -25,6 +25,7 @@ from model.training.ranks import RankLost
 from model.training.start import Start
 from model.training.train import Interrupted, TrainError, train
 from model.training.training_state import DamagedStateWarning, list_states
+from model.training_rows import read_training_rows
 from tests.full_disk import FullDisk
 from tests.tiny import as_decoder
 
@@ -396,3 +397,19 @@ def test_a_model_with_context_gets_its_separator_and_needs_documents(tmp_path):
     assert found.metrics["exact_match_with_context"] >= 0
     with pytest.raises(DataError, match="texts: has no documents, which a model with context_sentences needs"):
         train(model, TRAIN, data=Examples(pairs, "texts"), out=tmp_path / "y")
+
+
+def test_validation_rows_among_the_training_rows_are_a_warning(tmp_path):
+    seen = Examples([*DATA.pairs[:3], ("z z z z z z z z z", "z")], "validation")
+    console = Console(file=io.StringIO(), width=200)
+    out = train(MODEL, TRAIN.replace(steps=1), data=DATA, validation=seen, out=tmp_path, display=Display(console))
+    assert "warning: 3 of 4 validation sources were in the training data, 3 with the same" in console.file.getvalue()
+    assert load_checkpoint(out).lineage["validation_in_training"] == {"sources": 3, "pairs": 3}
+    assert "Of the validation set 3 are." in (out / "model_card.md").read_text()
+
+
+def test_the_rows_of_a_checkpoint_are_those_that_were_not_held_out(undisturbed):
+    rows, (training, held_out) = read_training_rows(undisturbed), split(DATA, size=20, seed=TRAIN.seed)
+    assert rows.overlap(training.pairs).pairs == list(range(len(training.pairs)))
+    assert rows.overlap(held_out.pairs).sources == []
+    assert load_checkpoint(undisturbed).lineage["validation_in_training"] == {"sources": 0, "pairs": 0}
