@@ -2,14 +2,14 @@
 
 Only matrix products count, 2 m n k operations for (m, k) by (k, n): element-wise work is a few per cent of them, and
 published figures leave it out (Kaplan et al. 2020, 2.1; Chowdhery et al. 2022, appendix B). The backward pass computes
-two products of the same size for each one, so a step takes three times the forward pass. What is computed counts: the
-padding of a batch, the masked half of causal scores. Looking up an embedding is no product; the projection to the
-vocabulary counts for the predicted positions alone.
+two products of the same size for each one, so a step takes three times the forward pass; with frozen parameters it
+computes fewer (`products`). What is computed counts: the padding of a batch, the masked half of causal scores. Looking
+up an embedding is no product; the projection to the vocabulary counts for the predicted positions alone.
 
-Nothing here trains or imports a model.
+Nothing here trains or builds a model.
 
-Shapes: B rows, S source and T target positions with padding, M d_model, E heads * D, D head_dim, V vocabulary, N the
-width of a recurrent encoder's states.
+The walk goes through a model as its `forward` does, and names layers as the model does. A flag `carries` is whether a
+tensor needs a gradient.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from model.architecture_config import (
 )
 from model.config import ModelConfig
 from model.training.data import Batch
+from model.training.products import BatchShape, Products, Trained, product
+from model.training.recurrent_flops import count_recurrent
 
-BACKWARD = 2  # products of a backward pass for each of the forward pass
 SIZES = 128, 8192  # of the square matrices whose products measure the peak: the smallest and the largest
 ENOUGH = 1024  # a smaller size does not end the measurement: on a busy machine each product may wait for its threads
 PRODUCT_S = 0.001  # at least; short, so that some are done without an interruption by other work
@@ -40,150 +41,169 @@ REPEATS = 3  # and at least so often,
 PATIENCE_S = 2.0  # and so much longer while no product of the smallest size takes less than PRODUCT_S: all have waited
 
 
-class BatchShape(NamedTuple):
-    """What of a batch determines the operations."""
-
-    rows: int
-    source: int  # positions of each row, padding included
-    target: int
-    source_tokens: int  # of all rows, without padding: what recurrent encoders read
-    predicted: int  # positions whose logits the loss needs
-
-    @classmethod
-    def of(cls, batch: Batch) -> BatchShape:
-        rows, source = batch.source_BS.shape
-        return cls(rows, source, batch.input_BT.shape[1], int(batch.lengths_B.sum()), batch.tokens)
-
-
-def training_flops(config: ModelConfig, batch: Batch, *, passes: int = 1) -> int:
+def training_flops(config: ModelConfig, batch: Batch, trained: Trained | None = None, *, passes: int = 1) -> int:
     """Floating-point operations of the forward and backward passes of a batch; R-Drop has two passes.
 
-    They count as if all parameters were trained. With frozen ones autograd leaves out products: of their gradients, and
-    of those of activations below the lowest trained one.
+    trained: by default all parameters.
     """
-    return passes * (1 + BACKWARD) * forward_flops(config, BatchShape.of(batch))
+    products = _counted(config, BatchShape.of(batch), trained or Trained())
+    return passes * (products.forward + products.backward)
 
 
-def forward_flops(config: ModelConfig, shape: BatchShape) -> int:
+def forward_flops(config: ModelConfig, shape: BatchShape, trained: Trained | None = None) -> int:
     """Floating-point operations of a forward pass up to the logits that the loss needs."""
+    return _counted(config, shape, trained or Trained()).forward
+
+
+def _counted(config: ModelConfig, shape: BatchShape, trained: Trained) -> Products:
+    products = Products(trained)
     if isinstance(config, RecurrentConfig):
-        return _recurrent(config, shape) + _projection(config, shape.predicted)
+        count_recurrent(products, config, shape)
+        return products
     if isinstance(config, EncoderConfig):
-        return _encoder(config, shape) + _head(config, shape)
-    if isinstance(config, DecoderConfig):
-        return _decoder(config, shape) + _projection(config, shape.predicted)
-    assert isinstance(config, EncoderDecoderConfig), config.architecture
-    return _encoder(config, shape) + _decoder(config, shape) + _projection(config, shape.predicted)
+        _head(products, config, shape, carries=_encoder(products, config, shape))
+        return products
+    assert isinstance(config, DecoderConfig | EncoderDecoderConfig), config.architecture
+    source_carries = isinstance(config, EncoderDecoderConfig) and _encoder(products, config, shape)
+    carries = _decoder(products, config, shape, source_carries=source_carries)
+    products.project(config, shape.predicted, carries=carries)
+    return products
 
 
-def product(rows: int, inner: int, columns: int) -> int:
-    """Operations of (rows, inner) by (inner, columns): a multiplication and an addition for each term."""
-    return 2 * rows * inner * columns
+def _encoder(products: Products, config: EncoderConfig | EncoderDecoderConfig, shape: BatchShape) -> bool:
+    stack, trained = config.encoder_stack, products.trained
+    carries = "encoder.embedding" in trained
+    for layer in range(config.num_encoder_layers):
+        block = _Block(products, stack, f"encoder.blocks.{layer}", shape.rows, shape.source)
+        carries = block.run(carries, bias="encoder.position_encoding" in trained)
+    return carries or "encoder.norm" in trained
 
 
-def _projection(config: ModelConfig, predicted: int) -> int:
-    """To the vocabulary. A bias is one more dimension of the states: `projected_cross_entropy`."""
-    return product(predicted, config.d_model + config.output_bias, config.vocab_size)
-
-
-def _encoder(config: EncoderConfig | EncoderDecoderConfig, shape: BatchShape) -> int:
-    stack, tokens = config.encoder_stack, shape.rows * shape.source
-    block = _self_attention(stack, tokens) + _feed_forward(stack, tokens)
-    return config.num_encoder_layers * (block + _scores(stack, shape.rows, shape.source, shape.source))
-
-
-def _decoder(config: DecoderConfig | EncoderDecoderConfig, shape: BatchShape) -> int:
-    tokens = shape.rows * shape.target
-    block = _self_attention(config, tokens) + _feed_forward(config, tokens)
-    if config.has_encoder:
-        block += _cross_attention(config, shape)
-    flops = config.num_decoder_layers * block
+def _decoder(
+    products: Products, config: DecoderConfig | EncoderDecoderConfig, shape: BatchShape, *, source_carries: bool
+) -> bool:
+    trained, source = products.trained, _Source(shape.source, source_carries) if config.has_encoder else None
+    carries = "decoder.embedding" in trained
     for layer in range(config.num_decoder_layers):
-        keys = shape.target
-        if config.is_compressed(layer):
-            keys = shape.target // config.compression_stride  # each query's own key is an element-wise product
-            width = config.attention_kv_heads * config.attention_head_dim
-            flops += 2 * product(tokens, config.compression_stride * config.attention_head_dim, width)
-        flops += _scores(config, shape.rows, shape.target, keys)
-    return flops
+        block = _Block(products, config, f"decoder.blocks.{layer}", shape.rows, shape.target)
+        stride = config.compression_stride if config.is_compressed(layer) else 0
+        carries = block.run(carries, bias="decoder.position_encoding" in trained, source=source, stride=stride)
+    return carries or "decoder.norm" in trained
 
 
-def _self_attention(config: TransformerConfig, tokens: int) -> int:
-    """The projections of queries, keys, values and outputs."""
-    head_dim = config.attention_head_dim
-    width = (config.num_heads + 2 * config.attention_kv_heads) * head_dim
-    return product(tokens, config.d_model, width) + product(tokens, config.num_heads * head_dim, config.d_model)
+class _Source(NamedTuple):
+    """The encoder's states: positions of each row, and whether they need a gradient."""
+
+    positions: int
+    carries: bool
 
 
-def _cross_attention(config: TransformerConfig, shape: BatchShape) -> int:
-    queries, heads_width = shape.rows * shape.target, config.num_heads * config.attention_head_dim
-    source_width = 2 * config.attention_kv_heads * config.attention_head_dim
-    projections = 2 * product(queries, config.d_model, heads_width)
-    projections += product(shape.rows * shape.source, config.d_model, source_width)
-    return projections + _mixed(config, shape.rows, shape.target, shape.source)
+class _Block(NamedTuple):
+    """One block of a Transformer and its input."""
+
+    products: Products
+    config: TransformerConfig
+    name: str
+    rows: int
+    positions: int  # of each row
+
+    def run(self, carries: bool, *, bias: bool, source: _Source | None = None, stride: int = 0) -> bool:
+        """carries: whether the input needs a gradient; returns this of the output. bias: whether one on the scores
+        does, that of all layers. stride: of compressed keys, 0: there are none."""
+        config, trained = self.config, self.products.trained
+        if config.parallel_residual:
+            attended = self._self_attention(carries or self._norm("self"), bias=bias, stride=stride)
+            return self._feed_forward(carries or self._norm("feed_forward")) or attended
+        is_pre = config.norm_position == "pre"
+        carries = self._self_attention(carries or (is_pre and self._norm("self")), bias=bias, stride=stride) or carries
+        carries = carries or self._norm("self")
+        if source is not None:
+            carries = self._cross_attention(carries or (is_pre and self._norm("cross")), source) or carries
+            carries = carries or self._norm("cross")
+        carries = self._feed_forward(carries or (is_pre and self._norm("feed_forward"))) or carries
+        return carries or f"{self.name}.feed_forward_residual" in trained
+
+    def _norm(self, part: str) -> bool:
+        return f"{self.name}.{part}_residual.norm" in self.products.trained
+
+    def _self_attention(self, carries: bool, *, bias: bool, stride: int) -> bool:
+        config, products, trained = self.config, self.products, self.products.trained
+        name, tokens, head_dim = f"{self.name}.self_attention", self.rows * self.positions, config.attention_head_dim
+        kv_width = config.attention_kv_heads * head_dim
+        width = config.num_heads * head_dim
+        projected = products.linear(
+            f"{name}.query_key_value", tokens, config.d_model, width + 2 * kv_width, carries=carries
+        )
+        query, key = (projected or f"{name}.{side}_norm" in trained for side in ("query", "key"))
+        value, keys = projected, self.positions
+        if stride:
+            keys = self.positions // stride  # each query's own key is an element-wise product
+            convolution = product(tokens, stride * head_dim, kv_width)
+            key = products.add(convolution, key, f"{self.name}.compression.key.weight" in trained)
+            value = products.add(convolution, value, f"{self.name}.compression.value.weight" in trained)
+            key, value = (
+                carried or f"{self.name}.compression.{side}" in trained  # also its bias
+                for carried, side in ((key, "key"), (value, "value"))
+            )
+        if config.positions == "shaw":  # the scores of learned distances (Shaw et al. 2018)
+            distances = 2 * config.position_range + 1
+            scores = product(tokens * config.num_heads, head_dim, distances)
+            bias = products.add(scores, query, f"{self.name}.shaw" in trained)
+        mixed = self._mixed(keys, query, key, value, bias=bias)
+        return products.linear(f"{name}.output", tokens, width, config.d_model, carries=mixed)
+
+    def _cross_attention(self, carries: bool, source: _Source) -> bool:
+        config, products, name = self.config, self.products, f"{self.name}.cross_attention"
+        queries, width = self.rows * self.positions, config.num_heads * config.attention_head_dim
+        kv_width = config.attention_kv_heads * config.attention_head_dim
+        keys = self.rows * source.positions
+        held = products.linear(f"{name}.key_value", keys, config.d_model, 2 * kv_width, carries=source.carries)
+        query = products.linear(f"{name}.query", queries, config.d_model, width, carries=carries)
+        mixed = self._mixed(source.positions, query, held, held, bias=False)
+        return products.linear(f"{name}.output", queries, width, config.d_model, carries=mixed)
+
+    def _mixed(self, keys: int, query: bool, key: bool, value: bool, *, bias: bool) -> bool:
+        """The scores of queries and keys, and the mean of the values by their weights."""
+        config = self.config
+        size = self.rows * config.num_heads * product(self.positions, config.attention_head_dim, keys)
+        scores = self.products.add(size, query, key) or bias
+        return self.products.add(size, scores, value)
+
+    def _feed_forward(self, carries: bool) -> bool:
+        config, tokens, name = self.config, self.rows * self.positions, f"{self.name}.feed_forward"
+        if not config.num_experts:
+            return self._one_feed_forward(name, tokens, carries)
+        routed = self.products.linear(f"{name}.router", tokens, config.d_model, config.num_experts, carries=carries)
+        read, experts = tokens * config.experts_per_token, config.num_experts
+        for expert in range(experts):  # as if all had as many tokens, which matters where only some are trained
+            share = read * (expert + 1) // experts - read * expert // experts
+            routed = self._one_feed_forward(f"{name}.experts.{expert}", share, carries) or routed
+        return routed
+
+    def _one_feed_forward(self, name: str, tokens: int, carries: bool) -> bool:
+        config, products = self.config, self.products
+        inner = products.linear(f"{name}.inner", tokens, config.d_model, config.d_ff, carries=carries)
+        if config.gated:
+            inner = products.linear(f"{name}.gate", tokens, config.d_model, config.d_ff, carries=carries) or inner
+        return products.linear(f"{name}.outer", tokens, config.d_ff, config.d_model, carries=inner)
 
 
-def _mixed(config: TransformerConfig, rows: int, queries: int, keys: int) -> int:
-    """Scores of queries and keys, and the mean of the values by their weights."""
-    return 2 * rows * config.num_heads * product(queries, config.attention_head_dim, keys)
-
-
-def _scores(config: TransformerConfig, rows: int, queries: int, keys: int) -> int:
-    """As `_mixed` for self-attention, with the scores of learned distances (Shaw et al. 2018)."""
-    flops = _mixed(config, rows, queries, keys)
-    if config.positions == "shaw":
-        distances = 2 * config.position_range + 1
-        flops += product(rows * config.num_heads * queries, config.attention_head_dim, distances)
-    return flops
-
-
-def _feed_forward(config: TransformerConfig, tokens: int) -> int:
-    """Of the experts that read a token, and of the router."""
-    one = (2 + config.gated) * product(tokens, config.d_model, config.d_ff)
-    if not config.num_experts:
-        return one
-    return config.experts_per_token * one + product(tokens, config.d_model, config.num_experts)
-
-
-def _head(config: EncoderConfig, shape: BatchShape) -> int:
-    width, labels = config.d_model, len(config.labels)
+def _head(products: Products, config: EncoderConfig, shape: BatchShape, *, carries: bool) -> None:
+    width, labels, linear = config.d_model, len(config.labels), products.linear
     if config.head == "masked":
-        return product(shape.predicted, width, width) + product(shape.predicted, width, config.vocab_size)
-    if config.head == "tokens":
-        return product(shape.predicted, width, labels)
-    if config.head == "attention":  # a score for each token, the mean of the states, the labels
-        return 2 * product(shape.rows, shape.source, width) + product(shape.rows, width, labels)
-    pooler = product(shape.rows, width, width) if config.pooler != "none" else 0
-    return pooler + product(shape.rows, width, labels)
-
-
-def _recurrent(config: RecurrentConfig, shape: BatchShape) -> int:
-    gates, layers = 4 if config.cell == "lstm" else 3, config.num_encoder_layers
-    width, source_dim, targets = config.d_model, config.source_dim, shape.rows * shape.target
-    directions = 2 if config.bidirectional else 1
-    cell = gates * source_dim // directions
-    inputs = width + (layers - 1) * source_dim  # of all layers, each beside its own last state
-    flops = directions * product(shape.source_tokens, inputs + layers * source_dim // directions, cell)
-    initial = config.num_decoder_layers * (2 if config.cell == "lstm" else 1)
-    flops += initial * product(shape.rows, source_dim, width)
-    flops += (2 * config.num_decoder_layers + config.input_feeding) * product(targets, width, gates * width)
-    combined = width if config.score == "none" else width + source_dim
-    return flops + _recurrent_attention(config, shape) + product(targets, combined, width)
-
-
-def _recurrent_attention(config: RecurrentConfig, shape: BatchShape) -> int:
-    if config.score == "none":
-        return 0
-    width, source_dim, targets = config.d_model, config.source_dim, shape.rows * shape.target
-    mixed = product(targets, shape.source, source_dim)  # the mean of the encoder's states
-    if config.score == "dot":
-        return mixed + product(targets, width, shape.source)
-    if config.score == "multiplicative":
-        return mixed + product(targets, width, source_dim) + product(targets, source_dim, shape.source)
-    attention_dim = config.attention_dim or width
-    projections = product(targets, width, attention_dim)
-    projections += product(shape.rows * shape.source, source_dim, attention_dim)
-    return mixed + projections + product(targets * shape.source, attention_dim, 1)
+        carries = linear("masked.dense", shape.predicted, width, width, carries=carries)
+        carries = carries or "masked.norm" in products.trained
+        linear("masked.unembedding", shape.predicted, width, config.vocab_size, carries=carries)
+    elif config.head == "tokens":
+        linear("tag", shape.predicted, width, labels, carries=carries)
+    elif config.head == "attention":
+        scores = linear("attention.score", shape.rows * shape.source, width, 1, carries=carries)
+        carries = products.add(product(shape.rows, shape.source, width), scores, carries)  # the mean of the states
+        linear("attention.label", shape.rows, width, labels, carries=carries)
+    else:
+        if config.pooler != "none":
+            carries = linear("pooler.dense", shape.rows, width, width, carries=carries)
+        linear("label", shape.rows, width, labels, carries=carries)
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from model.architectures import GenerativeModel, Model, SourceModel
 from model.encoder import Encoder
 from model.mixture_of_experts import ExpertFeedForward
 from model.training.data import IGNORED, Batch
+from model.training.projection import with_bias
 from model.training.r_drop import paired_cross_entropy, paired_label_loss, twice
 
 CHUNK = 512  # positions; 256 to 1,024 differ by 2 %
@@ -55,9 +56,7 @@ def projected_cross_entropy(
     int64 without padding: drop it before (`drop_padding`). Szegedy et al. 2016, section 7, as `F.cross_entropy`
     defines it.
     """
-    if bias_V is not None:  # the weights of one more dimension, which is 1 in every hidden state
-        hidden_NM = torch.cat((hidden_NM, hidden_NM.new_ones(len(hidden_NM), 1)), dim=1)
-        weight_VM = torch.cat((weight_VM, bias_V[:, None]), dim=1)
+    hidden_NM, weight_VM = with_bias(hidden_NM, weight_VM, bias_V)
     # In an autograd function's forward pass gradients are off, and `needs_input_grad` ignores a `no_grad` around it.
     apply = _ProjectedCrossEntropy.apply
     smoothed, plain = apply(hidden_NM, weight_VM, targets_N, smoothing, torch.is_grad_enabled())  # type: ignore[no-untyped-call]

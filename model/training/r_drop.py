@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from model.config import ConfigError, ModelConfig, TrainConfig
 from model.training.data import Batch
+from model.training.projection import with_bias
 
 CHUNK = 256  # positions of each pass; their probabilities are in float32, both passes' at the same time
 
@@ -53,9 +54,7 @@ def paired_cross_entropy(
     hidden (2 N, M): the states of the first pass, then those of the second, float32 or bfloat16; targets (N,) int64.
     As `projected_cross_entropy` it computes its own gradients in chunks of positions.
     """
-    if bias_V is not None:  # the weights of one more dimension, which is 1 in every hidden state
-        hidden_2NM = torch.cat((hidden_2NM, hidden_2NM.new_ones(len(hidden_2NM), 1)), dim=1)
-        weight_VM = torch.cat((weight_VM, bias_V[:, None]), dim=1)
+    hidden_2NM, weight_VM = with_bias(hidden_2NM, weight_VM, bias_V)
     pair: tuple[Tensor, Tensor] = _PairedCrossEntropy.apply(hidden_2NM, weight_VM, targets_N, weight, smoothing)  # type: ignore[no-untyped-call]
     return pair
 
@@ -67,8 +66,9 @@ class _PairedCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         states = hidden_2NM.chunk(2)
         projection_VM = weight_VM.to(hidden_2NM.dtype)
-        grad_hidden_2NM, grad_weight_VM = torch.empty_like(hidden_2NM), torch.zeros_like(weight_VM)
-        grads = grad_hidden_2NM.chunk(2)
+        needs_hidden, needs_weight = ctx.needs_input_grad[:2]  # of frozen vocabularies only the former
+        grad_hidden_2NM = torch.empty_like(hidden_2NM) if needs_hidden else None
+        grad_weight_VM = torch.zeros_like(weight_VM) if needs_weight else None
         loss, plain = (hidden_2NM.new_zeros((), dtype=torch.float32) for _ in range(2))
         for start in range(0, len(targets_N), CHUNK):
             part = slice(start, start + CHUNK)
@@ -90,13 +90,16 @@ class _PairedCrossEntropy(torch.autograd.Function):
                 residual_CV.sub_(smoothing / (2 * len(weight_VM)))
                 residual_CV.scatter_add_(1, targets_C1, residual_CV.new_full(targets_C1.shape, (smoothing - 1.0) / 2))
                 rounded_CV = residual_CV.to(hidden_2NM.dtype)
-                torch.mm(rounded_CV, projection_VM, out=grads[own][part])
-                grad_weight_VM += rounded_CV.T @ states[own][part]
+                if grad_hidden_2NM is not None:
+                    torch.mm(rounded_CV, projection_VM, out=grad_hidden_2NM.chunk(2)[own][part])
+                if grad_weight_VM is not None:
+                    grad_weight_VM += rounded_CV.T @ states[own][part]
         ctx.save_for_backward(grad_hidden_2NM, grad_weight_VM)
         ctx.mark_non_differentiable(plain)
         return loss, plain
 
     @staticmethod
-    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden_2NM, grad_weight_VM = ctx.saved_tensors
-        return grad_hidden_2NM * grad_loss.to(grad_hidden_2NM.dtype), grad_weight_VM * grad_loss, None, None, None
+        hidden = None if grad_hidden_2NM is None else grad_hidden_2NM * grad_loss.to(grad_hidden_2NM.dtype)
+        return hidden, None if grad_weight_VM is None else grad_weight_VM * grad_loss, None, None, None

@@ -33,6 +33,7 @@ from model.training.freezing import counts_of
 from model.training.log_line import figures_since, log_line
 from model.training.loss import takes_bf16
 from model.training.optimiser import learning_rate, make_optimiser, set_learning_rate
+from model.training.products import Trained
 from model.training.progress import Display, clock, si
 from model.training.r_drop import check_r_drop
 from model.training.ranks import RankLost, Ranks, check_division
@@ -184,6 +185,7 @@ class _Run:
         self.validation = make(validation, tokenizer, model_config, config)
         torch.manual_seed(config.seed)
         self.model: Model = start.build(model_config).to(self.device).train()
+        self.trained = Trained.of(self.model)
         make_own = partial(make_optimiser, config=config, layer_decay=start.tuning.layer_decay)
         optimiser = make_own(self.model)
         self.progress = ranks.from_first(
@@ -212,11 +214,7 @@ class _Run:
         if ranks.is_first:
             rows, held_out = self.start.rows(self.examples), self.held_out
             self.display.message(rows.overlap(held_out.pairs, held_out.sizes).describe("validation"))
-        trained = (
-            ""
-            if counts.all == counts.trained
-            else f", {counts.trained:,} of them trained (operations count as if all were)"
-        )
+        trained = "" if counts.all == counts.trained else f", {counts.trained:,} of them trained"
         self.display.message(
             f"model: {counts.all:,} parameters{trained}, vocabulary {self.tokenizer.vocab_size:,}, on {self.device}, "
             f"products in {'bfloat16' if self.bf16 else 'float32'} at {si(self.peak_flops_per_s)}FLOP/s or less"
@@ -280,7 +278,7 @@ class _Run:
         batches = [self.batches.load(keys) for keys in ranks.part(group)]
         tokens = int(sum(ranks.in_order([batch.tokens for batch in batches])))
         passes = 2 if config.r_drop_weight else 1
-        flops = [training_flops(self.model.config, batch, passes=passes) for batch in batches]
+        flops = [training_flops(self.model.config, batch, self.trained, passes=passes) for batch in batches]
         progress.flops += int(sum(ranks.in_order(flops)))
         losses = [
             self.replica.backward(

@@ -7,18 +7,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from model.architectures import build
+from model.fine_tuning import FineTuning
 from model.training.data import IGNORED, Batch
-from model.training.flops import (
-    BACKWARD,
-    BatchShape,
-    fastest_product,
-    forward_flops,
-    peak_flops_per_s,
-    product,
-    shortest_s,
-    training_flops,
-)
+from model.training.flops import fastest_product, forward_flops, peak_flops_per_s, shortest_s, training_flops
+from model.training.freezing import choose_trained
 from model.training.loss import batch_loss
+from model.training.products import BatchShape, Trained, product
 from tests.tiny import ENCODERS, tiny_config, tiny_tokenizer
 
 LENGTHS, TARGETS = (5, 9, 3), (4, 6, 7)  # ragged on both sides
@@ -57,10 +51,16 @@ def _plain_products(monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
 
 
-def counted(config, *, backward, r_drop_weight=0.0):
+def counted(config, *, backward=True, r_drop_weight=0.0, tuning=None):
     """Operations that torch counts in the loss of a batch."""
+    return counted_and_trained(config, backward=backward, r_drop_weight=r_drop_weight, tuning=tuning)[0]
+
+
+def counted_and_trained(config, *, backward=True, r_drop_weight=0.0, tuning=None):
+    """The same, and what is trained."""
     torch.manual_seed(1)
     model = build(config).train()
+    choose_trained(model, tuning or FineTuning())
     with (
         FlopCounterMode(display=False, custom_mapping=VECTORS) as counter,
         torch.set_grad_enabled(backward),
@@ -68,7 +68,7 @@ def counted(config, *, backward, r_drop_weight=0.0):
         loss = batch_loss(model, batch_for(config), r_drop_weight=r_drop_weight)
         if backward:
             loss.smoothed.backward()
-    return counter.get_total_flops()
+    return counter.get_total_flops(), Trained.of(model)
 
 
 TRANSFORMERS = {
@@ -114,6 +114,95 @@ def test_a_recurrent_step_takes_the_products_that_torch_counts(fields):
     batch = batch_for(config)
     assert forward_flops(config, BatchShape.of(batch)) == counted(config, backward=False)
     assert training_flops(config, batch) == pytest.approx(counted(config, backward=True), rel=0.05)
+
+
+TUNINGS = {  # of translation models
+    "embeddings": FineTuning(freeze=("*embedding*",)),
+    "encoder": FineTuning(freeze=("encoder.*",)),
+    "encoder and the tied embeddings": FineTuning(freeze=("encoder.*", "*embedding*")),
+    "all but the last block": FineTuning(freeze=("encoder.*", "*embedding*", "decoder.blocks.0.*", "decoder.norm*")),
+    "all but the last norm": FineTuning(freeze=("encoder.*", "*embedding*", "decoder.blocks.*")),
+    "LoRA on one layer at the top": FineTuning(lora_rank=2, lora_targets=("decoder.blocks.1.*outer",)),
+    "feed-forwards": FineTuning(freeze=("*feed_forward.*",)),
+    "attention": FineTuning(freeze=("*attention.*",)),
+    "LoRA on attention": FineTuning(lora_rank=2),
+    "LoRA on all linear layers": FineTuning(lora_rank=3, lora_targets=("*",)),
+    "LoRA on cross-attention beside norms": FineTuning(
+        lora_rank=2, lora_targets=("*.0.cross_attention*",), lora_train=("decoder.blocks.1.*norm*",)
+    ),
+    "LoRA on keys of the source": FineTuning(lora_rank=2, lora_targets=("*key_value",), freeze=("*lora_a",)),
+}
+
+
+@pytest.mark.parametrize("fields", [{}, {"tie_embeddings": False, "share_embeddings": False}, *TRANSFORMERS.values()])
+@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
+def test_products_of_frozen_parts_are_those_that_torch_computes(tuning, fields):
+    config = tiny_config(vocab_size=tiny_tokenizer(with_mask=True).vocab_size, **fields)
+    expected, trained = counted_and_trained(config, tuning=tuning)
+    batch = batch_for(config)
+    assert training_flops(config, batch, trained) == expected
+    forward = forward_flops(config, BatchShape.of(batch), trained)
+    assert forward == counted(config, backward=False, tuning=tuning)
+    assert (
+        forward < expected < training_flops(config, batch) + 3 * (forward - forward_flops(config, BatchShape.of(batch)))
+    )
+
+
+DECODERS = [
+    {"positions": "learned", "norm_position": "post"},
+    {"positions": "bucketed", "qk_norm": True},
+    {"parallel_residual": True},
+    {"compression_stride": 2, "sliding_window": 4, "num_decoder_layers": 3, "num_kv_heads": 1},
+]
+
+
+@pytest.mark.parametrize("fields", DECODERS)
+@pytest.mark.parametrize(
+    "tuning",
+    [
+        FineTuning(freeze=("*tokens*", "*unembedding*")),
+        FineTuning(freeze=("*embedding*", "decoder.blocks.0.*")),
+        FineTuning(freeze=("*embedding*", "*self_attention*")),
+        FineTuning(freeze=("*embedding*", "*query_key_value*", "*residual*")),
+        FineTuning(lora_rank=2, lora_targets=("*1.*",)),
+    ],
+)
+def test_products_of_a_frozen_language_model_are_those_that_torch_computes(tuning, fields):
+    config = tiny_config("decoder", vocab_size=tiny_tokenizer(with_mask=True).vocab_size, **fields)
+    expected, trained = counted_and_trained(config, tuning=tuning)
+    assert training_flops(config, batch_for(config), trained) == expected
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+@pytest.mark.parametrize("freeze", [("encoder.*",), ("encoder.blocks.0.*", "encoder.embedding.*")])
+def test_products_of_a_head_alone_are_those_that_torch_computes(kind, freeze):
+    config = tiny_config("encoder", vocab_size=tiny_tokenizer(with_mask=True).vocab_size, **ENCODERS[kind])
+    expected, trained = counted_and_trained(config, tuning=FineTuning(freeze=freeze))
+    assert training_flops(config, batch_for(config), trained) == expected
+
+
+@pytest.mark.usefixtures("_plain_products")
+@pytest.mark.parametrize("fields", RECURRENT)
+@pytest.mark.parametrize(
+    "tuning",
+    [
+        FineTuning(freeze=("encoder.*",)),
+        FineTuning(freeze=("*embedding*",)),
+        FineTuning(freeze=("encoder.*", "*embedding*", "decoder.cells.*", "decoder.initial.*")),
+        FineTuning(lora_rank=2, lora_targets=("*",)),
+    ],
+)
+def test_products_of_a_frozen_recurrent_model_are_those_that_torch_computes(tuning, fields):
+    config = tiny_config("recurrent", **fields)
+    expected, trained = counted_and_trained(config, tuning=tuning)
+    assert training_flops(config, batch_for(config), trained) == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("freeze", [("*embedding*",), ("encoder.*", "decoder.blocks.*")])
+def test_r_drop_of_a_frozen_vocabulary_leaves_out_its_gradient(freeze):
+    config = tiny_config(vocab_size=tiny_tokenizer(with_mask=True).vocab_size, dropout=0.1, output_bias=True)
+    expected, trained = counted_and_trained(config, r_drop_weight=1.0, tuning=FineTuning(freeze=freeze))
+    assert training_flops(config, batch_for(config), trained, passes=2) == expected
 
 
 @pytest.mark.parametrize(("architecture", "fields"), [("encoder_decoder", {}), ("encoder", ENCODERS["tokens"])])
@@ -175,4 +264,3 @@ def test_a_fast_device_is_measured_with_products_that_keep_it_busy():
 
 def test_a_product_counts_a_multiplication_and_an_addition():
     assert product(2, 3, 5) == 60
-    assert BACKWARD == 2
