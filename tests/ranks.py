@@ -14,41 +14,23 @@ import yaml
 from safetensors.torch import load_file
 
 from cli.local_server import free_port
-from model.architecture_config import EncoderDecoderConfig
-from model.config import TrainConfig
 from model.training.data import embedded_examples
 from model.training.process_group import joined
 from model.training.progress import Display
 from model.training.ranks import Ranks
 from model.training.train import train
+from tests import tiny_training
 
 ROOT = Path(__file__).resolve().parent.parent
-MODEL = EncoderDecoderConfig(
-    d_model=16,
-    num_heads=2,
-    d_ff=32,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    dropout=0.2,
+MODEL = tiny_training.MODEL.replace(
     bias=False,  # a key bias has no gradient but noise, which Adam makes large
     activation="gelu",  # smooth: a unit of ReLU may be on in one sum and off in another
-    max_source_len=16,
-    max_target_len=16,
 )
-TRAIN = TrainConfig(
-    tokenizer="words",
-    vocab_size=40,
-    batch_tokens=128,
+TRAIN = tiny_training.TRAIN.replace(
     accumulate=4,
     steps=16,
-    warmup_steps=5,
     clip_norm=0.7,  # of gradients of 0.6 to 0.9: some steps clip, others do not
-    save_every_steps=5,
-    validate_every_steps=6,
-    log_every_steps=4,
     average_checkpoints=1,
-    validation_size=20,
-    bf16=False,
 )
 
 
@@ -64,15 +46,23 @@ def train_in(count, out, *, model=MODEL, config=TRAIN, data=None, stop_after=0, 
     stop_after: the last rank alone asks for a stop after this many steps. A value that is a list has an item for each
     rank.
     """
+    given = {"model": model, "config": config, "data": data or embedded_examples("copy"), **arguments}
+    each = [
+        {name: value[rank] if isinstance(value, list) else value for name, value in given.items()}
+        for rank in range(count)
+    ]
+    return in_ranks(count, _train_rank, out, [*[0] * (count - 1), stop_after], each)
+
+
+def in_ranks(count, work, *arguments):
+    """`work(ranks, *arguments)`, a function of a module, in `count` processes; its results, by rank."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.ranks"])
     results, port = context.SimpleQueue(), free_port()
-    processes = []
-    for rank in range(count):
-        own = {"model": model, "config": config, "data": data or embedded_examples("copy"), **arguments}
-        own = {name: value[rank] if isinstance(value, list) else value for name, value in own.items()}
-        stops = stop_after if rank == count - 1 else 0
-        processes.append(context.Process(target=_train_rank, args=(rank, count, port, out, stops, results, own)))
+    processes = [
+        context.Process(target=_work_in_rank, args=(rank, count, port, results, work, arguments))
+        for rank in range(count)
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -81,30 +71,34 @@ def train_in(count, out, *, model=MODEL, config=TRAIN, data=None, stop_after=0, 
     for process in processes:
         process.kill()
     assert codes == [0] * count, codes
-    return [error for _, error in sorted(results.get() for _ in processes)]
+    return [result for _, result in sorted(results.get() for _ in processes)]
 
 
-def _train_rank(rank, count, port, out, stops, results, arguments):
+def _work_in_rank(rank, count, port, results, work, arguments):
     places = {"RANK": rank, "WORLD_SIZE": count, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
     os.environ |= {name: str(place) for name, place in places.items()}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
     torch.set_num_threads(1)
-    asked = itertools.count(1)
-    model, config, error = arguments.pop("model"), arguments.pop("config"), ""
     with joined(os.environ, timeout_s=120) as ranks:
-        try:
-            train(
-                model,
-                config,
-                out=out,
-                ranks=ranks,
-                display=Display(quiet=True),
-                should_stop=lambda: next(asked) == stops,
-                **arguments,
-            )
-        except Exception as ended:
-            error = f"{type(ended).__name__}: {ended}"
-        results.put((rank, error))
+        results.put((rank, work(ranks, *arguments)))
+
+
+def _train_rank(ranks, out, stops, each):
+    asked, arguments = itertools.count(1), dict(each[ranks.rank])
+    model, config = arguments.pop("model"), arguments.pop("config")
+    try:
+        train(
+            model,
+            config,
+            out=out,
+            ranks=ranks,
+            display=Display(quiet=True),
+            should_stop=lambda: next(asked) == stops[ranks.rank],
+            **arguments,
+        )
+    except Exception as ended:
+        return f"{type(ended).__name__}: {ended}"
+    return ""
 
 
 def write_preset(path, model=MODEL, config=TRAIN, embedded="copy"):

@@ -107,8 +107,7 @@ class Replicated(_JoinedReplica):
     def __init__(self, model: Model, optimiser: torch.optim.Optimizer, ranks: Ranks) -> None:
         super().__init__(model, optimiser, ranks)
         with ranks.watched():
-            for parameter in model.parameters():
-                distributed.broadcast(parameter.detach(), src=0)
+            _take_weights_of_first(model)
             for parameter, name, tensor in _moments(optimiser, ranks):
                 distributed.broadcast(tensor, src=0)
                 optimiser.state[parameter][name] = tensor
@@ -138,26 +137,33 @@ class Sharded(_JoinedReplica):
     is_whole = False
 
     def __init__(
-        self, model: Model, optimiser: torch.optim.Optimizer, ranks: Ranks, make_optimiser: MakeOptimiser
+        self,
+        model: Model,
+        optimiser: torch.optim.Optimizer,
+        ranks: Ranks,
+        make_optimiser: MakeOptimiser,
+        device: torch.device,
     ) -> None:
+        """model, optimiser: whole, in main memory. Only shares of them come to the device, a unit of FSDP2 or a moment
+        after the other, so that it never holds more than in a step. The optimiser is empty afterwards."""
         self._make_optimiser = make_optimiser
-        whole = dict(model.named_parameters())
-        names = {parameter: name for name, parameter in whole.items()}
         with ranks.watched():
-            for parameter in whole.values():
-                distributed.broadcast(parameter.detach(), src=0)
-            self._whole = copy.deepcopy(model).cpu() if ranks.is_first else None
-            moments = [(names[parameter], key, tensor) for parameter, key, tensor in _moments(optimiser, ranks)]
+            _take_weights_of_first(model)
+            self._whole = copy.deepcopy(model) if ranks.is_first else None
+            moments = _named_moments(model, optimiser, ranks)
+            optimiser.param_groups.clear()  # the old parameters, which FSDP2 moves to the device whole, must go with
+            optimiser.state.clear()  # their last reference
             super().__init__(model, optimiser, ranks)
-            mesh = init_device_mesh(next(model.parameters()).device.type, (ranks.size,))
+            mesh = init_device_mesh(device.type, (ranks.size,))
             for unit in [*(module for module in model.modules() if isinstance(module, FeedForward)), self._objective]:
                 fully_shard(unit, mesh=mesh)
                 unit.set_gradient_divide_factor(1.0)  # a sum, not a mean,
                 unit.set_force_sum_reduction_for_comms(True)  # by an operation that gloo has as well
             self.optimiser = make_optimiser(model)
             shares = dict(model.named_parameters())
-            for name, key, tensor in moments:
-                self.optimiser.state[shares[name]][key] = _share(tensor, shares[name])
+            for name, key, shape, dtype, tensor in moments:
+                own = torch.empty(shape, dtype=dtype) if tensor is None else tensor
+                self.optimiser.state[shares[name]][key] = _share(own, shares[name])
 
     @contextlib.contextmanager
     def watched(self, *, is_last: bool) -> Iterator[None]:
@@ -193,15 +199,33 @@ class Sharded(_JoinedReplica):
         return whole.cpu() if self.ranks.is_first else whole.new_empty(0)
 
 
+def first_device(device: torch.device, ranks: Ranks, *, shard: bool) -> torch.device:
+    """Where `divided` takes the model and its optimiser: on the device of the training, or, to be divided into shards,
+    in main memory."""
+    return torch.device("cpu") if shard and ranks.size > 1 else device
+
+
 def divided(
-    model: Model, optimiser: torch.optim.Optimizer, ranks: Ranks, *, shard: bool, make_optimiser: MakeOptimiser
+    model: Model,
+    optimiser: torch.optim.Optimizer,
+    ranks: Ranks,
+    *,
+    shard: bool,
+    make_optimiser: MakeOptimiser,
+    device: torch.device,
 ) -> Replica:
-    """The model on these ranks, with the weights and moments of the first. shard: keep a share of them on each."""
+    """The model on these ranks, with the weights and moments of the first. model, optimiser: on `first_device`. shard:
+    keep a share of them on each device."""
     if ranks.size == 1:
         return Replica(model, optimiser, ranks)
     if shard:
-        return Sharded(model, optimiser, ranks, make_optimiser)
+        return Sharded(model, optimiser, ranks, make_optimiser, device)
     return Replicated(model, optimiser, ranks)
+
+
+def _take_weights_of_first(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        distributed.broadcast(parameter.detach(), src=0)
 
 
 def _moments(optimiser: torch.optim.Optimizer, ranks: Ranks) -> Iterator[tuple[nn.Parameter, str, Tensor]]:
@@ -219,6 +243,20 @@ def _moments(optimiser: torch.optim.Optimizer, ranks: Ranks) -> Iterator[tuple[n
             yield parameter, name, torch.empty(shape, dtype=dtype, device=device) if own is None else own
 
 
+def _named_moments(
+    model: nn.Module, optimiser: torch.optim.Optimizer, ranks: Ranks
+) -> list[tuple[str, str, torch.Size, torch.dtype, Tensor | None]]:
+    """The tensors of the optimiser's state by the names of parameter and moment, with shape and type; None on all ranks
+    but the first."""
+    held = {
+        (name, key): tensor
+        for name, parameter in model.named_parameters()
+        for key, tensor in optimiser.state.get(parameter, {}).items()
+    }
+    kinds = ranks.from_first(lambda: [(*names, tensor.shape, tensor.dtype) for names, tensor in held.items()])
+    return [(name, key, shape, dtype, held.get((name, key))) for name, key, shape, dtype in kinds]
+
+
 def _summed(bucket: Any) -> torch.futures.Future[Tensor]:
     """DDP's exchange of a bucket of gradients; by default it would average them."""
     work = distributed.all_reduce(bucket.buffer(), async_op=True)
@@ -227,8 +265,10 @@ def _summed(bucket: Any) -> torch.futures.Future[Tensor]:
 
 
 def _share(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """This rank's share of a moment of a sharded parameter; the number of steps, a scalar, is whole on every rank."""
+    """This rank's share of a moment of a sharded parameter, on its device; the number of steps, a scalar, is whole on
+    every rank. tensor: in main memory, used on the first rank."""
     if isinstance(parameter, DTensor) and tensor.dim():
         return distribute_tensor(tensor, parameter.device_mesh, parameter.placements)
-    distributed.broadcast(tensor, src=0)
-    return tensor
+    own = tensor.clone()  # what it is read from stays as it is
+    distributed.broadcast(own, src=0)
+    return own.to(parameter.device)

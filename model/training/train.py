@@ -37,7 +37,7 @@ from model.training.products import Trained
 from model.training.progress import Display, clock, si
 from model.training.r_drop import check_r_drop
 from model.training.ranks import RankLost, Ranks, check_division
-from model.training.replicas import divided
+from model.training.replicas import divided, first_device
 from model.training.report import metrics_csv
 from model.training.run_tokenizer import run_tokenizer
 from model.training.schedule import batch_seed, step_groups
@@ -184,15 +184,16 @@ class _Run:
         self.batches = make(data, tokenizer, model_config, config)
         self.validation = make(validation, tokenizer, model_config, config)
         torch.manual_seed(config.seed)
-        self.model: Model = start.build(model_config).to(self.device).train()
+        self.model: Model = start.build(model_config).to(first_device(self.device, ranks, shard=shard)).train()
         self.trained = Trained.of(self.model)
         make_own = partial(make_optimiser, config=config, layer_decay=start.tuning.layer_decay)
         optimiser = make_own(self.model)
         self.progress = ranks.from_first(
-            lambda: load_newest(self.states, self.model, optimiser) or Progress(), CheckpointError
+            lambda: load_newest(self.states, self.model, optimiser, maps=shard and ranks.size > 1) or Progress(),
+            CheckpointError,
         )
         self.progress.seeds_batches |= ranks.seeds_batches
-        self.replica = divided(self.model, optimiser, ranks, shard=shard, make_optimiser=make_own)
+        self.replica = divided(self.model, optimiser, ranks, shard=shard, make_optimiser=make_own, device=self.device)
         self.optimiser = self.replica.optimiser
         self.saved_step = self.progress.step
         self.write_event: Callable[[Mapping[str, float]], None] = lambda row: None

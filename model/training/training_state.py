@@ -147,8 +147,13 @@ def save_state(
     return path
 
 
-def load_newest(states: Path, model: nn.Module, optimiser: torch.optim.Optimizer) -> Progress | None:
-    """Restores the newest usable state into model, optimiser and torch's generators; None if there is no state."""
+def load_newest(
+    states: Path, model: nn.Module, optimiser: torch.optim.Optimizer, *, maps: bool = False
+) -> Progress | None:
+    """Restores the newest usable state into model, optimiser and torch's generators; None if there is no state.
+
+    maps: moments of a model in main memory are only mapped from their file, to be read and not to be changed.
+    """
     damaged: list[str] = []
     for path in reversed(list_states(states)):
         try:
@@ -162,7 +167,7 @@ def load_newest(states: Path, model: nn.Module, optimiser: torch.optim.Optimizer
             damaged.append(path.name)
             continue
         load_weights(model, map_tensors(path / WEIGHTS), path)
-        _restore_optimiser(model, optimiser, map_tensors(path / OPTIMISER))
+        _restore_optimiser(model, optimiser, map_tensors(path / OPTIMISER), copies=not maps)
         values = json.loads((path / PROGRESS).read_bytes())
         return Progress(**{"validated": values["step"], **values})  # states without it were saved after validation
     if damaged:
@@ -236,7 +241,9 @@ def _optimiser_tensors(model: nn.Module, optimiser: torch.optim.Optimizer) -> di
     return tensors
 
 
-def _restore_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+def _restore_optimiser(
+    model: nn.Module, optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor], *, copies: bool
+) -> None:
     torch.set_rng_state(tensors["generator.cpu"])
     if torch.cuda.is_available() and "generator.cuda" in tensors:
         torch.cuda.set_rng_state(tensors["generator.cuda"])
@@ -245,7 +252,7 @@ def _restore_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, tenso
     for key, tensor in tensors.items():
         kind, slash, name = key.partition("/")
         if slash:
-            states.setdefault(name, {})[kind] = tensor.to(parameters[name].device, copy=True)
+            states.setdefault(name, {})[kind] = tensor.to(parameters[name].device, copy=copies)
     for name, state in states.items():
         optimiser.state[parameters[name]] = state
 

@@ -216,7 +216,8 @@ train(loaded.config, TUNED, data=REVERSED, out=out, start=start, resume=True, sh
 
 def test_a_lora_run_that_is_killed_resumes_to_the_same_bits(tmp_path):
     from model.training.train import train
-    from tests.model.training.test_train import DATA, MODEL, TRAIN
+    from tests.model.training.test_train import DATA
+    from tests.tiny_training import MODEL, TRAIN
 
     base = train(MODEL, TRAIN, data=DATA, out=tmp_path / "base")
     before = (base / "model.safetensors").read_bytes()

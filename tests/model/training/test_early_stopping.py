@@ -9,7 +9,8 @@ from model.training.early_stopping import check_stopping, observe
 from model.training.start import Start
 from model.training.train import Interrupted, train
 from model.training.training_state import DamagedStateWarning, Progress, list_states
-from tests.model.training.test_train import DATA, ENCODER, MODEL, PLURALS, TRAIN, after, one_thread, weights  # noqa: F401
+from tests.model.training.test_train import DATA, ENCODER, PLURALS, after, one_thread, weights  # noqa: F401
+from tests.tiny_training import MODEL, TRAIN
 
 # So fast that the loss gets worse soon, and validated often.
 HASTY = TRAIN.replace(

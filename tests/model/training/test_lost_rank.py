@@ -11,7 +11,8 @@ from model.training.replicas import Replica
 from model.training.start import Start
 from model.training.train import train
 from model.training.training_state import list_states
-from tests.model.training.test_train import DATA, MODEL, TRAIN, losses, one_thread, weights  # noqa: F401
+from tests.model.training.test_train import DATA, losses, one_thread, weights  # noqa: F401
+from tests.tiny_training import MODEL, TRAIN
 
 
 def loses_a_rank(monkeypatch, name, call):

@@ -11,7 +11,8 @@ from model.training.start import Start
 from model.training.tensorboard_log import EVENTS, check_events, event_log
 from model.training.train import Interrupted, train
 from model.training.training_state import TrainError
-from tests.model.training.test_train import DATA, MODEL, TRAIN, after, losses
+from tests.model.training.test_train import DATA, after, losses
+from tests.tiny_training import MODEL, TRAIN
 
 HISTORY = [
     {"step": 10, "tokens": 500, "seconds": 1.5, "train_loss": 4.0},

@@ -12,9 +12,8 @@ import torch
 from rich.console import Console
 
 from bench import kill_resume
-from model.architecture_config import EncoderConfig, EncoderDecoderConfig
+from model.architecture_config import EncoderConfig
 from model.checkpoint import CheckpointError, load_checkpoint
-from model.config import TrainConfig
 from model.fine_tuning import FineTuning
 from model.presets import PRESETS
 from model.training.data import DataError, Examples, batches_of, copy_examples, embedded_examples, split
@@ -28,31 +27,8 @@ from model.training.training_state import DamagedStateWarning, list_states
 from model.training_rows import read_training_rows
 from tests.full_disk import FullDisk
 from tests.tiny import as_decoder
+from tests.tiny_training import MODEL, TRAIN
 
-MODEL = EncoderDecoderConfig(
-    d_model=16,
-    num_heads=2,
-    d_ff=32,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    dropout=0.2,
-    max_source_len=16,
-    max_target_len=16,
-)
-TRAIN = TrainConfig(
-    tokenizer="words",
-    vocab_size=40,
-    batch_tokens=128,
-    accumulate=2,
-    steps=24,
-    warmup_steps=5,
-    save_every_steps=5,
-    validate_every_steps=6,
-    log_every_steps=4,
-    average_checkpoints=2,
-    validation_size=20,
-    bf16=False,
-)
 DATA = copy_examples(300, seed=1)
 CLOCK = ("seconds", "tokens_per_s", "peak_share")  # columns of metrics.csv
 

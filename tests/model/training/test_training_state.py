@@ -1,6 +1,7 @@
 import errno
 import json
 import warnings
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -123,6 +124,18 @@ def test_the_average_is_the_mean_of_the_last_undamaged_states(tmp_path):
     with pytest.warns(DamagedStateWarning, match="left out of the average"):
         assert average_states(tmp_path, 3, model) == 2
     assert torch.equal(weight, torch.full_like(weight, 2.0))
+
+
+@pytest.mark.parametrize("maps", [True, False])
+def test_moments_are_mapped_from_their_file_only_on_request(maps, tmp_path):
+    file = save_state(tmp_path / "states", *started(), Progress(step=1)) / "optimiser.safetensors"
+    model, optimiser = started()
+    load_newest(tmp_path / "states", model, optimiser, maps=maps)
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    ranges = [line.split()[0].split("-") for line in lines if line.endswith(str(file))]
+    moments = [optimiser.state[parameter]["exp_avg"].data_ptr() for parameter in model.parameters()]
+    found = [any(int(start, 16) <= place < int(end, 16) for start, end in ranges) for place in moments]
+    assert found == [maps] * len(moments)
 
 
 def test_a_directory_belongs_to_one_run(tmp_path):
