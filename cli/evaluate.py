@@ -56,8 +56,7 @@ def evaluate(
         if spans:
             if data is None:
                 raise UsageError("--spans: needs --data FILE.tsv")
-            figures = _span_figures(subject, data, options, connection, as_json=as_json)
-            return show(figures, as_json)
+            return show(_span_figures(subject, data, options, connection, as_json=as_json), as_json)
         if (data is None) == (source is None) or (source is None) != (reference is None):
             raise UsageError("give --data FILE.tsv, or both --source and --reference")
     from model.checkpoint import CheckpointError

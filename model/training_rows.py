@@ -100,15 +100,15 @@ class TrainingRows:
             source, pair = _digests(row)
             sources += source
             both += pair
-        return cls(_integers(sources).unique(), _integers(both).unique())
+        return cls(_ascending(_integers(sources)), _ascending(_integers(both)))
 
     def joined(self, other: TrainingRows | None, name: str) -> TrainingRows:
         """With the rows of another training; None: they are unknown, and `name` is noted."""
         if other is None:
             return replace(self, unknown=tuple(dict.fromkeys((*self.unknown, name))))
         return TrainingRows(
-            torch.cat((self.sources, other.sources)).unique(),
-            torch.cat((self.pairs, other.pairs)).unique(),
+            _ascending(torch.cat((self.sources, other.sources))),
+            _ascending(torch.cat((self.pairs, other.pairs))),
             tuple(dict.fromkeys((*self.unknown, *other.unknown))),
         )
 
@@ -165,6 +165,14 @@ def _digests(row: Row) -> tuple[bytes, bytes]:
 def _integers(digests: bytes | bytearray) -> Tensor:
     """int64; of no digest as well, which `torch.frombuffer` refuses."""
     return torch.frombuffer(bytearray(digests), dtype=torch.int64) if digests else torch.empty(0, dtype=torch.int64)
+
+
+def _ascending(digests: Tensor) -> Tensor:
+    """Each digest once, in ascending order."""
+    ordered = digests.sort().values
+    is_new = torch.ones_like(ordered, dtype=torch.bool)
+    is_new[1:] = ordered[1:] != ordered[:-1]
+    return ordered[is_new]
 
 
 def _found(known: Tensor, digests: bytes) -> list[int]:

@@ -6,6 +6,7 @@ from export.export_errors import ExportError
 from export.options import AUTOMATIC, ExportOptions, QuantizationOptions, scheme_names
 from export.select_scheme import Development
 from export.to_onnx import export_model
+from model.ensemble import ensemble_config
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 
 
@@ -13,6 +14,13 @@ def test_a_model_without_a_source_has_no_shortlist(tmp_path):
     model, parallel = tiny_model(tiny_config("decoder")), [("a", "b")]
     with pytest.raises(ExportError, match="shortlist: only models that translate have it"):
         export_model(model, tiny_tokenizer(), tmp_path / "out", ExportOptions(parallel=parallel))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_ensemble_has_no_shortlist(tmp_path):
+    model = tiny_model(ensemble_config([tiny_config(), tiny_config()]))
+    with pytest.raises(ExportError, match=r"shortlist: not of an ensemble, .* export it without shortlist"):
+        export_model(model, tiny_tokenizer(), tmp_path / "out", ExportOptions(parallel=[("a", "b")]))
     assert list(tmp_path.iterdir()) == []
 
 
