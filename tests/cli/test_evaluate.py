@@ -5,7 +5,8 @@ import re
 import shutil
 
 from model.atomic_write import DIGESTS, digests_of
-from model.training.data import embedded_examples
+from model.presets import PRESETS
+from model.training.data import embedded_examples, split
 from model.training_rows import FILE
 from tests.cli.command import PAIRS, run
 
@@ -28,13 +29,16 @@ def test_a_checkpoint_and_its_bundle_have_one_bleu(trained, trained_bundle, test
 
 
 def test_test_rows_that_were_in_the_training_data_are_counted(trained, trained_bundle, tmp_path):
-    """Of the copy task's training text the model has all but the validation set of a tenth."""
-    known, new = embedded_examples("copy").pairs[:20], [("q q q q q q q q q", "a")]
-    (tmp_path / "known.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in (*new, *known)))
+    recipe, new = PRESETS["tiny-copy"].train, [("q q q q q q q q q", "a")]
+    training, held_out = split(embedded_examples("copy"), size=recipe.validation_size, seed=recipe.seed)
+    known = [*new, *held_out.pairs[:2], *training.pairs[:2], (training.pairs[2][0], "other")]
+    (tmp_path / "known.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in known))
     (tmp_path / "new.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in new))
     printed = run("eval", trained, "--data", tmp_path / "known.tsv")
-    assert re.search(r"warning: 1\d of 21 test sources were in the training data, 1\d with the same target; ", printed)
-    assert re.search(r"^sources in training data  1\d$", printed, re.MULTILINE)
+    assert (
+        "warning: 3 of 6 test sources were in the training data, 2 with the same target; the first: row 4 " in printed
+    )
+    assert re.search(r"^sources in training data  3$", printed, re.MULTILINE)
     printed = run("eval", trained, "--data", tmp_path / "new.tsv")
     assert "0 of 1 test sources were in the training data\n" in printed
     found = json.loads(run("eval", trained, "--data", tmp_path / "new.tsv", "--json"))
