@@ -15,12 +15,13 @@ from tests.tiny import tiny_config, tiny_model, tiny_tokenizer
 PAIRS = [("The man sings.", "Der Mann singt."), ("A dog", "Ein Hund"), ("A cat", "Eine Katze")]
 
 
+@pytest.mark.parametrize("share", [10, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", _EMBEDDED)
-def test_training_held_out_and_unseen_rows_of_an_embedded_corpus_are_disjoint(kind, monkeypatch):
+def test_training_held_out_and_unseen_rows_of_an_embedded_corpus_are_disjoint(kind, share, monkeypatch):
     name, count, draw = _EMBEDDED[kind]
-    monkeypatch.setitem(_EMBEDDED, kind, (name, count // 10, draw))
-    training, held_out = split(embedded_examples(kind), size=300, seed=1)
-    unseen = unseen_examples(name, 300)
+    monkeypatch.setitem(_EMBEDDED, kind, (name, count // share, draw))
+    training, held_out = split(embedded_examples(kind), size=3000 // share, seed=1)
+    unseen = unseen_examples(name, 3000 // share)
     rows = training.rows
     assert len(rows.sources) > 400
     assert rows.overlap(training.pairs, training.sizes).sources == list(range(len(training.sizes or training.pairs)))
