@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+from typing import Any
 
 import pytest
 import torch
 
+from model.atomic_write import size_of
 from model.checkpoint import CheckpointError, save_checkpoint, weights_of
 from model.ensemble_checkpoint import save_ensemble
 from model.training.data import _EMBEDDED, embedded_examples, read_tsv, split, unseen_examples
@@ -22,6 +24,7 @@ def test_training_held_out_and_unseen_rows_of_an_embedded_corpus_are_disjoint(ki
     monkeypatch.setitem(_EMBEDDED, kind, (name, count // share, draw))
     training, held_out = split(embedded_examples(kind), size=3000 // share, seed=1)
     unseen = unseen_examples(name, 3000 // share)
+    assert unseen is not None
     rows = training.rows
     assert len(rows.sources) > 400
     assert rows.overlap(training.pairs, training.sizes).sources == list(range(len(training.sizes or training.pairs)))
@@ -73,7 +76,7 @@ def test_a_digest_is_the_beginning_of_a_sha256():
 def test_digests_ascend_and_many_cost_16_bytes_a_pair():
     rows = TrainingRows.of([(f"a {number}", f"b {number}") for number in range(1000)])
     assert all((digests.diff() > 0).all() for digests in (rows.sources, rows.pairs))
-    assert rows.files()[FILE].size - 16 * 1000 < 200
+    assert size_of(rows.files()[FILE]) - 16 * 1000 < 200
 
 
 def test_text_counts_by_its_lines_as_sources_alone():
@@ -110,7 +113,7 @@ def saved(path, rows, seed=1):
 
 def test_a_checkpoint_keeps_them(tmp_path):
     rows = TrainingRows.of(PAIRS).joined(None, "the base b")
-    found = read_training_rows(saved(tmp_path / "checkpoint", rows))
+    found: Any = read_training_rows(saved(tmp_path / "checkpoint", rows))
     assert torch.equal(found.sources, rows.sources)
     assert torch.equal(found.pairs, rows.pairs)
     assert found.unknown == ("the base b",)
@@ -130,7 +133,8 @@ def test_an_ensemble_has_those_of_its_members(tmp_path, second, unknown):
     one = saved(tmp_path / "one", TrainingRows.of(PAIRS[:1]))
     two = saved(tmp_path / "two", TrainingRows.of(second) if second else None, seed=2)
     save_ensemble([one, two], tmp_path / "both")
-    overlap = read_training_rows(tmp_path / "both").overlap(PAIRS)
+    rows: Any = read_training_rows(tmp_path / "both")
+    overlap = rows.overlap(PAIRS)
     assert overlap.sources == ([0, 1, 2] if second else [0])
     assert overlap.unknown == unknown
 

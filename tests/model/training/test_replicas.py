@@ -1,6 +1,7 @@
 """A resumed run in shards: what it restores, and the memory that this takes."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ WIDE = MODEL.replace(d_model=64, d_ff=256, num_encoder_layers=3, num_decoder_lay
 CPU = torch.device("cpu")
 IDS = torch.tensor([[5, 6, 2]])
 BATCH = Batch(IDS, torch.tensor([3]), IDS, IDS, 3)
-SETTINGS = {"smoothing": 0.1, "bf16": False, "balance_weight": 0.0, "r_drop_weight": 0.0}
+SETTINGS: Any = {"smoothing": 0.1, "bf16": False, "balance_weight": 0.0, "r_drop_weight": 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,7 @@ def measured(ranks, states, folder):
     first step does. Of the first rank they have the copy in them by which it saves states."""
     model, optimiser = resumed(ranks, states)
     mapped = list(optimiser.state.values())  # so that its end is in no profile
-    settings = {"activities": [ProfilerActivity.CPU], "profile_memory": True}
+    settings: Any = {"activities": [ProfilerActivity.CPU], "profile_memory": True}
     with profile(**settings) as resuming:
         replica = shards(ranks, model, optimiser)
     del model, optimiser

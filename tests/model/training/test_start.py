@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,7 +57,8 @@ def lora(base, tmp_path_factory):
 
 
 def test_the_rows_of_the_base_are_among_those_of_the_tuned_model(base, lora):
-    tuned, known = read_training_rows(lora), read_training_rows(base)
+    tuned: Any = read_training_rows(lora)
+    known: Any = read_training_rows(base)
     before, after_it, new = (set(rows.pairs.tolist()) for rows in (known, tuned, REVERSED.rows))
     assert before < after_it < before | new  # without those that were held out
     assert tuned.unknown == ()

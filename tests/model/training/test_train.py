@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from typing import Any
 
 import pytest
 import torch
@@ -377,15 +378,17 @@ def test_a_model_with_context_gets_its_separator_and_needs_documents(tmp_path):
 
 def test_validation_rows_among_the_training_rows_are_a_warning(tmp_path):
     seen = Examples([*DATA.pairs[:3], ("z z z z z z z z z", "z")], "validation")
-    console = Console(file=io.StringIO(), width=200)
-    out = train(MODEL, TRAIN.replace(steps=1), data=DATA, validation=seen, out=tmp_path, display=Display(console))
-    assert "warning: 3 of 4 validation sources were in the training data, 3 with the same" in console.file.getvalue()
+    stream = io.StringIO()
+    display = Display(Console(file=stream, width=200))
+    out = train(MODEL, TRAIN.replace(steps=1), data=DATA, validation=seen, out=tmp_path, display=display)
+    assert "warning: 3 of 4 validation sources were in the training data, 3 with the same" in stream.getvalue()
     assert load_checkpoint(out).lineage["validation_in_training"] == {"sources": 3, "pairs": 3}
     assert "Of the validation set 3 are." in (out / "model_card.md").read_text()
 
 
 def test_the_rows_of_a_checkpoint_are_those_that_were_not_held_out(undisturbed):
-    rows, (training, held_out) = read_training_rows(undisturbed), split(DATA, size=20, seed=TRAIN.seed)
+    rows: Any = read_training_rows(undisturbed)
+    training, held_out = split(DATA, size=20, seed=TRAIN.seed)
     assert rows.overlap(training.pairs).pairs == list(range(len(training.pairs)))
     assert rows.overlap(held_out.pairs).sources == []
     assert load_checkpoint(undisturbed).lineage["validation_in_training"] == {"sources": 0, "pairs": 0}

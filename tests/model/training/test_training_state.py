@@ -128,8 +128,8 @@ def test_the_average_is_the_mean_of_the_last_undamaged_states(tmp_path):
 
 @pytest.mark.parametrize("maps", [True, False])
 def test_moments_are_mapped_from_their_file_only_on_request(maps, tmp_path):
-    file = save_state(tmp_path / "states", *started(), Progress(step=1)) / "optimiser.safetensors"
     model, optimiser = started()
+    file = save_state(tmp_path / "states", model, optimiser, Progress(step=1)) / "optimiser.safetensors"
     load_newest(tmp_path / "states", model, optimiser, maps=maps)
     lines = Path("/proc/self/maps").read_text().splitlines()
     ranges = [line.split()[0].split("-") for line in lines if line.endswith(str(file))]
