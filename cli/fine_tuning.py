@@ -79,6 +79,18 @@ KeepAdapter = Annotated[
         rich_help_panel=PANEL,
     ),
 ]
+SourceLanguages = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--source-language",
+        help="of the data, by its code, for models with languages; once for all --data, or once for each",
+        rich_help_panel=PANEL,
+    ),
+]
+TargetLanguages = Annotated[
+    list[str] | None,
+    typer.Option("--target-language", help="as --source-language, of the targets", rich_help_panel=PANEL),
+]
 FIELDS = ("freeze", "layer_decay", "patience", "stop_metric", "lora_rank", "lora_alpha", "lora_targets", "lora_train")
 
 

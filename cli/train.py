@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,7 +24,9 @@ from cli.fine_tuning import (
     LoraTrain,
     NewHead,
     Patience,
+    SourceLanguages,
     StopMetric,
+    TargetLanguages,
     TokenizerFile,
     tuning_of,
 )
@@ -31,7 +34,7 @@ from cli.ranks import joined_ranks, report_shared_errors
 from cli.terminal import UsageError
 
 if TYPE_CHECKING:
-    from model.config import ModelConfig, TrainConfig
+    from model.config import LanguagePair, ModelConfig, TrainConfig
     from model.presets import Preset
     from model.training.data import Examples
     from model.training.ranks import Ranks
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
 
 
 RANK_TIMEOUT_S = 600.0  # longer than one of several processes reads data, trains a tokenizer or writes a state
-CONTINUED = ("from_", "head", "tokenizer", "learning_rate")
+CONTINUED = ("from_", "source_language", "target_language", "head", "tokenizer", "learning_rate")
 
 
 def preset_names() -> list[tuple[str, str]]:
@@ -63,11 +66,13 @@ def train(
     data: Data = None,
     source: Annotated[Path | None, typer.Option(help="source sentences, one a line (with --target)")] = None,
     target: Annotated[Path | None, typer.Option(help="target sentences, one a line (with --source)")] = None,
-    validation: Annotated[Path | None, typer.Option(help="like --data; by default held out of the data")] = None,
+    validation: Annotated[list[Path] | None, typer.Option(help="like --data; by default held out of the data")] = None,
     minutes: Annotated[float | None, typer.Option(help="length of the training, instead of the preset's")] = None,
     steps: Annotated[int | None, typer.Option(help="number of steps, instead of the preset's")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="continue an interrupted run, bit for bit")] = False,
     from_: From = None,
+    source_language: SourceLanguages = None,
+    target_language: TargetLanguages = None,
     head: NewHead = None,
     tokenizer: TokenizerFile = None,
     learning_rate: LearningRate = None,
@@ -95,7 +100,7 @@ def train(
     A model with context_sentences reads each sentence with those before it: empty lines end documents in its data.
     torchrun starts a training in several processes.
     """
-    files = [file for file in (*(data or ()), source, target, validation, tokenizer) if file is not None]
+    files = [file for file in (*(data or ()), *(validation or ()), source, target, tokenizer) if file is not None]
     with joined_ranks(os.environ, timeout_s=rank_timeout_s) as ranks:
         recipe, start = beginning(context.params, files, ranks)
         config, arguments = configured(context.params, recipe, ranks)
@@ -126,9 +131,9 @@ def configured(given: dict[str, Any], recipe: Preset, ranks: Ranks) -> tuple[Tra
         if given["learning_rate"] is not None:
             changes["learning_rate"] = given["learning_rate"]
         config = recipe.train.replace(**changes)
-        data = [given[name] for name in ("source", "target", "validation")]
+        languages = given_languages(given, recipe.model)
         examples, held_out = ranks.everywhere(
-            lambda: training_examples(recipe, given["data"] or [], *data), UsageError, DataError
+            lambda: training_examples(recipe, given, languages), UsageError, DataError
         )
     return config, {"data": examples, "validation": held_out}
 
@@ -228,24 +233,53 @@ def resuming_command(given: dict[str, Any]) -> str:
     return shlex.join([*words, "--resume"])
 
 
+def given_languages(given: dict[str, Any], model: ModelConfig) -> list[LanguagePair]:
+    """The languages of each file of the data, [] where the arguments name none. Raises ConfigError for languages that
+    are not the model's, or that it needs and that are missing, UsageError for validation data of unknown languages."""
+    from model.config import DEFAULT_LANGUAGES
+    from model.training.languages import check_languages, language_pairs
+
+    files = 1 if given["source"] is not None else len(given["data"] or [""])
+    languages = language_pairs(given["source_language"] or [], given["target_language"] or [], files=files)
+    for pair in languages or [DEFAULT_LANGUAGES]:
+        check_languages(model.template, pair)
+    count = len(given["validation"] or ())
+    if len(set(languages)) > 1 and count not in (0, files):
+        raise UsageError(
+            f"--validation: must be given once for each of the {files} --data, whose languages it has, or left out, "
+            f"got {count} of them"
+        )
+    return languages
+
+
 def training_examples(
-    preset: Preset, data: list[Path], source: Path | None, target: Path | None, validation: Path | None
+    preset: Preset, given: dict[str, Any], languages: Sequence[LanguagePair]
 ) -> tuple[Examples, Examples | None]:
-    """Training data, and validation data unless it is to be held out. Raises UsageError, DataError, OSError."""
+    """Training data, and validation data unless it is to be held out. languages: of each file, or none. Raises
+    UsageError, DataError, OSError."""
     from model.training.data import embedded_examples, read_parallel, read_text, read_tsv
+    from model.training.languages import with_languages
 
     def read(files: list[Path]) -> Examples:
+        if languages:
+            of_files = languages if len(languages) == len(files) else [languages[0]] * len(files)
+            return with_languages([read_plain([file]) for file in files], of_files)
+        return read_plain(files)
+
+    def read_plain(files: list[Path]) -> Examples:
         reads_pairs = preset.model.has_encoder and preset.model.head != "masked"
         if reads_pairs:
             return read_tsv(files, has_documents=has_documents)
         return read_text(files, documents=preset.train.documents)
 
     has_documents = preset.model.context_sentences > 0
+    data, source, target = given["data"], given["source"], given["target"]
     if (source is None) != (target is None) or (data and source is not None):
         raise UsageError("give --data FILE…, or both --source and --target")
-    held_out = read([validation]) if validation is not None else None
+    held_out = read(given["validation"]) if given["validation"] else None
     if source is not None and target is not None:
-        return read_parallel(source, target, has_documents=has_documents), held_out
+        examples = read_parallel(source, target, has_documents=has_documents)
+        return (with_languages([examples], languages) if languages else examples), held_out
     if data:
         return read(data), held_out
     if not preset.embedded:

@@ -174,6 +174,15 @@ class SpecialTokenTemplate(Config):
         """The decoder's input for the token ids of a prompt; without any, what every answer starts from."""
         return [*self._filled(self.target_prefix, languages), *ids]
 
+    def wrap_target(self, ids: Sequence[int], eos_id: int, languages: LanguagePair = DEFAULT_LANGUAGES) -> list[int]:
+        """A target in training: a decoder reads all of it but the last token, and predicts all of it but the first.
+
+        Where the target language itself is the start, as in mBART of 25 languages, it also follows the end: fairseq
+        and transformers train it so.
+        """
+        end = (eos_id, TARGET_LANGUAGE) if self.target_prefix[:1] == (TARGET_LANGUAGE,) else (eos_id,)
+        return self.wrap_prompt([*ids, *self._filled(end, languages)], languages)
+
     def _filled(self, ids: Sequence[int], languages: LanguagePair) -> list[int]:
         codes = {SOURCE_LANGUAGE: languages.source, TARGET_LANGUAGE: languages.target}
         return [self._language(codes[token]) if token < 0 else token for token in ids]
@@ -283,7 +292,6 @@ class ModelConfig(Config):
         """Refuses what training data cannot express, although a checkpoint of another library may have it and can be
         served. Special tokens may coincide: no loss reads padding. Raises ConfigError."""
         template, field = self.template, "special_token_template"
-        check(not template.languages, field, "must have no languages: training data does not name them")
         has_start = bool(template.target_prefix) or not (self.has_encoder and self.has_decoder)
         check(has_start, field, "must have a target prefix to predict the first token from")
 

@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from model.config import ModelConfig, TrainConfig
+from model.config import DEFAULT_LANGUAGES, LanguagePair, ModelConfig, TrainConfig
 from model.corpus import corpus, entities, references
 from model.presets import Embedded
 from model.tokenizer import Tokenizer
@@ -44,25 +44,32 @@ class Examples:
     """Sources and targets; for a language model every source is "". `name` states their origin.
 
     sizes: the number of pairs of each document, in order; (): the pairs are sentences without a document.
+    languages: of each pair; (): the data names none.
     """
 
     pairs: Sequence[tuple[str, str]]
     name: str
     sizes: Sequence[int] = ()
+    languages: Sequence[LanguagePair] = ()
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the text as one TSV, with an empty line between documents, independent of its files and their
-        compression."""
+        """SHA-256 of the text as one TSV, with the languages in further columns and an empty line between documents,
+        independent of its files and their compression."""
         sha256, ends = hashlib.sha256(), set(accumulate(self.sizes[:-1]))
-        for place, (source, target) in enumerate(self.pairs):
-            sha256.update(b"\n" * (place in ends) + f"{source}\t{target}\n".encode())
+        for place, pair in enumerate(self.pairs):
+            columns = "\t".join((*pair, *self.languages[place])) if self.languages else "\t".join(pair)
+            sha256.update(b"\n" * (place in ends) + f"{columns}\n".encode())
         return sha256.hexdigest()
 
     @cached_property
     def rows(self) -> TrainingRows:
         """Digests of every row."""
         return TrainingRows.of(self.pairs, self.sizes)
+
+    def languages_of(self, place: int) -> LanguagePair:
+        """The languages of a pair."""
+        return self.languages[place] if self.languages else DEFAULT_LANGUAGES
 
 
 def read_tsv(paths: Sequence[Path], *, has_documents: bool = False) -> Examples:
@@ -182,7 +189,9 @@ def split(examples: Examples, *, size: int, seed: int) -> tuple[Examples, Exampl
 def _chosen(examples: Examples, documents: Sequence[tuple[int, int]]) -> Examples:
     """The examples of some documents, from the start to the end of each."""
     pairs = [pair for start, end in documents for pair in examples.pairs[start:end]]
-    return replace(examples, pairs=pairs, sizes=[end - start for start, end in documents] if examples.sizes else ())
+    languages = [pair for start, end in documents for pair in examples.languages[start:end]]
+    sizes = [end - start for start, end in documents] if examples.sizes else ()
+    return replace(examples, pairs=pairs, sizes=sizes, languages=languages)
 
 
 def _split_text(examples: Examples) -> tuple[Examples, Examples]:
@@ -198,9 +207,8 @@ def _split_text(examples: Examples) -> tuple[Examples, Examples]:
 
 class Batch(NamedTuple):
     """Right-padded int64 ids: source with special tokens (B, S) and its lengths (B,), decoder input (B, T) including
-    the target prefix, target (B, T) to eos, IGNORED where the next token is given and after the end, so that a model
-    whose padding is its eos token, such as GPT-2, learns to end. `tokens` counts predicted tokens. A language model's
-    source is (B, 0)."""
+    the target prefix, target (B, T) to eos, IGNORED after the end, so that a model whose padding is its eos token, such
+    as GPT-2, learns to end. `tokens` counts predicted tokens. A language model's source is (B, 0)."""
 
     source_BS: Tensor
     lengths_B: Tensor
@@ -259,30 +267,32 @@ def _cut(keys: Sequence[int], lengths: Sequence[tuple[int, int]], budget: int) -
 
 
 class PairBatches:
-    """Batches of sentences of similar length, each at most `batch_tokens` target tokens with padding."""
+    """Batches of sentences of similar length, each at most `batch_tokens` target tokens with padding.
+
+    Of a target with its special tokens all are predicted but the first, as in transformers: a language or another token
+    that decoding forces, too.
+    """
 
     def __init__(self, examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
         self._pad_id, self._seed, self._budget = model.pad_id, train.seed, train.batch_tokens
-        self._start = model.template.wrap_prompt()
         self._pairs: list[tuple[list[int], list[int]]] = []
         targets = tokenizer.target.encode_batch([target for _, target in examples.pairs])
         sources = tokenizer.encode_batch([source for source, _ in examples.pairs]) if model.has_encoder else targets
-        room = min(model.max_target_len, train.batch_tokens) - len(self._start)
+        room, template = min(model.max_target_len, train.batch_tokens), model.template
         context = context_sizes(examples.sizes, model.context_sentences, train.seed) or [0] * len(targets)
         for place, size in enumerate(context):
-            has_first = bool(targets[place]) or bool(self._start)
+            languages = examples.languages_of(place)
             for first in range(place - size, place + 1):  # without the sentences that make it too long
                 window = slice(first, place + 1)
                 source = joined(sources[window], model.separator_id) if model.has_encoder else []
-                framed = model.template.wrap_source(source) if model.has_encoder else []
-                target = joined(targets[window], model.separator_id)
-                if len(framed) <= model.max_source_len and has_first and len(target) <= room:
-                    self._pairs.append((framed, [*target, model.eos_id]))
+                framed = template.wrap_source(source, languages) if model.has_encoder else []
+                target = template.wrap_target(joined(targets[window], model.separator_id), model.eos_id, languages)
+                if len(framed) <= model.max_source_len and 1 < len(target) <= room + 1:
+                    self._pairs.append((framed, target))
                     break
-        self._lengths = [(len(target), len(source)) for source, target in self._pairs]
-        self._given = 0 if self._start else 1  # without a prefix, the first token of a text is not predicted
+        self._lengths = [(len(target) - 1, len(source)) for source, target in self._pairs]
         self.dropped = len(targets) - len(self._pairs)
-        self.tokens = sum(target - self._given for target, _ in self._lengths)
+        self.tokens = sum(target for target, _ in self._lengths)
         if not self._pairs:
             raise DataError(
                 f"{examples.name}: no example fits max_source_len {model.max_source_len}, max_target_len "
@@ -294,13 +304,12 @@ class PairBatches:
 
     def load(self, keys: Sequence[int]) -> Batch:
         sources, targets = zip(*(self._pairs[key] for key in keys), strict=True)
-        given = [IGNORED] * (len(self._start) - 1)  # a fixed prefix token is not predicted
         return Batch(
             pad(sources, self._pad_id),
             torch.tensor([len(source) for source in sources]),
-            pad([[*self._start, *target][:-1] for target in targets], self._pad_id),
-            pad([[*given, *target[self._given :]] for target in targets], IGNORED),
-            sum(map(len, targets)) - self._given * len(targets),
+            pad([target[:-1] for target in targets], self._pad_id),
+            pad([target[1:] for target in targets], IGNORED),
+            sum(len(target) - 1 for target in targets),
         )
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from model.architectures import GenerativeModel
-from model.config import ModelConfig, TrainConfig
+from model.config import LanguagePair, ModelConfig, TrainConfig
 from model.encoder import Encoder
 from model.tokenizer import Tokenizer
 from model.training.context import contexts
@@ -24,6 +24,7 @@ from model.training.data import Batches, Examples
 from model.training.encoder_data import NO_LABEL, spans_by_text
 from model.training.evaluate import accuracy, bleu, greedy_batch, translate
 from model.training.labelled_spans import LabelledSpan, found_spans, span_scores
+from model.training.languages import counted, title_of
 from model.training_rows import FILE, TrainingRows
 
 SCORED = 500  # validation sentences translated at the end of a run
@@ -91,6 +92,7 @@ def final_scores(
     """Scores on a sample of the validation examples, and a few sample outputs. The model is in evaluation mode.
 
     A model with context translates each sentence alone, and again after the sentences before it and their references.
+    Data of several pairs of languages also gets a BLEU for each pair.
     """
     if not model.config.has_encoder:
         return {}, _continuations(model, tokenizer, validation)
@@ -98,7 +100,7 @@ def final_scores(
     fitting = [place for place, (source, _) in enumerate(validation.pairs) if len(tokenizer.encode(source)) <= longest]
     places = random.Random("scores").sample(fitting, min(SCORED, len(fitting)))
     pairs = [validation.pairs[place] for place in places]
-    hypotheses = translate(model, tokenizer, [source for source, _ in pairs])
+    hypotheses = _translations(model, tokenizer, validation, places)
     references = [target for _, target in pairs]
     score = bleu(hypotheses, references)
     scores = {
@@ -106,11 +108,12 @@ def final_scores(
         "bleu_signature": score.signature,
         "bleu_sentences": len(pairs),
         "exact_match": _exact_match(hypotheses, references),
+        **_scores_by_languages(validation, places, hypotheses),
     }
     if model.config.context_sentences and validation.sizes:
         windows = contexts(validation.sizes, model.config.context_sentences)
         before = [[validation.pairs[other] for other in windows[place]] for place in places]
-        hypotheses = translate(model, tokenizer, [source for source, _ in pairs], contexts=before)
+        hypotheses = _translations(model, tokenizer, validation, places, before)
         scores["bleu_with_context"] = round(bleu(hypotheses, references).score, 2)
         scores["exact_match_with_context"] = _exact_match(hypotheses, references)
     samples = [
@@ -118,6 +121,37 @@ def final_scores(
         for (source, reference), hypothesis in zip(pairs[:SAMPLES], hypotheses, strict=False)
     ]
     return scores, samples
+
+
+def _translations(
+    model: GenerativeModel,
+    tokenizer: Tokenizer,
+    validation: Examples,
+    places: Sequence[int],
+    before: Sequence[Sequence[tuple[str, str]]] = (),
+) -> list[str]:
+    """Greedy translations of the sources at some places, each between its languages. before: their contexts."""
+    found = dict[int, str]()
+    for languages in dict.fromkeys(map(validation.languages_of, places)):
+        chosen = [number for number, place in enumerate(places) if validation.languages_of(place) == languages]
+        texts = [validation.pairs[places[number]][0] for number in chosen]
+        contexts_of = [before[number] for number in chosen if before]
+        answers = translate(model, tokenizer, texts, languages=languages, contexts=contexts_of)
+        found |= zip(chosen, answers, strict=True)
+    return [found[number] for number in range(len(places))]
+
+
+def _scores_by_languages(
+    validation: Examples, places: Sequence[int], hypotheses: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """The BLEU of each pair of languages, where there are several."""
+    compared: dict[LanguagePair, list[tuple[str, str]]] = {}
+    for place, hypothesis in zip(places, hypotheses, strict=True):
+        compared.setdefault(validation.languages_of(place), []).append((hypothesis, validation.pairs[place][1]))
+    if len(compared) < 2:
+        return {}
+    scores = {title_of(pair): bleu(*zip(*texts, strict=True)) for pair, texts in compared.items()}
+    return {"bleu_by_languages": {name: round(score.score, 2) for name, score in scores.items()}}
 
 
 def _exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
@@ -213,6 +247,7 @@ def lineage_of(config: TrainConfig, data: Examples, validation: Examples, rows: 
         "data": data.name,
         "data_sha256": data.digest,
         "data_examples": len(data.pairs),
+        **({"languages": counted(data.languages)} if data.languages else {}),
         "validation": validation.name,
         "validation_sha256": validation.digest,
         "validation_examples": len(validation.pairs),
@@ -246,7 +281,8 @@ def model_card(
         + (f", continuing the checkpoint {lineage['base']}." if "base" in lineage else "."),
         _training_rows(lineage),
         table("Scores", metrics),
-        table("Lineage", {name: value for name, value in lineage.items() if not isinstance(value, Mapping)}),
+        table("Lineage", {name: value for name, value in lineage.items() if not isinstance(value, Mapping | list)}),
+        *([table("Languages", _example_counts(lineage["languages"]))] if "languages" in lineage else []),
         table("Versions", lineage["versions"]),
         table("Model", model.to_json()),
         table("Training", train.to_json()),
@@ -266,6 +302,12 @@ def _training_rows(lineage: Mapping[str, Any]) -> str:
         f"`glossa eval` counts the rows of a test set that are among them. Of the validation set "
         f"{seen['sources']:,} are.{missing}"
     )
+
+
+def _example_counts(languages: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The pairs of languages in a lineage by title, and the number of examples of each."""
+    pairs = [LanguagePair(one.get("source_language", ""), one.get("target_language", "")) for one in languages]
+    return {title_of(pair): f"{one['examples']:,} examples" for pair, one in zip(pairs, languages, strict=True)}
 
 
 def _encoder_kind(model: ModelConfig) -> str:

@@ -82,5 +82,9 @@ def test_texts_are_wrapped_with_their_language_tokens():
     assert template.num_source_special == 2
     with pytest.raises(ConfigError, match=r"languages: 'dee': unknown language; did you mean 'de'\?"):
         template.wrap_prompt([], LanguagePair(target="dee"))
+    assert template.wrap_target([4, 5], 2, into) == [2, 7, 4, 5, 2]
+    first = template.replace(target_prefix=(TARGET_LANGUAGE,))
+    assert first.wrap_target([4, 5], 2, into) == [7, 4, 5, 2, 7], "as mBART of 25 languages is trained"
     plain = EncoderDecoderConfig().template
+    assert plain.wrap_target([4], 2) == [1, 4, 2]
     assert (plain.wrap_source([4]), plain.wrap_prompt(), plain.num_source_special) == ([4, 2], [1], 1)

@@ -1,11 +1,12 @@
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from model.architecture_config import EncoderDecoderConfig
-from model.config import SpecialTokenTemplate, TrainConfig
+from model.config import LanguagePair, SpecialTokenTemplate, TrainConfig
 from model.tokenizer import OWN_TARGET, Tokenizer
 from model.training.data import (
     _EMBEDDED,
@@ -118,6 +119,17 @@ def test_the_digest_knows_documents():
     assert len(digests) == 3, "one document is the text itself"
 
 
+def test_the_digest_knows_languages_and_a_split_keeps_them():
+    languages = [LanguagePair("de", "en" if number % 3 else "fr") for number in range(len(COPIES.pairs))]
+    named = replace(COPIES, languages=languages)
+    moved = replace(named, languages=[*languages[1:], languages[0]])
+    assert len({COPIES.digest, named.digest, moved.digest}) == 3
+    parts = split(named, size=40, seed=1)
+    found = [both for part in parts for both in zip(part.pairs, part.languages, strict=True)]
+    assert sorted(found) == sorted(zip(COPIES.pairs, languages, strict=True))
+    assert (named.languages_of(0), COPIES.languages_of(0)) == (("de", "fr"), ("", ""))
+
+
 def test_whole_documents_are_held_out():
     pairs = [(f"{number % 30} {place}", "x") for number in range(60) for place in range(number % 3 + 1)]
     examples = Examples(pairs, "numbers", [number % 3 + 1 for number in range(60)])
@@ -186,7 +198,7 @@ def test_the_decoder_sees_the_target_one_place_later(tokenizer):
         assert not input_T[length:].any()
 
 
-def test_texts_are_wrapped_in_the_template_and_only_their_own_tokens_are_learned(tokenizer):
+def test_texts_are_wrapped_in_the_template_of_which_the_first_token_alone_is_not_learned(tokenizer):
     model = MODEL.replace(
         special_token_template=SpecialTokenTemplate(
             source_prefix=(5,), source_suffix=(6, 2), target_prefix=(2, 7)
@@ -198,8 +210,8 @@ def test_texts_are_wrapped_in_the_template_and_only_their_own_tokens_are_learned
         assert batch.source_BS[row, :length].tolist() == [5, *ids[row], 6, 2]
         own = len(ids[row]) + 2
         assert batch.input_BT[row, :own].tolist() == [2, 7, *ids[row]]
-        assert batch.target_BT[row, :own].tolist() == [IGNORED, *ids[row], 2]
-    assert batch.tokens == sum(len(row) + 1 for row in ids)
+        assert batch.target_BT[row, :own].tolist() == [7, *ids[row], 2]
+    assert batch.tokens == sum(len(row) + 2 for row in ids)
     stream = StreamBatches(Examples([("", "a b c " * 40)], "text"), tokenizer, model, TRAIN).load([0])
     assert stream.input_BT.shape == stream.target_BT.shape == (1, model.max_target_len)
     assert (stream.input_BT[0, :2].tolist(), int(stream.target_BT[0, 0])) == ([2, 7], IGNORED)
