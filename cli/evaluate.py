@@ -148,6 +148,7 @@ def translations(
     from model.config import LanguagePair
     from model.training.evaluate import TooLongError
     from model.training.evaluate import translate as translate_in_torch
+    from model.training.languages import check_languages
 
     with contextlib.ExitStack() as stack:
         is_bundle = (Path(subject) / MANIFEST).is_file()
@@ -162,7 +163,8 @@ def translations(
                 raise UsageError(f"{subject}: a checkpoint has no confidence; export it with --calibrate")
             if options.keys() - MODEL.keys() != {"beam_size"} or options["beam_size"] != 1:
                 raise UsageError(f"{subject}: a checkpoint is decoded greedily; export it to use --beam and options")
-            languages = LanguagePair(options.get("source_language", ""), options.get("target_language", ""))
+            languages = LanguagePair(options.get("source_language") or "", options.get("target_language") or "")
+            check_languages(checkpoint.config.template, languages)
             found = translate_in_torch(checkpoint.model, checkpoint.tokenizer, texts, languages=languages)
             return [(text, None) for text in found]
         reached = stack.enter_context(_reached(subject, connection, is_bundle=is_bundle))

@@ -103,3 +103,67 @@ def test_the_resuming_command_repeats_every_option(trained, pairs, tmp_path, mon
     command = f"glossa train --out {tmp_path}/x --data {pairs} --from {trained} --learning-rate 0.01 "
     command += "--freeze 'a*' --freeze b --layer-decay 0.9 --lora-rank 2 --keep-adapter --resume"
     assert f"continue with: {command}\n" in printed
+
+
+@pytest.fixture(scope="module")
+def multilingual(tmp_path_factory):
+    """An imported model with languages."""
+    pytest.importorskip("transformers")
+    from tests.pretrained_languages import imported
+
+    return imported("m2m100", tmp_path_factory.mktemp("multilingual"))[0]
+
+
+def test_each_file_of_data_has_its_languages(multilingual, pairs, quick, tmp_path):
+    second = tmp_path / "second.tsv"
+    second.write_text("".join(f"{letter} b\tb {letter}\n" for letter in "abcdefghijkl"))
+    files = ("--data", pairs, "--data", second, "--validation", pairs, "--validation", second)
+    languages = ("--source-language", "de", "--source-language", "fr", "--target-language", "en")
+    run("train", quick, "--from", multilingual, *files, *languages, "--out", tmp_path / "out")
+    lineage = json.loads((tmp_path / "out" / "lineage.json").read_text())
+    assert lineage["languages"] == [
+        {"source_language": "de", "target_language": "en", "examples": 80},
+        {"source_language": "fr", "target_language": "en", "examples": 12},
+    ]
+    assert (lineage["data"], lineage["validation_examples"]) == ("pairs.tsv, second.tsv", 92)
+    (tmp_path / "left").write_text("a\nb\n")
+    sides = ("--source", tmp_path / "left", "--target", tmp_path / "left", "--validation", tmp_path / "second.tsv")
+    run("train", quick, "--from", multilingual, *sides, *languages[2:], "--out", tmp_path / "sides")
+    lineage = json.loads((tmp_path / "sides" / "lineage.json").read_text())
+    assert lineage["languages"] == [{"source_language": "fr", "target_language": "en", "examples": 2}]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "source_language: must be given, because the model chooses by it; name that of the data"),
+        (["--source-language", "de"], "target_language: must be given"),
+        (["--source-language", "de", "--target-language", "xx"], "target_language: unknown code 'xx'; "),
+        (
+            ["--source-language", "de"] * 3,
+            "source_language: must be given once for all data, or once for each file: 1 t",
+        ),
+    ],
+)
+def test_languages_that_do_not_fit_are_refused_before_the_data_is_read(multilingual, tmp_path, options, message):
+    (tmp_path / "data.tsv").write_text("no tab")
+    files = ("--data", tmp_path / "data.tsv", "--out", tmp_path / "out")
+    assert f"error: {message}" in run("train", "--from", multilingual, *files, *options, fails=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_validation_of_several_languages_needs_a_file_for_each(multilingual, trained, pairs, tmp_path):
+    files = ("--data", pairs, "--data", pairs, "--out", tmp_path / "out", "--validation", pairs)
+    languages = ("--source-language", "de", "--source-language", "en", "--target-language", "fr")
+    printed = run("train", "--from", multilingual, *files, *languages, fails=True)
+    assert "error: --validation: must be given once for each of the 2 --data" in printed
+    printed = run("train", "--from", trained, *files, *languages[4:], fails=True)
+    assert "error: target_language: must be left out: the model has no languages; got 'fr'" in printed
+
+
+def test_the_resuming_command_names_the_languages(multilingual, pairs, tmp_path, monkeypatch):
+    monkeypatch.setattr("model.training.train.train", interrupted)
+    languages = "--source-language de --target-language en"
+    words = ("--out", tmp_path / "x", "--data", pairs, "--validation", pairs, "--from", multilingual)
+    printed = run("train", *words, *languages.split(), fails=True)
+    assert f"--validation {pairs} --from {multilingual} {languages} --resume\n" in printed
