@@ -18,6 +18,7 @@ import transformers
 
 from glossa.client import Client
 from model.checkpoint import load_checkpoint
+from model.config import LanguagePair
 from model.reference.greedy import greedy
 from model.training.evaluate import translate
 from tests.cli.command import run
@@ -103,15 +104,28 @@ def bert(path):
     transformers.BertForMaskedLM(config).save_pretrained(path)
 
 
+def m2m_100(path):
+    model = pieces([*PHRASES, *TRANSLATIONS])
+    (path / "sentencepiece.bpe.model").write_bytes(model)
+    names = ["<s>", "<pad>", "</s>", "<unk>", *listed(model)[3:]]
+    (path / "vocab.json").write_text(json.dumps({name: token for token, name in enumerate(names)}))
+    (path / "tokenizer_config.json").write_text('{"tokenizer_class": "M2M100Tokenizer"}')
+    make("m2m_100", Shape(vocab_size=len(names) + 100, layers=(2, 2))).save_pretrained(path)
+
+
 def kinds():
     """Texts that are about an animal or not."""
     return [(text, "animal" if text.split()[2] in ("cat", "bird", "dog") else "thing") for text in PHRASES]
 
 
 LORA = "--lora-rank 8 --lora-targets *.blocks.* --lora-train *embedding* --lora-train *norm* --learning-rate 0.01"
+INTO_GERMAN, INTO_ENGLISH = ({"source_language": "en", "target_language": target} for target in ("de", "en"))
+COPIES = [(text, text) for text in PHRASES]  # from English into English
+LANGUAGES = "--source-language en --target-language de --target-language en --steps 600"
 MODELS = {
     "marian": (marian, list(zip(PHRASES, TRANSLATIONS, strict=True)), ()),
     "t5": (t5, list(zip(PHRASES, TRANSLATIONS, strict=True)), ("--layer-decay", "0.9", "--patience", "3")),
+    "m2m_100": (m2m_100, list(zip(PHRASES, TRANSLATIONS, strict=True)), LANGUAGES.split()),
     "gpt2": (gpt2, [(text,) for text in PHRASES], LORA.split()),
     "bert": (bert, kinds(), ("--head", "classify")),
 }
@@ -128,7 +142,10 @@ def folder(tmp_path_factory):
         run("import", path / "theirs", path / "ours")
         (path / "recipe.yaml").write_text(RECIPE)
         (path / "data.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
-        files = ("--data", path / "data.tsv", "--out", path / "tuned")
+        files = ["--data", path / "data.tsv", "--out", path / "tuned"]
+        if options == LANGUAGES.split():
+            (path / "second.tsv").write_text("".join("\t".join(row) + "\n" for row in COPIES))
+            files += ["--data", path / "second.tsv"]
         run("train", path / "recipe.yaml", "--from", path / "ours", *files, *options)
         run("export", path / "tuned", path / "bundle", "--precision", "fp32")
     return root
@@ -160,6 +177,24 @@ def test_translations_are_those_of_pytorch(client, folder, name):
     expected = translate(tuned.model, tuned.tokenizer, PHRASES[::5])
     assert len(set(expected)) > 10
     assert [answer.text for answer in client.translate_batch(PHRASES[::5], model=name)] == expected
+
+
+def test_both_pairs_of_languages_are_learned_and_served(client, folder):
+    path, expected = folder / "m2m_100", {"de": dict(zip(PHRASES, TRANSLATIONS, strict=True)), "en": dict(COPIES)}
+    tuned = load_checkpoint(path / "tuned")
+    for languages in (INTO_GERMAN, INTO_ENGLISH):
+        texts, pair = PHRASES[::5], LanguagePair(*languages.values())
+        answers = [answer.text for answer in client.translate_batch(texts, model="m2m_100", **languages)]
+        assert answers == translate(tuned.model, tuned.tokenizer, texts, languages=pair)
+        things = [expected[pair.target][text].split()[-1] for text in texts]
+        right = sum(answer.endswith(thing) for answer, thing in zip(answers, things, strict=True))
+        assert right > 0.8 * len(texts)
+    assert set(tuned.metrics["bleu_by_languages"]) == {"en to de", "en to en"}
+    assert sum(one["examples"] for one in tuned.lineage["languages"]) == tuned.lineage["data_examples"] > 300
+    evaluated = run("eval", path / "tuned", "--data", path / "data.tsv", *LANGUAGES.split()[:4], "--json")
+    assert json.loads(evaluated.splitlines()[-1])["sentences"] == len(PHRASES)
+    refused = run("eval", path / "tuned", "--data", path / "data.tsv", fails=True)
+    assert "error: source_language: must be given" in refused
 
 
 def test_texts_are_continued_as_pytorch_continues_them(client, folder):
