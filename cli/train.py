@@ -56,6 +56,10 @@ Data = Annotated[
     list[Path] | None, typer.Option(help="TSV of pairs, or of texts and labels or spans, or plain text; may be .gz")
 ]
 
+Events = Annotated[
+    Path | None, typer.Option(help="directory of the run's TensorBoard events (needs glossa[tensorboard])")
+]
+
 
 def train(
     context: typer.Context,
@@ -85,9 +89,7 @@ def train(
     lora_targets: LoraTargets = None,
     lora_train: LoraTrain = None,
     keep_adapter: KeepAdapter = False,
-    tensorboard: Annotated[
-        Path | None, typer.Option(help="directory of the run's TensorBoard events (needs glossa[tensorboard])")
-    ] = None,
+    tensorboard: Events = None,
     shard: Annotated[
         bool, typer.Option("--shard", help="of several processes, each keeps a share of the weights and moments")
     ] = False,
