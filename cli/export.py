@@ -144,17 +144,23 @@ def export(
 def development_text(
     checkpoint: Path, file: Path | None, source_language: str, target_language: str
 ) -> Development | None:
-    """The text on which a quantized variant is compared with fp32, with references where the file has both columns."""
+    """The text on which a quantized variant is compared with fp32, with references where the file has both columns.
+    Raises ConfigError for languages that are not the model's, or that it needs and that are missing."""
     from export.select_scheme import Development
+    from model.checkpoint import read_config
     from model.config import LanguagePair
+    from model.training.languages import check_languages
 
     if file is None:
         return None
+    languages = LanguagePair(source_language, target_language)
+    model, _ = read_config((checkpoint / "config.json").read_bytes(), checkpoint)
+    check_languages(model.template, languages)
     pairs = sample_pairs(checkpoint, file)
     has_references = any(source for source, _ in pairs) and any(target for _, target in pairs)
     texts = [source or target for source, target in pairs]
     references = [target for _, target in pairs] if has_references else []
-    return Development(texts, references, file.name, LanguagePair(source_language, target_language))
+    return Development(texts, references, file.name, languages)
 
 
 def sample_pairs(checkpoint: Path, file: Path) -> Sequence[tuple[str, str]]:

@@ -3,6 +3,8 @@
 import json
 from unittest import mock
 
+import pytest
+
 from cli.export import show_parity
 from export import bundle
 from tests.cli.command import run
@@ -55,6 +57,19 @@ def test_invalid_precisions_and_schemes_are_rejected(trained, tmp_path):
         "export", trained, out, "--precision", "int8", "--scheme", "x", fails=True
     )
     assert "different ones, got int8, int8" in run("export", trained, out, "--precision", "int8,int8", fails=True)
+
+
+def test_development_text_must_name_the_languages_that_the_model_needs(trained, tmp_path):
+    pytest.importorskip("transformers")
+    from tests.pretrained_languages import imported
+
+    multilingual, _ = imported("m2m100", tmp_path / "multilingual")
+    (tmp_path / "text.tsv").write_text("a\tb\n" * 20)
+    for name in ("--development", "--calibrate"):
+        options = (tmp_path / "bundle", name, tmp_path / "text.tsv", "--source-language", "de")
+        assert "error: target_language: must be given" in run("export", multilingual, *options, fails=True)
+        assert "error: source_language: must be left out" in run("export", trained, *options, fails=True)
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_a_plain_export_serves_on_both_devices(trained, tmp_path):
