@@ -49,7 +49,7 @@ def test_tokens_and_loss_are_those_of_transformers(known):
     for source, target in KINDS[kind][2]:
         theirs, tokenizer = read(kind, directory, source, target)
         mark = f">>{target}<< " if kind == "marian" else ""
-        sources, labels = ([tokenizer(mark + text).input_ids for text, _ in PAIRS], [])
+        sources = [tokenizer(mark + text).input_ids for text, _ in PAIRS]
         labels = [tokenizer(text_target=text).input_ids for _, text in PAIRS]
         examples = Examples(PAIRS, "pairs", languages=[LanguagePair(source, target)] * len(PAIRS))
         batches, batch = batch_of(loaded, examples)
@@ -61,6 +61,25 @@ def test_tokens_and_loss_are_those_of_transformers(known):
         expected = theirs(input_ids=batch.source_BS, attention_mask=mask, labels=batch.target_BT)
         loss = batch_loss(loaded.model, batch).plain / batch.tokens
         torch.testing.assert_close(loss, expected.loss, rtol=2e-6, atol=0)
+
+
+@torch.no_grad()
+def test_a_legacy_nllb_is_trained_as_it_generates(tmp_path):
+    checkpoint, directory = imported("nllb", tmp_path, legacy_behaviour=True)
+    theirs, tokenizer = read("nllb", directory, "deu_Latn", "eng_Latn")
+    sources = [tokenizer(text).input_ids for text, _ in PAIRS]
+    german, english = tokenizer.convert_tokens_to_ids(["deu_Latn", "eng_Latn"])
+    assert all(row[-2:] == [2, german] for row in sources), "the old order"
+    examples = Examples(PAIRS, "pairs", languages=[LanguagePair("deu_Latn", "eng_Latn")] * len(PAIRS))
+    loaded = load_checkpoint(checkpoint)
+    _, batch = batch_of(loaded, examples)
+    assert rows(batch.source_BS, batch.lengths_B) == sources
+    mask = (torch.arange(batch.source_BS.shape[1]) < batch.lengths_B[:, None]).long()
+    begun = theirs.generate(batch.source_BS, attention_mask=mask, forced_bos_token_id=english, max_new_tokens=2)
+    assert batch.input_BT[:, :2].tolist() == begun[:, :2].tolist() == [[2, english]] * len(PAIRS)
+    expected = theirs(input_ids=batch.source_BS, attention_mask=mask, labels=batch.target_BT)
+    loss = batch_loss(loaded.model, batch).plain / batch.tokens
+    torch.testing.assert_close(loss, expected.loss, rtol=2e-6, atol=0)
 
 
 def examples_of(kind, *, count=60, numbers=(0,)):
