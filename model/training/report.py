@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from model.architectures import GenerativeModel
-from model.config import LanguagePair, ModelConfig, TrainConfig
+from model.config import DEFAULT_LANGUAGES, LanguagePair, ModelConfig, TrainConfig
 from model.encoder import Encoder
 from model.tokenizer import Tokenizer
 from model.training.context import contexts
@@ -116,9 +116,10 @@ def final_scores(
         hypotheses = _translations(model, tokenizer, validation, places, before)
         scores["bleu_with_context"] = round(bleu(hypotheses, references).score, 2)
         scores["exact_match_with_context"] = _exact_match(hypotheses, references)
+    titles = [f"{title_of(pair)}: " * (pair != DEFAULT_LANGUAGES) for pair in map(validation.languages_of, places)]
     samples = [
-        f"{source}\n  model:     {hypothesis}\n  reference: {reference}"
-        for (source, reference), hypothesis in zip(pairs[:SAMPLES], hypotheses, strict=False)
+        f"{title}{source}\n  model:     {hypothesis}\n  reference: {reference}"
+        for title, (source, reference), hypothesis in zip(titles[:SAMPLES], pairs, hypotheses, strict=False)
     ]
     return scores, samples
 

@@ -12,7 +12,7 @@ from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, ConfigError, Language
 from model.fine_tuning import FineTuning
 from model.training.data import IGNORED, Examples, PairBatches
 from model.training.evaluate import bleu, translate
-from model.training.languages import check_data_languages, check_languages, language_pairs, with_languages
+from model.training.languages import check_data_languages, check_languages, language_pairs, title_of, with_languages
 from model.training.loss import batch_loss
 from model.training.report import final_scores
 from model.training.start import Start, read_base
@@ -127,6 +127,7 @@ def test_a_run_with_languages_resumes_bit_for_bit_and_names_them(m2m100, tmp_pat
 
 def test_validation_decodes_between_the_languages_of_each_pair(m2m100):
     loaded, data = load_checkpoint(m2m100), examples_of("m2m100", count=20, numbers=(0, 1))
+    columns = data.pairs, data.languages
     scores, samples = final_scores(loaded.model, loaded.tokenizer, data)
     own = dict[str, str]()
     for number in (0, 1):
@@ -134,7 +135,9 @@ def test_validation_decodes_between_the_languages_of_each_pair(m2m100):
         own |= zip(
             texts, translate(loaded.model, loaded.tokenizer, texts, languages=data.languages[number]), strict=True
         )
-    shown = dict(re.findall(r"(.*)\n  model:     (.*)\n", "\n".join(samples)))
+    shown = dict(re.findall(r": (.*)\n  model:     (.*)\n", "\n".join(samples)))
+    titles = {source: ": ".join((title_of(pair), source)) for (source, _), pair in zip(*columns, strict=True)}
+    assert {sample.splitlines()[0] for sample in samples} == {titles[source] for source in shown}
     assert shown == {text: own[text] for text in shown}
     assert len({*shown.values()}) > 1
     wanted = bleu([own[source] for source, _ in data.pairs[::2]], [target for _, target in data.pairs[::2]])
