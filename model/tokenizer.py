@@ -28,6 +28,7 @@ from tokenizers import Tokenizer as Backend
 
 from model.tokenizers.least_tokens import least_tokens_of
 from model.tokenizers.sentencepiece import BLANK, SETTINGS, normalizer_of, unigram_of
+from model.tokenizers.spans import Span, whole_spans
 from model.tokenizers.token_bytes import bytes_of_characters, bytes_reader, token_pieces
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0..3 of the tokenizers that are trained here
@@ -36,7 +37,6 @@ MAX_ENTRIES = 1 << 24  # of a vocabulary; the largest ones have some 260,000
 OWN_TARGET = "target"  # a model and a normalizer for texts of the target's side, in the model of a tokenizer.json
 
 Kind = Literal["bpe", "words"]
-Span = tuple[int, int]
 
 
 class TokenizerError(ValueError):
@@ -191,7 +191,7 @@ class Tokenizer:
             return spans
         if origins is not None:
             spans = [(origins[start][0], origins[end - 1][1]) if start < end else (-1, -1) for start, end in spans]
-        return _whole(spans, text)
+        return whole_spans(spans, text)
 
     def word_starts(self, text: str) -> list[bool]:
         """For each id of `encode(text)` whether a word begins with it: at a blank, as a piece that is marked so, or at
@@ -332,24 +332,6 @@ _PLAIN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": 
 def _hidden(name: str) -> str:
     """A name that no text contains when it is segmented: blanks are marked or removed before."""
     return f" \0{name}"
-
-
-def _whole(spans: Sequence[Span], text: str) -> list[Span]:
-    """Spans that omit only blanks and never decrease. (-1, -1): an unknown span."""
-    limits, limit = list[int](), len(text)  # from the last span on: where the next known one starts
-    for start, _ in reversed(spans):
-        limits.append(limit)
-        limit = start if start >= 0 else limit
-    whole: list[Span] = []
-    for (start, end), limit in zip(spans, reversed(limits), strict=True):
-        before = whole[-1] if whole else (0, 0)
-        start, end = max(start, before[0]), max(end, before[1])
-        while end < limit and not text[end].isspace():  # merged with the character before it, or removed
-            end += 1
-        while start > before[1] and not text[start - 1].isspace():
-            start -= 1
-        whole.append((min(start, end), end))
-    return whole
 
 
 def _train_bpe(texts: Iterable[str], vocab_size: int, special: list[str]) -> Backend:
