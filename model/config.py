@@ -382,6 +382,7 @@ class TrainConfig(Config):
     label_smoothing: float = bounded(0.1, 0.0, 0.99)
     r_drop_weight: float = bounded(0.0, 0.0, 100.0)  # between two passes (Liang et al. 2021); 0: one pass
     balance_weight: float = bounded(0.01, 0)  # of the loss that spreads tokens over experts (Fedus et al. 2022)
+    bpe_dropout: float = bounded(0.0, 0.0, 1.0)  # share of merges skipped in training (Provilkov et al. 2020); 0: none
     mask_share: float = bounded(0.15, 0.01, 0.99)  # of a text's tokens that a masked head predicts (Devlin et al. 2019)
     average_checkpoints: int = bounded(5, 1)  # the last K saved states are averaged into the result; 1: only the last
     save_every_steps: int = bounded(500, 1)

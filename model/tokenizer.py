@@ -20,6 +20,8 @@ import codecs
 import json
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -158,6 +160,20 @@ class Tokenizer:
             return [self.encode(text) for text in texts]
         normal = [self._normalize(text) for text in texts] if self._normalize else list(texts)
         return [encoding.ids for encoding in self._backend.encode_batch_fast(normal, add_special_tokens=False)]
+
+    @property
+    def has_own_vocabulary(self) -> bool:
+        """Whether ids are those of a vocabulary beside the pieces that texts are segmented into."""
+        return self._known > 0
+
+    def words(self, texts: Sequence[str]) -> list[list[list[int]]]:
+        """The ids of many texts, of each by the words that are segmented one by one. A text that is segmented as a
+        whole is one word. Not for a Unigram model or a separate vocabulary, which `encode` alone knows."""
+        assert self._backend is not None
+        normal = [self._normalize(text) for text in texts] if self._normalize else list(texts)
+        batch = self._backend.encode_batch(normal, add_special_tokens=False)
+        pairs = (zip(encoding.word_ids, encoding.ids, strict=True) for encoding in batch)
+        return [[[token for _, token in word] for _, word in groupby(text, itemgetter(0))] for text in pairs]
 
     def least_tokens(self, text: str) -> int:
         """A number that `len(encode(text))` is not below, found in a fraction of its time; 0: none is known."""

@@ -13,7 +13,7 @@ import gzip
 import hashlib
 import random
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -266,6 +266,14 @@ def _cut(keys: Sequence[int], lengths: Sequence[tuple[int, int]], budget: int) -
     yield batch
 
 
+Pair = tuple[list[int], list[int]]  # the token ids of a source and of a target, with their special tokens
+
+
+def lengths_of(pairs: Iterable[Pair]) -> list[tuple[int, int]]:
+    """The predicted tokens of each target and the tokens of each source."""
+    return [(len(target) - 1, len(source)) for source, target in pairs]
+
+
 class PairBatches:
     """Batches of sentences of similar length, each at most `batch_tokens` target tokens with padding.
 
@@ -274,23 +282,22 @@ class PairBatches:
     """
 
     def __init__(self, examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
-        self._pad_id, self._seed, self._budget = model.pad_id, train.seed, train.batch_tokens
-        self._pairs: list[tuple[list[int], list[int]]] = []
+        self._model, self._seed, self._budget = model, train.seed, train.batch_tokens
+        self._room = min(model.max_target_len, train.batch_tokens)
+        self._languages_of = examples.languages_of
+        self._windows: list[slice] = []  # of each example, its sentence and those before it
+        self._pairs: list[Pair] = []
         targets = tokenizer.target.encode_batch([target for _, target in examples.pairs])
         sources = tokenizer.encode_batch([source for source, _ in examples.pairs]) if model.has_encoder else targets
-        room, template = min(model.max_target_len, train.batch_tokens), model.template
         context = context_sizes(examples.sizes, model.context_sentences, train.seed) or [0] * len(targets)
         for place, size in enumerate(context):
-            languages = examples.languages_of(place)
             for first in range(place - size, place + 1):  # without the sentences that make it too long
                 window = slice(first, place + 1)
-                source = joined(sources[window], model.separator_id) if model.has_encoder else []
-                framed = template.wrap_source(source, languages) if model.has_encoder else []
-                target = template.wrap_target(joined(targets[window], model.separator_id), model.eos_id, languages)
-                if len(framed) <= model.max_source_len and 1 < len(target) <= room + 1:
-                    self._pairs.append((framed, target))
+                if (pair := self._pair(window, sources, targets)) is not None:
+                    self._windows.append(window)
+                    self._pairs.append(pair)
                     break
-        self._lengths = [(len(target) - 1, len(source)) for source, target in self._pairs]
+        self._lengths = lengths_of(self._pairs)
         self.dropped = len(targets) - len(self._pairs)
         self.tokens = sum(target for target, _ in self._lengths)
         if not self._pairs:
@@ -299,15 +306,30 @@ class PairBatches:
                 f"{model.max_target_len} and batch_tokens {train.batch_tokens}"
             )
 
+    def _pair(self, window: slice, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Pair | None:
+        """The example of the last sentence of a window, after those before it; None if it does not fit.
+
+        sources, targets: the ids of all sentences.
+        """
+        model, languages = self._model, self._languages_of(window.stop - 1)
+        source = joined(sources[window], model.separator_id) if model.has_encoder else []
+        framed = model.template.wrap_source(source, languages) if model.has_encoder else []
+        target = model.template.wrap_target(joined(targets[window], model.separator_id), model.eos_id, languages)
+        fits = len(framed) <= model.max_source_len and 1 < len(target) <= self._room + 1
+        return (framed, target) if fits else None
+
     def plan(self, epoch: int) -> list[list[int]]:
         return bucketed(self._lengths, budget=self._budget, seed=self._seed, epoch=epoch)
 
     def load(self, keys: Sequence[int]) -> Batch:
-        sources, targets = zip(*(self._pairs[key] for key in keys), strict=True)
+        return self._batch([self._pairs[key] for key in keys])
+
+    def _batch(self, pairs: Sequence[Pair]) -> Batch:
+        sources, targets = zip(*pairs, strict=True)
         return Batch(
-            pad(sources, self._pad_id),
+            pad(sources, self._model.pad_id),
             torch.tensor([len(source) for source in sources]),
-            pad([target[:-1] for target in targets], self._pad_id),
+            pad([target[:-1] for target in targets], self._model.pad_id),
             pad([target[1:] for target in targets], IGNORED),
             sum(len(target) - 1 for target in targets),
         )
@@ -331,20 +353,27 @@ class StreamBatches:
             )
 
     def plan(self, epoch: int) -> list[list[int]]:
+        return self._plan(epoch, self.tokens)
+
+    def _plan(self, epoch: int, tokens: int) -> list[list[int]]:
+        """The starts of the windows of each batch in a text of this many tokens."""
         rng = random.Random(f"{self._seed} {epoch}")
-        offset = rng.randrange(min(self._window, self.tokens - self._window + 1)) if epoch else 0
-        starts = list(range(offset, self.tokens - self._window + 1, self._window))
+        offset = rng.randrange(min(self._window, tokens - self._window + 1)) if epoch else 0
+        starts = list(range(offset, tokens - self._window + 1, self._window))
         rng.shuffle(starts)
         return [starts[place : place + self._rows] for place in range(0, len(starts), self._rows)]
 
     def load(self, keys: Sequence[int]) -> Batch:
-        target_BT = torch.stack([self._ids[start : start + self._window] for start in keys])
-        start_BN = torch.tensor(self._start, dtype=torch.int64).expand(len(keys), -1)
-        no_source = torch.zeros(len(keys), 0, dtype=torch.int64)
+        return self._batch(torch.stack([self._ids[start : start + self._window] for start in keys]))
+
+    def _batch(self, target_BT: Tensor) -> Batch:
+        rows = len(target_BT)
+        start_BN = torch.tensor(self._start, dtype=torch.int64).expand(rows, -1)
+        no_source = torch.zeros(rows, 0, dtype=torch.int64)
         input_BT = torch.cat((start_BN, target_BT[:, :-1]), dim=1)
         predicted_BT = target_BT if self._start else target_BT[:, 1:]  # without a prefix, the first token is given
         wanted_BT = torch.cat((torch.full_like(start_BN[:, 1:], IGNORED), predicted_BT), dim=1)
-        return Batch(no_source, torch.zeros(len(keys), dtype=torch.int64), input_BT, wanted_BT, predicted_BT.numel())
+        return Batch(no_source, torch.zeros(rows, dtype=torch.int64), input_BT, wanted_BT, predicted_BT.numel())
 
 
 def batches_of(examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> Batches:

@@ -154,6 +154,13 @@ def test_texts_of_tokens_join_to_the_whole_text(bpe, words):
     assert words.token_texts([]) == []
 
 
+def test_words_have_the_ids_of_the_text(bpe):
+    found = bpe.words([*SENTENCES, "isn't it", ""])
+    assert [[token for word in text for token in word] for text in found[:4]] == bpe.encode_batch(SENTENCES)
+    assert [bpe.decode(word) for word in found[4]] == ["isn", "'t", " it"]
+    assert found[5] == []
+
+
 @pytest.mark.parametrize("kind", ["bpe", "words"])
 def test_pieces_are_what_tokens_write(kind, request):
     tokenizer = request.getfixturevalue(kind)

@@ -1,5 +1,7 @@
 """Runs in several processes, compared with a run in this one."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -41,6 +43,18 @@ def test_two_ranks_train_as_one(shard, alone, tmp_path):
     assert train_in(2, tmp_path / "run", shard=shard) == WITHOUT_FAULT
     assert difference(alone, tmp_path / "run") < 1e-5
     assert history(tmp_path / "run") == [pytest.approx(row, rel=1e-5, nan_ok=True) for row in history(alone)]
+
+
+def test_two_ranks_skip_the_same_merges(tmp_path):
+    """Text of which several batches make an epoch, as every epoch has another segmentation."""
+    config = TRAIN.replace(tokenizer="bpe", vocab_size=300, bpe_dropout=0.3)
+    data = embedded_examples("kinds")
+    data = dataclasses.replace(data, pairs=data.pairs[:150])
+    model = MODEL.replace(max_source_len=48, max_target_len=48)
+    whole = whole_run(tmp_path / "whole", model, config, data)
+    assert train_in(2, tmp_path / "parts", model=model, config=config, data=data) == WITHOUT_FAULT
+    assert difference(whole, tmp_path / "parts") < 1e-5
+    assert history(whole)[-1][1] >= 1, "more than one epoch"
 
 
 def interrupted(count, out, steps, **arguments):

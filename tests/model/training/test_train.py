@@ -15,6 +15,7 @@ from rich.console import Console
 from bench import kill_resume
 from model.architecture_config import EncoderConfig
 from model.checkpoint import CheckpointError, load_checkpoint
+from model.config import ConfigError
 from model.fine_tuning import FineTuning
 from model.presets import PRESETS
 from model.training.data import DataError, Examples, batches_of, copy_examples, embedded_examples, split
@@ -108,6 +109,31 @@ def test_a_language_model_resumes_exactly_in_bfloat16_too(changes, documents, te
     assert metrics["validation_perplexity"] > 1
     assert "bleu" not in metrics
     assert (whole / "model_card.md").read_text().count(" | ") > 5  # prompt | continuation
+
+
+@pytest.mark.parametrize("documents", ["lines", "stream"])
+def test_a_run_with_bpe_dropout_resumes_exactly(documents, tmp_path):
+    """Its tokenizer, segmentations and scores on held-out text, which are of the ordinary segmentation."""
+    words = ["reader", "readers", "read", "lower", "lowest", "newest", "newer", "wide", "wider", "widest"]
+    lines = [" ".join(words[(place + shift) % 10] for shift in (0, 3, 5 + place % 3)) for place in range(240)]
+    is_stream = documents == "stream"
+    data = Examples([("", "\n".join(lines))] if is_stream else [(line, line[::-1]) for line in lines], "words")
+    model = (as_decoder(MODEL) if is_stream else MODEL).replace(max_target_len=24)
+    config = TRAIN.replace(tokenizer="bpe", vocab_size=320, documents=documents, steps=12, bpe_dropout=0.2)
+    whole = train(model, config, data=data, out=tmp_path / "whole")
+    interrupted(tmp_path / "parts", 7, model=model, config=config, data=data)
+    train(model, config, data=data, out=tmp_path / "parts", resume=True)
+    assert weights(tmp_path / "parts") == weights(whole)
+    assert losses(tmp_path / "parts") == losses(whole)
+    plain = train(model, config.replace(bpe_dropout=0.0), data=data, out=tmp_path / "plain")
+    assert weights(plain) != weights(whole)
+    assert (plain / "tokenizer.json").read_bytes() == (whole / "tokenizer.json").read_bytes()
+
+
+def test_bpe_dropout_needs_merges_and_leaves_nothing_otherwise(tmp_path):
+    with pytest.raises(ConfigError, match="bpe_dropout: needs a tokenizer of type BPE, got WordLevel"):
+        train(MODEL, TRAIN.replace(bpe_dropout=0.1), data=DATA, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_killed_processes_resume_to_the_same_bits(tmp_path):
