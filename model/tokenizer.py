@@ -164,7 +164,7 @@ class Tokenizer:
     @property
     def has_own_vocabulary(self) -> bool:
         """Whether ids are those of a vocabulary beside the pieces that texts are segmented into."""
-        return self._known > 0
+        return bool(self._known)
 
     def words(self, texts: Sequence[str]) -> list[list[list[int]]]:
         """The ids of many texts, of each by the words that are segmented one by one. A text that is segmented as a

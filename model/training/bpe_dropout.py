@@ -7,8 +7,8 @@ of several processes. Here a segmentation is a function of 64 bits: as in arithm
 the interval that a number in [0, 1) is in. The numbers below (1 - rate) to the power of the decisions skip nothing.
 
 Every occurrence draws 64 bits by (seed, epoch, text, place of the word). If they skip a merge, they select one of the
-word's VARIANTS, which are drawn by (seed, word, number) when they are first needed: merging a word takes 20 times as
-long as finding a variant.
+word's variants, which are drawn by (seed, word, number) when they are first needed: merging a word takes 20 times as
+long as finding a variant. A word has about as many variants as occurrences, within LEAST and MOST.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import json
 import re
 from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any
 
 from model.config import ModelConfig, TrainConfig, check
 from model.tokenizer import OWN_TARGET, Tokenizer
 
-VARIANTS = 128  # of a word with a merge skipped; equal ones count as often as they are drawn
+LEAST, MOST = 16, 256  # variants of a word; equal ones count as often as they are drawn
 LONGEST = 256  # symbols of a word; the time of a variant grows with their square, a longer word has none
 LEAST_WIDTH = 2.0**-24  # of the interval that a number is in; with less, its 53 bits decide too coarsely
 
@@ -32,26 +33,20 @@ _FIELD = "bpe_dropout"
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a token that is a byte, of a vocabulary with byte fallback
 _ALL = 1 << 64  # draws are below
 _MULTIPLIER, _INCREMENT = 6364136223846793005, 1442695040888963407  # of the generator MMIX (Knuth), modulo 2^64
-_Made = tuple[int, int]  # rank and token of a merge
-
-
-class _Merge(NamedTuple):
-    """A merge that waits: its rank, the place of its left symbol, and the token that it makes."""
-
-    rank: int
-    place: int
-    token: int
+_Made = tuple[int, int]  # the rank of a merge, and the token that it makes
+_NONE = (0, -1)  # no merge
+_Merge = tuple[int, int, int]  # one that waits: its rank, the place of its left symbol, and the token that it makes
 
 
 class Word:
-    """A word of the corpus. symbols: before any merge; plain: with all merges, for draws below `limit`; variants: those
-    with a merge skipped that have been needed, by their numbers."""
+    """A word of the corpus. symbols: before any merge; plain: with all merges, for draws below `limit`; count: of its
+    occurrences; variants: those with a merge skipped, each () until it is needed, all of them [] until the first is."""
 
-    __slots__ = ("limit", "plain", "symbols", "variants")
+    __slots__ = ("count", "limit", "plain", "symbols", "variants")
 
     def __init__(self, symbols: tuple[int, ...], plain: tuple[int, ...], limit: int) -> None:
-        self.symbols, self.plain, self.limit = symbols, plain, limit
-        self.variants: dict[int, tuple[int, ...]] = {}
+        self.symbols, self.plain, self.limit, self.count = symbols, plain, limit, 0
+        self.variants: list[tuple[int, ...]] = []
 
 
 class BPEDropout:
@@ -76,7 +71,8 @@ class BPEDropout:
         self._words: dict[tuple[int, ...], Word] = {}
 
     def words(self, texts: Sequence[str]) -> list[list[Word]]:
-        """The words of each text. Equal words are the same object."""
+        """The words of each text; equal ones are the same object. To be called for all texts before any `ids`, as the
+        number of a word's variants follows from its occurrences."""
         cut = self._tokenizer.words(texts)
         return [[self._word(tuple(ids)) for piece in text for ids in self._cut(piece)] for text in cut]
 
@@ -88,7 +84,10 @@ class BPEDropout:
             if bits < word.limit:
                 ids += word.plain
             else:
-                ids += word.variants.get(bits % VARIANTS) or self._new_variant(word, bits % VARIANTS)
+                if not word.variants:
+                    word.variants = [()] * min(max(word.count, LEAST), MOST)
+                number = bits % len(word.variants)
+                ids += word.variants[number] or self._new_variant(word, number)
         return ids
 
     def segmented(self, word: Word, bits: int) -> tuple[int, ...]:
@@ -125,6 +124,7 @@ class BPEDropout:
     def _word(self, ids: tuple[int, ...]) -> Word:
         if (word := self._words.get(ids)) is None:
             word = self._words[ids] = self._new_word(ids)
+        word.count += 1
         return word
 
     def _new_word(self, ids: tuple[int, ...]) -> Word:
@@ -146,26 +146,24 @@ class BPEDropout:
 
     def _queue(self, symbols: Sequence[int]) -> list[_Merge]:
         """The merges of a word without any, in order."""
-        merges = (self._merge(symbols, place, place) for place in range(len(symbols) - 1))
-        return sorted(merge for merge in merges if merge is not None)
-
-    def _merge(self, tokens: Sequence[int], at: int, place: int) -> _Merge | None:
-        known = self._merges.get((tokens[at], tokens[at + 1]))
-        return None if known is None else _Merge(known[0], place, known[1])
+        made = map(self._merges.get, pairwise(symbols))
+        return sorted((known[0], place, known[1]) for place, known in enumerate(made) if known is not None)
 
     def _carry_out(self, merge: _Merge, tokens: list[int], starts: list[int], queue: list[_Merge]) -> None:
         """Merges two tokens, and puts the merges that become possible into the queue; nothing if another merge has
         taken one of them. starts: the places of the symbols that tokens begin with."""
-        if merge.place not in starts:
+        _, place, token = merge
+        if place not in starts:
             return
-        at = starts.index(merge.place)
-        if at + 1 == len(tokens) or self._merges.get((tokens[at], tokens[at + 1]), (0, -1))[1] != merge.token:
+        merges, left = self._merges, starts.index(place)
+        if left + 1 == len(tokens) or merges.get((tokens[left], tokens[left + 1]), _NONE)[1] != token:
             return
-        tokens[at] = merge.token
-        del tokens[at + 1], starts[at + 1]
-        for first in (at - 1, at):
-            if 0 <= first < len(tokens) - 1 and (made := self._merge(tokens, first, starts[first])) is not None:
-                insort(queue, made)
+        tokens[left] = token
+        del tokens[left + 1], starts[left + 1]
+        if left and (known := merges.get((tokens[left - 1], token))) is not None:
+            insort(queue, (known[0], starts[left - 1], known[1]))
+        if left + 1 < len(tokens) and (known := merges.get((token, tokens[left + 1]))) is not None:
+            insort(queue, (known[0], place, known[1]))
 
 
 def dropout_of(train: TrainConfig, model: ModelConfig, tokenizer: Tokenizer) -> BPEDropout | None:

@@ -284,7 +284,7 @@ class PairBatches:
     def __init__(self, examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> None:
         self._model, self._seed, self._budget = model, train.seed, train.batch_tokens
         self._room = min(model.max_target_len, train.batch_tokens)
-        self._languages_of = examples.languages_of
+        self._template, self._languages_of = model.template, examples.languages_of  # a template is built at each access
         self._windows: list[slice] = []  # of each example, its sentence and those before it
         self._pairs: list[Pair] = []
         targets = tokenizer.target.encode_batch([target for _, target in examples.pairs])
@@ -313,8 +313,9 @@ class PairBatches:
         """
         model, languages = self._model, self._languages_of(window.stop - 1)
         source = joined(sources[window], model.separator_id) if model.has_encoder else []
-        framed = model.template.wrap_source(source, languages) if model.has_encoder else []
-        target = model.template.wrap_target(joined(targets[window], model.separator_id), model.eos_id, languages)
+        framed = self._template.wrap_source(source, languages) if model.has_encoder else []
+        target = joined(targets[window], model.separator_id)
+        target = self._template.wrap_target(target, model.eos_id, languages)
         fits = len(framed) <= model.max_source_len and 1 < len(target) <= self._room + 1
         return (framed, target) if fits else None
 

@@ -1,13 +1,11 @@
 """Batches whose texts are segmented anew in every epoch (`bpe_dropout`). Keys are numbered across epochs, so that a key
-identifies its epoch.
-
-A plan needs the lengths of all texts, and `load` draws those of its batch again: drawing is fast, and ids of an epoch
-would take as much memory as those of the ordinary segmentation. `dropped` and `tokens` count by the latter.
+identifies its epoch. `dropped` and `tokens` count by the ordinary segmentation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,9 +13,23 @@ from torch import Tensor
 from model.config import ModelConfig, TrainConfig
 from model.tokenizer import Tokenizer
 from model.training.bpe_dropout import BPEDropout
-from model.training.data import Batch, Batches, Examples, Pair, PairBatches, StreamBatches, bucketed
+from model.training.data import Batch, Batches, Examples, Pair, PairBatches, StreamBatches, bucketed, lengths_of
 
+T = TypeVar("T")
 EPOCH = 1 << 40  # of the keys of windows: more tokens than a text has
+
+
+class _Epochs(Generic[T]):
+    """What is drawn for an epoch, kept for the newest two: the batches of a step may be of both."""
+
+    def __init__(self, draw: Callable[[int], T]) -> None:
+        self._draw, self._drawn = draw, dict[int, T]()
+
+    def __getitem__(self, epoch: int) -> T:
+        if epoch not in self._drawn:
+            self._drawn = {known: self._drawn[known] for known in sorted(self._drawn)[-1:]}
+            self._drawn[epoch] = self._draw(epoch)
+        return self._drawn[epoch]
 
 
 class VariedPairBatches(PairBatches):
@@ -29,25 +41,27 @@ class VariedPairBatches(PairBatches):
         super().__init__(examples, tokenizer, model, train)
         self._dropout = dropout
         self._targets = dropout.words([target for _, target in examples.pairs])
-        self._sources = dropout.words([source for source, _ in examples.pairs]) if model.has_encoder else self._targets
+        self._sources = dropout.words([source for source, _ in examples.pairs]) if model.has_encoder else None
+        self._epochs = _Epochs(self._segmented)
 
     def plan(self, epoch: int) -> list[list[int]]:
-        pairs = (self._varied(epoch, number) for number in range(len(self._pairs)))
-        lengths = [(len(target), len(source)) for source, target in pairs]
+        lengths = lengths_of(self._epochs[epoch])
         batches = bucketed(lengths, budget=self._budget, seed=self._seed, epoch=epoch)
         return [[epoch * len(lengths) + number for number in batch] for batch in batches]
 
     def load(self, keys: Sequence[int]) -> Batch:
-        return self._batch([self._varied(*divmod(key, len(self._pairs))) for key in keys])
+        places = [divmod(key, len(self._pairs)) for key in keys]
+        return self._batch([self._epochs[epoch][number] for epoch, number in places])
 
-    def _varied(self, epoch: int, number: int) -> Pair:
-        """An example in an epoch. A sentence is the same in all examples of an epoch that it is in."""
-        window, ids = self._windows[number], self._dropout.ids
-        places = range(window.start, window.stop)
-        targets = [ids(self._targets[place], "target", epoch, place) for place in places]
-        has_source = self._model.has_encoder
-        sources = [ids(self._sources[place], "source", epoch, place) for place in places] if has_source else targets
-        return self._pair(sources, targets) or self._pairs[number]
+    def _segmented(self, epoch: int) -> list[Pair]:
+        """The examples of an epoch. A sentence is the same in all those that it is in."""
+        ids = self._dropout.ids
+        targets = [ids(words, "target", epoch, place) for place, words in enumerate(self._targets)]
+        sources = targets
+        if self._sources is not None:
+            sources = [ids(words, "source", epoch, place) for place, words in enumerate(self._sources)]
+        kept = zip(self._windows, self._pairs, strict=True)
+        return [self._pair(window, sources, targets) or ordinary for window, ordinary in kept]
 
 
 class VariedStreamBatches(StreamBatches):
@@ -58,25 +72,20 @@ class VariedStreamBatches(StreamBatches):
     ) -> None:
         super().__init__(examples, tokenizer, model, train)
         self._dropout, self._texts = dropout, dropout.words([text for _, text in examples.pairs])
-        self._drawn: dict[int, Tensor] = {}
+        self._epochs = _Epochs(self._segmented)
 
     def plan(self, epoch: int) -> list[list[int]]:
-        batches = self._plan(epoch, len(self._varied(epoch)))
-        return [[epoch * EPOCH + start for start in batch] for batch in batches]
+        return [[epoch * EPOCH + start for start in batch] for batch in self._plan(epoch, len(self._epochs[epoch]))]
 
     def load(self, keys: Sequence[int]) -> Batch:
         places = [divmod(key, EPOCH) for key in keys]
-        return self._batch(torch.stack([self._varied(epoch)[start : start + self._window] for epoch, start in places]))
+        return self._batch(torch.stack([self._epochs[epoch][start : start + self._window] for epoch, start in places]))
 
-    def _varied(self, epoch: int) -> Tensor:
+    def _segmented(self, epoch: int) -> Tensor:
         """The ids of all texts in an epoch; those of the ordinary segmentation if they do not fill a window."""
-        if epoch not in self._drawn:
-            texts = (self._dropout.ids(words, "text", epoch, place) for place, words in enumerate(self._texts))
-            ids = torch.tensor([token for text in texts for token in text])
-            if len(self._drawn) == 2:
-                del self._drawn[min(self._drawn)]
-            self._drawn[epoch] = ids if len(ids) >= self._window else self._ids
-        return self._drawn[epoch]
+        texts = (self._dropout.ids(words, "text", epoch, place) for place, words in enumerate(self._texts))
+        ids = torch.tensor([token for text in texts for token in text])
+        return ids if len(ids) >= self._window else self._ids
 
 
 def varied_batches(

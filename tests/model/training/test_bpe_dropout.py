@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Library
 from model.config import ConfigError, TrainConfig
 from model.pretrained.convert_tokenizer import convert_tokenizer
 from model.tokenizer import Tokenizer
-from model.training.bpe_dropout import LONGEST, VARIANTS, BPEDropout, dropout_of
+from model.training.bpe_dropout import LEAST, LONGEST, MOST, BPEDropout, dropout_of
 from tests.model.tokenizers.families import made
 from tests.model.tokenizers.spm import MODELS, trained
 from tests.multilingual import lines
@@ -95,6 +95,7 @@ def test_an_occurrence_is_plain_as_often_as_nothing_is_skipped_and_else_one_of_f
     dropout = BPEDropout(own, 0.1, seed=1)
     text = TEXTS[0]
     ((word, *_),) = dropout.words(["ternstern"])
+    word.count = 1000
     decisions = math.log(word.limit / ALL) / math.log(0.9)
     assert decisions == pytest.approx(round(decisions))
     assert decisions >= len(word.symbols) - len(word.plain) > 0
@@ -102,8 +103,12 @@ def test_an_occurrence_is_plain_as_often_as_nothing_is_skipped_and_else_one_of_f
     skipped = [dropout.segmented(word, word.limit + number * (ALL - word.limit) // 500) for number in range(500)]
     unchanged = 4_000 * (word.limit / ALL + (1 - word.limit / ALL) * skipped.count(word.plain) / 500)
     assert drawn[word.plain] == pytest.approx(unchanged, rel=0.15), "some skips come to nothing"
-    assert len(word.variants) == VARIANTS
-    assert set(drawn) == {word.plain, *word.variants.values()}
+    assert len(word.variants) == MOST
+    assert set(drawn) == {word.plain, *word.variants}
+    ((rare, *_),) = dropout.words(["newsternstern"])
+    for number in range(100):
+        dropout.ids([rare], text, number)
+    assert len(rare.variants) == LEAST
 
 
 def test_segmentations_do_not_depend_on_what_was_segmented_before(own):
@@ -118,7 +123,7 @@ def test_segmentations_do_not_depend_on_what_was_segmented_before(own):
 
 
 def test_a_word_of_very_many_symbols_keeps_its_segmentation(own):
-    dropout = BPEDropout(own, 0.5, seed=1)
+    dropout = BPEDropout(own, 1.0, seed=1)
     for size, is_kept in ((LONGEST, False), (LONGEST + 1, True)):
         text = ("ster" * LONGEST)[:size]
         (words,) = dropout.words([text])
