@@ -54,8 +54,9 @@ def test_every_epoch_has_every_example_in_another_segmentation(varied, tokenizer
         texts = [(tokenizer.decode(source), tokenizer.decode(target)) for source, target in pairs]
         assert sorted(texts) == sorted(PAIRS.pairs)
         assert sum(len(target) for _, target in pairs) > 1.05 * ordinary.tokens
-        seen.append({str(pair) for pair in pairs})
-    assert len(seen[0] & seen[1]) < 30
+        seen.append([sorted({str(pair[side]) for pair in pairs}) for side in (0, 1)])
+    for side in (0, 1):
+        assert len({*seen[0][side]} & {*seen[1][side]}) < 60
     assert varied(train=TRAIN).plan(2) == batches.plan(2)
 
 
@@ -66,9 +67,10 @@ def test_batches_of_an_earlier_epoch_stay_the_same(varied, tokenizer):
     for batches in (varied(), stream):
         keys = batches.plan(0)[-1]
         before = rows(batches.load(keys))
-        later = batches.plan(1)[0]
-        assert rows(batches.load(keys)) == before
-        assert rows(batches.load(later)) != before
+        for epoch in (1, 2):
+            later = batches.plan(epoch)[0]
+            assert rows(batches.load(keys)) == before
+            assert rows(batches.load(later)) != before
 
 
 def test_an_example_that_gets_too_long_keeps_its_segmentation(dropout, tokenizer):
@@ -121,9 +123,18 @@ def test_a_language_model_reads_the_same_text_in_other_tokens(documents, varied,
             assert len(read) > len(text) - 2 * 64 * 8
 
 
-def test_a_stream_that_gets_too_short_keeps_its_segmentation(varied, tokenizer):
-    text = PAIRS.pairs[0][1]
+class Shortening(BPEDropout):
+    """A segmentation with fewer tokens than the ordinary one: skipped merges may lead to longer tokens."""
+
+    def ids(self, words, *key):
+        return super().ids(words, *key)[:3]
+
+
+def test_a_stream_that_gets_too_short_keeps_its_segmentation(tokenizer):
+    text, train = PAIRS.pairs[0][1], TRAIN.replace(documents="stream")
     model = as_decoder(MODEL, max_target_len=len(tokenizer.encode(text)))
-    batches = varied(model, Examples([("", text)], "stream"), TRAIN.replace(documents="stream"))
-    for epoch in range(20):
-        assert batches.plan(epoch)
+    dropout = Shortening(tokenizer, 0.1, seed=1)
+    batches = varied_batches(dropout, Examples([("", text)], "stream"), tokenizer, model, train)
+    (keys,) = batches.plan(3)
+    ((_, target),) = rows(batches.load(keys))
+    assert target == tokenizer.encode(text)
