@@ -1,13 +1,18 @@
-"""Renders docs/lectures.md and its plots from stored measurements. Measures nothing."""
+"""Renders docs/lectures.md and its plots from stored measurements. Measures nothing.
+
+A claim without a measurement keeps the section, verdict and conditions that the page has already, so that a clone that
+lacks some measurements can still measure or render a claim.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, cast, get_args
 
-from lectures.claim import Claim, Finding, Measured, Verdict
+from lectures.claim import Claim, Measured, Verdict
 
 INTRODUCTION = """# Claims of lectures, measured
 
@@ -17,65 +22,100 @@ experiment, the figures, and whether the claim held *here*. This neither proves 
 thousand times larger.
 
 `make lectures` repeats all measurements and rewrites this page. `FAST=1 make lectures` is a smoke test that writes
-elsewhere. `python -m lectures --only NAME` measures one claim. Times are those of the conditions that the end of the
-page names for each claim; losses are in nats per token."""
+elsewhere. `python -m lectures --only NAME` measures one claim. Its figures are stored beside its plot, in
+`docs/lectures/NAME.json`, and `python -m lectures --render` renders the page from them. Times are those of the
+conditions that the end of the page names for each claim; losses are in nats per token."""
+
+CLOSING = "## Measurement conditions"
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
+
+class Section(NamedTuple):
+    """What the page shows of one claim. conditions: see `described`; seconds: of its measurement."""
+
+    text: str
+    verdict: Verdict
+    conditions: str
+    seconds: int
 
 
 def write_page(page: Path, claims: Sequence[Claim], measured: Mapping[str, Measured]) -> None:
-    """Writes `page` and, in a directory of the same name, a plot for each claim. measured: the figures of each claim
-    with their "seconds" and "conditions", see `closing`."""
+    """Writes `page` and, in a directory of the same name, a plot for each measured claim. measured: the figures of
+    claims with their "seconds" and "conditions" (`described`); others must be on the page (`present_sections`)."""
     figures = page.with_suffix("")
     figures.mkdir(parents=True, exist_ok=True)
-    findings = {claim.name: claim.judge(measured[claim.name]) for claim in claims}
+    sections = present_sections(page, claims)
     for claim in claims:
-        draw(claim, measured[claim.name], figures / f"{claim.name}.svg")
-    parts = [INTRODUCTION, summary(claims, findings)]
-    parts += [section(claim, findings[claim.name], f"{figures.name}/{claim.name}.svg") for claim in claims]
-    parts += [verdicts(findings), closing(claims, measured)]
-    page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+        if claim.name in measured:
+            draw(claim, measured[claim.name], figures / f"{claim.name}.svg")
+            sections[claim.name] = section(claim, measured[claim.name], f"{figures.name}/{claim.name}.svg")
+    page.write_text(page_of(claims, sections), encoding="utf-8")
 
 
-def summary(claims: Sequence[Claim], findings: Mapping[str, Finding]) -> str:
-    rows = [(f"[{claim.title}](#{anchor(claim.title)})", findings[claim.name].verdict) for claim in claims]
+def page_of(claims: Sequence[Claim], sections: Mapping[str, Section]) -> str:
+    parts = [INTRODUCTION, summary(claims, sections), *(sections[claim.name].text for claim in claims)]
+    return "\n\n".join((*parts, verdicts(sections), closing(claims, sections))) + "\n"
+
+
+def present_sections(page: Path, claims: Sequence[Claim]) -> dict[str, Section]:
+    """The sections of an existing page by claim; without those that it lacks, or that are incomplete."""
+    text = page.read_text(encoding="utf-8") if page.exists() else ""
+    body, _, closing = text.partition(f"\n{CLOSING}\n")
+    places = {
+        name: (conditions, int(seconds))
+        for conditions, listed in re.findall(r"(?m)^(On .+)\. Seconds: (.+)\.$", closing)
+        for name, seconds in re.findall(r"(\w+) (\d+)", listed)
+    }
+    found = {}
+    for claim in claims:
+        parts = re.findall(rf"(?ms)^(## {re.escape(claim.title)}\n.+?)\n\n(?=## |\Z)", body)
+        verdict = re.findall(rf"\*\*Result: the claim ({'|'.join(VERDICTS)})\.\*\*", "".join(parts))
+        if len(parts) == len(verdict) == 1 and claim.name in places:
+            found[claim.name] = Section(parts[0], cast("Verdict", verdict[0]), *places[claim.name])
+    return found
+
+
+def summary(claims: Sequence[Claim], sections: Mapping[str, Section]) -> str:
+    rows = [(f"[{claim.title}](#{anchor(claim.title)})", sections[claim.name].verdict) for claim in claims]
     return table(("claim", "result here"), rows)
 
 
-def section(claim: Claim, finding: Finding, figure: str) -> str:
-    return "\n\n".join(
-        (
-            f"## {claim.title}",
-            f"**Claim.** {claim.statement}",
-            f"**Experiment.** {claim.experiment}",
-            f"![{claim.title}]({figure})",
-            table(finding.header, finding.rows),
-            f"**Result: the claim {finding.verdict}.** {finding.explanation}",
-        )
+def section(claim: Claim, measured: Measured, figure: str) -> Section:
+    finding = claim.judge(measured)
+    parts = (
+        f"## {claim.title}",
+        f"**Claim.** {claim.statement}",
+        f"**Experiment.** {claim.experiment}",
+        f"![{claim.title}]({figure})",
+        table(finding.header, finding.rows),
+        f"**Result: the claim {finding.verdict}.** {finding.explanation}",
     )
+    return Section("\n\n".join(parts), finding.verdict, described(measured["conditions"]), round(measured["seconds"]))
 
 
-def verdicts(findings: Mapping[str, Finding]) -> str:
+def verdicts(sections: Mapping[str, Section]) -> str:
     """How many claims held, held in part and did not hold."""
-    counts = Counter(finding.verdict for finding in findings.values())
-    words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in get_args(Verdict))
-    return f"## How many claims held\n\nOf {len(findings)} claims {words}."
+    counts = Counter(section.verdict for section in sections.values())
+    words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
+    return f"## How many claims held\n\nOf {len(sections)} claims {words}."
 
 
-def closing(claims: Sequence[Claim], measured: Mapping[str, Measured]) -> str:
-    """The conditions of the measurements, and the claims and seconds that each of them applies to. Conditions: the
-    machine, its processors, whether it was idle before the measurements, and the versions of the packages."""
+def closing(claims: Sequence[Claim], sections: Mapping[str, Section]) -> str:
+    """The conditions of the measurements, and the claims and seconds that each of them applies to."""
     groups: dict[str, list[str]] = {}
     for claim in claims:
-        groups.setdefault(described(measured[claim.name]["conditions"]), []).append(claim.name)
-    seconds = {claim.name: measured[claim.name]["seconds"] for claim in claims}
+        groups.setdefault(sections[claim.name].conditions, []).append(claim.name)
     paragraphs = [
-        f"{conditions}. Seconds: {', '.join(f'{name} {seconds[name]:.0f}' for name in names)}."
+        f"{conditions}. Seconds: {', '.join(f'{name} {sections[name].seconds}' for name in names)}."
         for conditions, names in groups.items()
     ]
-    total = f"{sum(seconds.values()) / 60:.0f} minutes in all."
-    return "\n\n".join(["## Measurement conditions", *paragraphs, total])
+    total = f"{sum(sections[claim.name].seconds for claim in claims) / 60:.0f} minutes in all."
+    return "\n\n".join([CLOSING, *paragraphs, total])
 
 
 def described(conditions: Mapping[str, Any]) -> str:
+    """conditions: the machine, its processors, whether it was idle before the measurements, and the versions of the
+    packages."""
     versions = ", ".join(f"{name} {version}" for name, version in conditions["versions"].items())
     state = "otherwise idle" if conditions["is_idle"] else "shared with other work, so that times are noisy"
     return f"On {conditions['machine']} with {conditions['processors']} processors, {state}; {versions}"

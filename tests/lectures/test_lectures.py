@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from lectures.__main__ import kept, measure
+from lectures.__main__ import measure, rounded, stored
 from lectures.alignment import errors
 from lectures.claim import Claim, Finding, verdict_of
 from lectures.claims import CLAIMS
 from lectures.demo import Sentence
-from lectures.documents import FACTS, FILLER, LENGTH, READS, STATED, documents, framed
 from lectures.extrapolation import FACTOR, TRAINED, lengthened
 from lectures.lab import Training
-from lectures.page import INTRODUCTION, anchor, closing, summary, verdicts, write_page
+from lectures.page import Section, anchor, closing, page_of, present_sections, section, verdicts, write_page
 from lectures.prefill import fit
 from lectures.recurrence import seconds_to
 from lectures.specialists import scores, specialists
@@ -65,12 +64,15 @@ def test_page_shows_each_claim_with_its_plot(tmp_path):
     assert (tmp_path / figure).read_text().startswith("<?xml")
 
 
+def section_of(verdict="held", conditions="On a machine", seconds=60):
+    return Section("## A title", verdict, conditions, seconds)
+
+
 def test_page_ends_with_the_number_of_claims_by_verdict():
-    found = [
-        Finding(verdict=verdict, explanation="", header=(), rows=[]) for verdict in ("held", "held", "held in part")
-    ]
-    text = verdicts(dict(zip("abc", found, strict=True)))
-    assert text.endswith("Of 3 claims 2 held, 1 held in part, 0 did not hold.")
+    sections = {
+        name: section_of(verdict) for name, verdict in zip("abc", ("held", "held", "held in part"), strict=True)
+    }
+    assert verdicts(sections).endswith("Of 3 claims 2 held, 1 held in part, 0 did not hold.")
 
 
 def test_equal_measurements_give_identical_files(tmp_path):
@@ -83,44 +85,82 @@ def test_equal_measurements_give_identical_files(tmp_path):
 
 
 def test_page_names_the_conditions_of_each_measurement():
-    shared = {**CONDITIONS, "is_idle": False}
     claims = [plain_claim(name=name) for name in ("one", "two", "three")]
-    measured = {
-        claim.name: {"seconds": 60.0, "conditions": found}
-        for claim, found in zip(claims, (CONDITIONS, shared, CONDITIONS), strict=True)
-    }
-    assert closing(claims, measured).split("\n\n")[1:] == [
-        "On a machine with 2 processors, otherwise idle; python 3. Seconds: one 60, three 60.",
-        "On a machine with 2 processors, shared with other work, so that times are noisy; python 3. Seconds: two 60.",
+    places = {"one": "On a machine, idle", "two": "On a machine, shared", "three": "On a machine, idle"}
+    sections = {name: section_of(conditions=conditions) for name, conditions in places.items()}
+    assert closing(claims, sections).split("\n\n")[1:] == [
+        "On a machine, idle. Seconds: one 60, three 60.",
+        "On a machine, shared. Seconds: two 60.",
         "3 minutes in all.",
     ]
 
 
+def test_claims_without_a_measurement_keep_their_part_of_the_page(tmp_path):
+    shared = {**CONDITIONS, "is_idle": False}
+    claims = [
+        plain_claim(name="one"),
+        plain_claim(name="two", title="Another (claim)"),
+        plain_claim(name="three", title="3"),
+    ]
+    measured = {
+        claim.name: {"values": [1, 2], "seconds": seconds, "conditions": found}
+        for claim, seconds, found in zip(claims, (59.6, 3.2, 7.0), (CONDITIONS, shared, CONDITIONS), strict=True)
+    }
+    page = tmp_path / "page.md"
+    write_page(page, claims, measured)
+    before = page.read_text()
+    write_page(page, claims, {})
+    assert page.read_text() == before
+    changed = plain_claim(name="two", title="Another (claim)", statement="It changed.")
+    write_page(page, [claims[0], changed, claims[2]], {"two": {**measured["two"], "seconds": 9.0}})
+    expected = before.replace("two 3", "two 9")
+    head, here, rest = expected.rpartition("## Another (claim)")
+    assert page.read_text() == head + here + rest.replace("The statement.", "It changed.", 1)
+
+
+def test_damaged_or_missing_sections_are_not_kept(tmp_path):
+    page, claim = tmp_path / "page.md", plain_claim()
+    assert present_sections(page, [claim]) == {}
+    write_page(page, [claim], {"plain": {"values": [1, 2], "seconds": 3.0, "conditions": CONDITIONS}})
+    text = page.read_text()
+    assert set(present_sections(page, [claim])) == {"plain"}
+    for damaged in (text.replace("the claim held", "the claim"), text.replace("plain 3", "other 3")):
+        page.write_text(damaged)
+        assert present_sections(page, [claim]) == {}
+
+
 def test_measurements_are_stored_with_their_conditions(tmp_path):
-    measure([plain_claim(name="pooling")], tmp_path, is_fast=True)
-    (stored,) = kept(tmp_path).values()
-    assert stored["values"] == [1, 2]
-    assert stored["conditions"]["processors"] > 0
-    assert stored["conditions"]["is_idle"] in (True, False)
-    (tmp_path / "pooling.json").write_text('{"values": [1, 2], "seconds": 3.0}')
-    assert kept(tmp_path) == {}
+    measure([plain_claim(name="pooling")], tmp_path / "page", tmp_path / "models", is_fast=True)
+    (found,) = stored(tmp_path / "page").values()
+    assert found["values"] == [1, 2]
+    assert found["conditions"]["processors"] > 0
+    assert found["conditions"]["is_idle"] in (True, False)
+    (tmp_path / "page" / "pooling.json").write_text('{"values": [1, 2], "seconds": 3.0}')
+    assert stored(tmp_path / "page") == {}
+
+
+def test_stored_figures_have_six_significant_digits():
+    figures = {"a": [1 / 3, 123456789.0, 7], "b": {"c": 2.5e-7 / 3}, "d": ("text", None, True)}
+    assert rounded(figures) == {"a": [0.333333, 123457000.0, 7], "b": {"c": 8.33333e-8}, "d": ["text", None, True]}
 
 
 def test_committed_page_has_the_claims_and_verdicts_of_its_generator():
-    page = (Path(__file__).parents[2] / "docs" / "lectures.md").read_text(encoding="utf-8")
-    assert page.startswith(INTRODUCTION)
-    found = {}
+    page = Path(__file__).parents[2] / "docs" / "lectures.md"
+    sections = present_sections(page, CLAIMS)
+    assert set(sections) == {claim.name for claim in CLAIMS}
     for claim in CLAIMS:
-        (section,) = re.findall(rf"(?ms)^## {re.escape(claim.title)}\n(.*?)(?=^## )", page)
-        assert f"**Claim.** {claim.statement}\n" in section, claim.name
-        assert f"**Experiment.** {claim.experiment}\n" in section, claim.name
-        (verdict,) = re.findall(r"\*\*Result: the claim (held in part|held|did not hold)\.\*\*", section)
-        found[claim.name] = Finding(verdict=verdict, explanation="", header=(), rows=[])
-    assert summary(CLAIMS, found) in page
-    assert verdicts(found) in page
-    conditions = page.partition("## Measurement conditions")[2]
-    seconds = {name: int(number) for name, number in re.findall(r"(\w+) (\d+)[,.](?= |\n)", conditions)}
-    assert set(seconds) >= {claim.name for claim in CLAIMS}
+        assert f"**Claim.** {claim.statement}\n" in sections[claim.name].text, claim.name
+        assert f"**Experiment.** {claim.experiment}\n" in sections[claim.name].text, claim.name
+    assert page_of(CLAIMS, sections) == page.read_text(encoding="utf-8")
+
+
+def test_committed_page_shows_its_measurements():
+    page = Path(__file__).parents[2] / "docs" / "lectures.md"
+    sections = present_sections(page, CLAIMS)
+    for claim in CLAIMS:
+        measured = stored(page.with_suffix("")).get(claim.name)
+        if measured is not None:
+            assert section(claim, measured, f"lectures/{claim.name}.svg") == sections[claim.name]
 
 
 def test_heading_anchors():
@@ -222,32 +262,6 @@ def test_lengthened_model_agrees_on_the_trained_length(positions):
     with torch.no_grad():
         torch.testing.assert_close(longer(tokens), model(tokens))
         assert longer(tokens.repeat(1, FACTOR)).isfinite().all()
-
-
-def test_targets_state_only_facts_of_their_document():
-    for words, told in documents(20, seed=1):
-        assert len(words) == LENGTH
-        facts = {tuple(re.findall(r"\d+", word)) for word in words if word not in FILLER}
-        assert len(facts) == FACTS
-        towns, goods = ([word.removeprefix(kind) for word in told[at::3]] for at, kind in enumerate(("town", "good")))
-        assert set(zip(towns, goods, strict=True)) <= facts
-        assert len(set(towns)) == STATED
-
-
-def test_king_of_equal_towns_is_the_same_in_every_document():
-    kings: dict[tuple[str, str], str] = {}
-    for _, told in documents(200, seed=1) + documents(50, seed=2):
-        for town, good, king in zip(told[::3], told[1::3], told[2::3], strict=True):
-            assert kings.setdefault((town, good), king) == king
-
-
-def test_models_read_the_end_of_a_document():
-    ((words, told),) = documents(1, seed=1)
-    ((source, target),) = framed("encoder-decoder", [(words, told)])
-    assert source.split() == words[-READS["encoder-decoder"] :]
-    assert target.split() == told
-    ((_, text),) = framed("decoder", [(words, told)])
-    assert text.split() == [*words[-READS["decoder"] :], "=", *told]
 
 
 def test_time_to_a_loss_lies_between_validations():
