@@ -34,8 +34,7 @@ class ExpertFeedForward(nn.Module):
     def forward(self, x_BTM: Tensor) -> Tensor:
         """(B, T, M) → (B, T, M)."""
         x_NM = x_BTM.flatten(0, -2)
-        # float32: a rounded logit may choose another expert (Fedus et al. 2022, 2.4).
-        logits_NX = self.router(x_NM).float()
+        logits_NX = self._logits(x_NM)
         self.balance = balance_loss(logits_NX) if self.training else None
         gates_NX = gates(logits_NX, self.chosen).to(x_NM.dtype)
         # float32: the sum over the experts is rounded once, and CPUs need not add half-precision values at indices.
@@ -46,6 +45,14 @@ class ExpertFeedForward(nn.Module):
             mixed = expert(x_NM[tokens]) * gate_N[tokens, None]
             mixed_NM = mixed_NM.index_add(0, tokens, mixed.float())
         return mixed_NM.to(x_NM.dtype).view_as(x_BTM)
+
+    def _logits(self, x_NM: Tensor) -> Tensor:
+        """In float32, under autocast too: a rounded logit may choose another expert (Fedus et al. 2022, 2.4)."""
+        device = x_NM.device.type
+        if not torch.is_autocast_enabled(device):  # nor is it when graphs are traced
+            return self.router(x_NM).float()
+        with torch.autocast(device, enabled=False):
+            return self.router(x_NM.float())
 
 
 def gates(logits_NX: Tensor, chosen: int) -> Tensor:

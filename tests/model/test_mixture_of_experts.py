@@ -45,6 +45,16 @@ def test_a_sum_of_two_experts_in_half_precision_is_rounded_once():
     assert torch.equal(out[0], torch.stack(rows).half())
 
 
+def test_autocast_does_not_round_the_router_s_logits():
+    layer, x = experts(1).train(), torch.randn(1, 50, 8)
+    expected = balance_loss(layer.router(x[0])).item()
+    with torch.autocast("cpu", torch.bfloat16):
+        layer(x)
+    assert layer.balance is not None
+    assert layer.balance.item() == pytest.approx(expected, rel=1e-6)
+    assert layer.balance.grad_fn is not None
+
+
 @pytest.mark.parametrize("chosen", [1, 2])
 def test_the_answer_trains_the_router(chosen):
     layer = experts(chosen).train()
