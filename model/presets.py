@@ -16,7 +16,19 @@ from model.architecture_config import model_config
 from model.config import ConfigError, ModelConfig, TrainConfig, check, unknown_key
 from model.fine_tuning import FineTuning
 
-Embedded = Literal["", "pairs", "scenes", "copy", "kinds", "entities", "animals", "references"]
+Embedded = Literal[
+    "",
+    "pairs",
+    "scenes",
+    "copy",
+    "kinds",
+    "entities",
+    "animals",
+    "references",
+    "article-ends",
+    "article-halves",
+    "articles",
+]
 
 
 @dataclass(frozen=True, kw_only=True)

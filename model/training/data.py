@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from model.config import DEFAULT_LANGUAGES, LanguagePair, ModelConfig, TrainConfig
-from model.corpus import corpus, entities, references
+from model.corpus import articles, corpus, entities, references
 from model.presets import Embedded
 from model.tokenizer import Tokenizer
 from model.training.context import context_sizes, joined
@@ -133,16 +133,19 @@ _EMBEDDED: dict[str, tuple[str, int, _Draw]] = {  # the name of each text, and t
     "entities": ("embedded scenes with entities", 20_000, entities.entities),
     "kinds": ("embedded kinds of sentences", 20_000, corpus.kinds),
     "references": ("embedded documents with pronouns", 30_000, references.references),
+    "article-ends": ("embedded ends of articles", 60_000, articles.article_ends),
+    "article-halves": ("embedded halves of articles", 60_000, articles.article_halves),
+    "articles": ("embedded articles", 60_000, articles.articles),
 }
 _SIZES: dict[str, int] = {"embedded documents with pronouns": references.SENTENCES}  # of every document of a text
 
 
-def embedded_examples(kind: Embedded) -> Examples:
-    """The training text that comes with the code, for presets that train without files."""
+def embedded_examples(kind: Embedded, most: int | None = None) -> Examples:
+    """The training text that comes with the code, for presets that train without files. most: of its examples."""
     if kind not in _EMBEDDED:
         raise DataError("there is no embedded corpus without a name; give data")
     name, count, draw = _EMBEDDED[kind]
-    return _embedded(draw(1, count, "train"), name)
+    return _embedded(draw(1, min(count, most or count), "train"), name)
 
 
 def unseen_examples(name: str, count: int) -> Examples | None:

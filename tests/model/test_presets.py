@@ -18,9 +18,15 @@ MILLIONS = {
     "scene-entities": 0.14,
     "sentence-kinds": 0.17,
     "tiny-copy": 0.02,
+    "articles-recurrent": 0.15,
+    "articles-encoder-decoder": 0.15,
+    "articles-decoder": 0.12,
+    "articles-compressed": 0.13,
+    "articles-experts": 0.37,
     "demo-recurrent": 0.6,
     "tiny-copy-recurrent": 0.05,
 }
+ARTICLES = [name for name in MILLIONS if name.startswith("articles")]
 VOCABULARY = {
     "demo": 1100,
     "scenes": 1100,
@@ -33,6 +39,7 @@ VOCABULARY = {
     "scene-entities": 320,
     "sentence-kinds": 1100,
     "tiny-copy": 30,
+    **dict.fromkeys(ARTICLES, 215),
     "demo-recurrent": 1100,
     "tiny-copy-recurrent": 30,
 }

@@ -7,6 +7,7 @@ import torch
 
 from model.architecture_config import EncoderDecoderConfig
 from model.config import LanguagePair, SpecialTokenTemplate, TrainConfig
+from model.presets import PRESETS
 from model.tokenizer import OWN_TARGET, Tokenizer
 from model.training.data import (
     _EMBEDDED,
@@ -348,7 +349,20 @@ def test_a_stream_is_cut_in_windows_that_cover_it(tokenizer):
         batches_of(Examples([("", "a b")], "short"), tokenizer, model, train)
 
 
-@pytest.mark.parametrize("kind", ["pairs", "scenes", "copy", "kinds"])
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("articles")])
+def test_articles_fit_their_presets(name):
+    preset = PRESETS[name]
+    examples = embedded_examples(preset.embedded, 100)
+    tokenizer = Tokenizer.train(
+        [text for pair in examples.pairs for text in pair if text], kind="words", vocab_size=400
+    )
+    batches = batches_of(examples, tokenizer, preset.model.replace(vocab_size=tokenizer.vocab_size), preset.train)
+    assert len(examples.pairs) == 100
+    assert batches.dropped == 0
+    assert max(map(len, batches.plan(0))) == 32
+
+
+@pytest.mark.parametrize("kind", ["pairs", "scenes", "copy", "kinds", "articles"])
 def test_embedded_examples_are_the_same_every_time(kind, monkeypatch):
     name, _, draw = _EMBEDDED[kind]
     monkeypatch.setitem(_EMBEDDED, kind, (name, 200, draw))
