@@ -50,9 +50,11 @@ class ExpertFeedForward(nn.Module):
         """In float32, under autocast too: a rounded logit may choose another expert (Fedus et al. 2022, 2.4)."""
         device = x_NM.device.type
         if not torch.is_autocast_enabled(device):  # nor is it when graphs are traced
-            return self.router(x_NM).float()
+            logits_NX: Tensor = self.router(x_NM)
+            return logits_NX.float()
         with torch.autocast(device, enabled=False):
-            return self.router(x_NM.float())
+            logits_NX = self.router(x_NM.float())
+        return logits_NX
 
 
 def gates(logits_NX: Tensor, chosen: int) -> Tensor:
