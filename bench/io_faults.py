@@ -53,7 +53,7 @@ from model.atomic_write import DIGESTS, DamagedError, verify
 from model.checkpoint import CheckpointError, load_checkpoint
 from model.training import finish
 from model.training import train as training
-from model.training.data import copy_examples
+from model.training.embedded import copy_examples
 from model.training.report import curves_png, metrics_csv
 from model.training.training_state import list_states
 

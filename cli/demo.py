@@ -55,7 +55,7 @@ def train_demo(checkpoint: Path, bundle: Path) -> None:
     """Train the preset `demo`, or continue a training that was interrupted. A finished one is repeated."""
     from model.atomic_write import DIGESTS
     from model.presets import PRESETS
-    from model.training.data import embedded_examples
+    from model.training.embedded import embedded_examples
 
     if (checkpoint / DIGESTS).exists():
         shutil.rmtree(checkpoint)

@@ -259,7 +259,8 @@ def training_examples(
 ) -> tuple[Examples, Examples | None]:
     """Training data, and validation data unless it is to be held out. languages: of each file, or none. Raises
     UsageError, DataError, OSError."""
-    from model.training.data import embedded_examples, read_parallel, read_text, read_tsv
+    from model.training.data import read_parallel, read_text, read_tsv
+    from model.training.embedded import embedded_examples
     from model.training.languages import with_languages
 
     def read(files: list[Path]) -> Examples:

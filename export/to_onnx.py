@@ -32,7 +32,7 @@ from model.architectures import Model
 from model.checkpoint import load_checkpoint
 from model.config import ModelConfig
 from model.tokenizer import Tokenizer
-from model.training.data import unseen_examples
+from model.training.embedded import unseen_examples
 
 
 def export_bundle(checkpoint: Path, out: Path, options: ExportOptions = DEFAULTS, *, replace: bool = False) -> Manifest:

@@ -14,7 +14,7 @@ import yaml
 from safetensors.torch import load_file
 
 from cli.local_server import free_port
-from model.training.data import embedded_examples
+from model.training.embedded import embedded_examples
 from model.training.process_group import joined
 from model.training.progress import Display
 from model.training.ranks import Ranks

@@ -6,7 +6,8 @@ import shutil
 
 from model.atomic_write import DIGESTS, digests_of
 from model.presets import PRESETS
-from model.training.data import embedded_examples, split
+from model.training.data import split
+from model.training.embedded import embedded_examples
 from model.training_rows import FILE
 from tests.cli.command import PAIRS, run
 

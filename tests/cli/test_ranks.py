@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from model.training.data import embedded_examples
+from model.training.embedded import embedded_examples
 from model.training.progress import Display
 from model.training.train import train
 from tests.ranks import (

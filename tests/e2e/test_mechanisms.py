@@ -11,7 +11,7 @@ from model.checkpoint import load_checkpoint
 from model.presets import find_preset
 from model.reference.beam import beam_search
 from model.reference.greedy import greedy, score
-from model.training.data import copy_examples
+from model.training.embedded import copy_examples
 from model.training.train import train
 from service.cache_layout import CacheLayout
 from service.engine.golden_check import decode_single

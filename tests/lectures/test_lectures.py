@@ -24,7 +24,7 @@ from lectures.words import links
 from model.architecture_config import EncoderDecoderConfig
 from model.checkpoint import Checkpoint
 from model.config import TrainConfig
-from model.training.data import copy_examples
+from model.training.embedded import copy_examples
 from tests.tiny import tiny_config, tiny_model, tiny_tokenizer
 
 CONDITIONS = {"machine": "a machine", "processors": 2, "is_idle": True, "versions": {"python": "3"}}

@@ -16,7 +16,8 @@ from model.architectures import build
 from model.checkpoint import Checkpoint
 from model.presets import PRESETS
 from model.tokenizer import Tokenizer
-from model.training.data import PairBatches, copy_examples
+from model.training.data import PairBatches
+from model.training.embedded import copy_examples
 from tests.tiny import tiny_config, tiny_model, tiny_tokenizer
 
 COST: Any = {"prompt_tokens": 2, "generated_tokens": 0, "queue_s": 0.0, "prefill_s": 0.0, "total_s": 0.0}

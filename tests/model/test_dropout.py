@@ -47,6 +47,7 @@ def test_gradient_passes_where_the_element_was_kept():
     x = torch.randn(50, 3, requires_grad=True)
     dropped = drop(x, 0.25)
     dropped.sum().backward()
+    assert x.grad is not None
     torch.testing.assert_close(x.grad * x, dropped)
 
 

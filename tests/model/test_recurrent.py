@@ -15,7 +15,7 @@ from model.presets import load_preset
 from model.recurrent import GruCell, LstmCell, Score, SourceAttention, initial_state_names, state_names
 from model.reference.beam import beam_search
 from model.reference.greedy import ModelPredictor, cross_attention, greedy, next_logits
-from model.training.data import embedded_examples
+from model.training.embedded import embedded_examples
 from model.training.evaluate import greedy_batch
 from model.training.loss import batch_loss
 from model.training.train import train

@@ -10,7 +10,8 @@ import torch
 from model.atomic_write import size_of
 from model.checkpoint import CheckpointError, save_checkpoint, weights_of
 from model.ensemble_checkpoint import save_ensemble
-from model.training.data import _EMBEDDED, embedded_examples, read_tsv, split, unseen_examples
+from model.training.data import read_tsv, split
+from model.training.embedded import EMBEDDED, embedded_examples, unseen_examples
 from model.training_rows import FILE, TrainingRows, read_training_rows
 from tests.tiny import tiny_config, tiny_model, tiny_tokenizer
 
@@ -18,10 +19,10 @@ PAIRS = [("The man sings.", "Der Mann singt."), ("A dog", "Ein Hund"), ("A cat",
 
 
 @pytest.mark.parametrize("share", [10, pytest.param(1, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", _EMBEDDED)
+@pytest.mark.parametrize("kind", EMBEDDED)
 def test_training_held_out_and_unseen_rows_of_an_embedded_corpus_are_disjoint(kind, share, monkeypatch):
-    name, count, draw = _EMBEDDED[kind]
-    monkeypatch.setitem(_EMBEDDED, kind, (name, count // share, draw))
+    name, count, draw = EMBEDDED[kind]
+    monkeypatch.setitem(EMBEDDED, kind, (name, count // share, draw))
     training, held_out = split(embedded_examples(kind), size=3000 // share, seed=1)
     unseen = unseen_examples(name, 3000 // share)
     assert unseen is not None

@@ -7,24 +7,20 @@ import torch
 
 from model.architecture_config import EncoderDecoderConfig
 from model.config import LanguagePair, SpecialTokenTemplate, TrainConfig
-from model.presets import PRESETS
 from model.tokenizer import OWN_TARGET, Tokenizer
 from model.training.data import (
-    _EMBEDDED,
     IGNORED,
     DataError,
     Examples,
     PairBatches,
     StreamBatches,
     batches_of,
-    copy_examples,
-    embedded_examples,
     read_parallel,
     read_text,
     read_tsv,
     split,
-    unseen_examples,
 )
+from model.training.embedded import copy_examples
 from tests.tiny import as_decoder
 
 MODEL = EncoderDecoderConfig(d_model=8, num_heads=2, max_source_len=12, max_target_len=12)
@@ -349,33 +345,6 @@ def test_a_stream_is_cut_in_windows_that_cover_it(tokenizer):
         batches_of(Examples([("", "a b")], "short"), tokenizer, model, train)
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if name.startswith("articles")])
-def test_articles_fit_their_presets(name):
-    preset = PRESETS[name]
-    examples = embedded_examples(preset.embedded, 100)
-    tokenizer = Tokenizer.train(
-        [text for pair in examples.pairs for text in pair if text], kind="words", vocab_size=400
-    )
-    batches = batches_of(examples, tokenizer, preset.model.replace(vocab_size=tokenizer.vocab_size), preset.train)
-    assert len(examples.pairs) == 100
-    assert batches.dropped == 0
-    assert max(map(len, batches.plan(0))) == 32
-
-
-@pytest.mark.parametrize("kind", ["pairs", "scenes", "copy", "kinds", "articles"])
-def test_embedded_examples_are_the_same_every_time(kind, monkeypatch):
-    name, _, draw = _EMBEDDED[kind]
-    monkeypatch.setitem(_EMBEDDED, kind, (name, 200, draw))
-    examples = embedded_examples(kind)
-    assert len(examples.pairs) == 200
-    assert examples.digest == embedded_examples(kind).digest
-    assert all(target for _, target in examples.pairs)
-    unseen = unseen_examples(name, 50)
-    assert unseen is not None
-    assert len(unseen.pairs) == 50
-    assert unseen_examples("another text", 50) is None
-
-
 @pytest.mark.parametrize("damage", ["cut", "flipped"])
 def test_a_damaged_gzip_file_is_named(tmp_path, damage):
     data = bytearray(gzip.compress(b"one\tein\n" * 2000 + bytes(range(32, 127)) + b"\tx\n"))
@@ -387,13 +356,3 @@ def test_a_damaged_gzip_file_is_named(tmp_path, damage):
     path.write_bytes(data)
     with pytest.raises(DataError, match=r"pairs.tsv.gz"):
         read_tsv([path])
-
-
-def test_embedded_documents_have_the_sizes_of_their_grammar():
-    examples, unseen = embedded_examples("references"), unseen_examples("embedded documents with pronouns", 50)
-    assert unseen is not None
-    for found in (examples, unseen):
-        assert set(found.sizes) == {3}
-        assert sum(found.sizes) == len(found.pairs)
-    assert len(unseen.pairs) == 51
-    assert {source for source, _ in examples.pairs[::3]}.isdisjoint(source for source, _ in unseen.pairs[::3])

@@ -7,7 +7,7 @@ import torch
 
 from model.architecture_config import EncoderConfig, RecurrentConfig
 from model.checkpoint import load_checkpoint
-from model.training.data import copy_examples, embedded_examples
+from model.training.embedded import copy_examples, embedded_examples
 from model.training.process_group import joined
 from model.training.progress import Display
 from model.training.ranks import RanksError

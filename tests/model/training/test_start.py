@@ -17,7 +17,8 @@ from model.config import ConfigError
 from model.fine_tuning import FineTuning
 from model.presets import CONTINUED, continuing
 from model.tokenizer import Tokenizer, TokenizerError
-from model.training.data import DataError, Examples, copy_examples
+from model.training.data import DataError, Examples
+from model.training.embedded import copy_examples
 from model.training.start import Start, read_base
 from model.training.train import Interrupted, TrainError, train
 from model.training_rows import read_training_rows

@@ -18,7 +18,8 @@ from model.checkpoint import CheckpointError, load_checkpoint
 from model.config import ConfigError
 from model.fine_tuning import FineTuning
 from model.presets import PRESETS
-from model.training.data import DataError, Examples, batches_of, copy_examples, embedded_examples, split
+from model.training.data import DataError, Examples, batches_of, split
+from model.training.embedded import copy_examples, embedded_examples
 from model.training.evaluate import translate
 from model.training.flops import training_flops
 from model.training.progress import Display

@@ -6,7 +6,8 @@ from model.architecture_config import EncoderDecoderConfig
 from model.config import TrainConfig
 from model.tokenizer import Tokenizer
 from model.training.bpe_dropout import BPEDropout
-from model.training.data import IGNORED, Examples, batches_of, embedded_examples
+from model.training.data import IGNORED, Examples, batches_of
+from model.training.embedded import embedded_examples
 from model.training.varied_batches import varied_batches
 from tests.tiny import as_decoder
 
