@@ -55,9 +55,10 @@ def _check_known(field: str, code: str, known: Sequence[str]) -> None:
     raise ConfigError(field, f"unknown code {code!r:.40}; {hint} codes: {codes}{more}")
 
 
-def check_data_languages(model: ModelConfig, *data: Examples, has_base: bool) -> None:
-    """Raises ConfigError unless all data names the languages that the model needs. has_base: training continues a
-    checkpoint; a tokenizer trained from scratch has no language tokens."""
+def check_trainable(model: ModelConfig, *data: Examples, has_base: bool) -> None:
+    """As `ModelConfig.check_trainable`; and all data must name the languages that the model needs. has_base: training
+    continues a checkpoint; a tokenizer trained from scratch has no language tokens."""
+    model.check_trainable()
     check(
         has_base or not model.template.languages,
         "special_token_template",

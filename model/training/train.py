@@ -31,7 +31,7 @@ from model.training.encoder_data import encoder_batches
 from model.training.finish import TrainedRun, write_result
 from model.training.flops import peak_flops_per_s, training_flops
 from model.training.freezing import counts_of
-from model.training.languages import check_data_languages
+from model.training.languages import check_trainable
 from model.training.log_line import figures_since, log_line
 from model.training.loss import takes_bf16
 from model.training.optimiser import learning_rate, make_optimiser, set_learning_rate
@@ -180,8 +180,7 @@ class _Run:
         display.message(f"tokenizer: {tokenizer.vocab_size:,} entries ({origin})")
         fields = start.fields_of(model_config, data, tokenizer)
         model_config = model_config.replace(vocab_size=tokenizer.vocab_size, **fields)
-        model_config.check_trainable()
-        check_data_languages(model_config, data, validation, has_base=start.base is not None)
+        check_trainable(model_config, data, validation, has_base=start.base is not None)
         check_r_drop(model_config, config)
         check_stopping(start.tuning, model_config, config)
         dropout = dropout_of(config, model_config, tokenizer)

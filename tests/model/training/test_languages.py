@@ -12,7 +12,7 @@ from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, ConfigError, Language
 from model.fine_tuning import FineTuning
 from model.training.data import IGNORED, Examples, PairBatches
 from model.training.evaluate import bleu, translate
-from model.training.languages import check_data_languages, check_languages, language_pairs, title_of, with_languages
+from model.training.languages import check_languages, check_trainable, language_pairs, title_of, with_languages
 from model.training.loss import batch_loss
 from model.training.report import final_scores
 from model.training.start import Start, read_base
@@ -190,7 +190,7 @@ def test_a_run_without_its_languages_leaves_nothing(m2m100, tmp_path):
     with pytest.raises(ConfigError, match=r"target_language: unknown code 'x'.*"):
         tune(m2m100, tmp_path / "run", data, validation=replace(data, languages=[LanguagePair("de", "x")] * 60))
     with pytest.raises(ConfigError, match="special_token_template: must have no languages without a base"):
-        check_data_languages(read_base(m2m100).config, data, has_base=False)
+        check_trainable(read_base(m2m100).config, data, has_base=False)
     assert not (tmp_path / "run").exists()
 
 
