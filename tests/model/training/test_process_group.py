@@ -45,6 +45,7 @@ def test_two_ranks_train_as_one(shard, alone, tmp_path):
     assert history(tmp_path / "run") == [pytest.approx(row, rel=1e-5, nan_ok=True) for row in history(alone)]
 
 
+@pytest.mark.slow
 def test_two_ranks_skip_the_same_merges(tmp_path):
     """Text of which several batches make an epoch, as every epoch has another segmentation."""
     config = TRAIN.replace(tokenizer="bpe", vocab_size=300, bpe_dropout=0.3)
