@@ -24,10 +24,8 @@ from model.atomic_write import DIGESTS, Disk
 from model.checkpoint import CheckpointError
 from model.config import ModelConfig, TrainConfig
 from model.tokenizer import Tokenizer, TokenizerError
-from model.training.bpe_dropout import dropout_of
-from model.training.data import DataError, Examples, batches_of, split
+from model.training.data import DataError, Examples, split
 from model.training.early_stopping import check_stopping, observe, validation_score
-from model.training.encoder_data import encoder_batches
 from model.training.finish import TrainedRun, write_result
 from model.training.flops import peak_flops_per_s, training_flops
 from model.training.freezing import counts_of
@@ -57,7 +55,7 @@ from model.training.training_state import (
     unclaim,
     write_run_file,
 )
-from model.training.varied_batches import varied_batches
+from model.training.varied_batches import ordinary_batches, training_batches
 
 __all__ = ["Interrupted", "TrainError", "train"]
 
@@ -183,11 +181,8 @@ class _Run:
         check_trainable(model_config, data, validation, has_base=start.base is not None)
         check_r_drop(model_config, config)
         check_stopping(start.tuning, model_config, config)
-        dropout = dropout_of(config, model_config, tokenizer)
-        make = batches_of if model_config.has_decoder else encoder_batches
-        vary = make if dropout is None else partial(varied_batches, dropout)
-        self.batches = vary(data, tokenizer, model_config, config)
-        self.validation = make(validation, tokenizer, model_config, config)
+        self.batches = training_batches(data, tokenizer, model_config, config)
+        self.validation = ordinary_batches(validation, tokenizer, model_config, config)
         torch.manual_seed(config.seed)
         self.model: Model = start.build(model_config).to(first_device(self.device, ranks, shard=shard)).train()
         self.trained = Trained.of(self.model)

@@ -12,8 +12,19 @@ from torch import Tensor
 
 from model.config import ModelConfig, TrainConfig
 from model.tokenizer import Tokenizer
-from model.training.bpe_dropout import BPEDropout
-from model.training.data import Batch, Batches, Examples, Pair, PairBatches, StreamBatches, bucketed, lengths_of
+from model.training.bpe_dropout import BPEDropout, dropout_of
+from model.training.data import (
+    Batch,
+    Batches,
+    Examples,
+    Pair,
+    PairBatches,
+    StreamBatches,
+    batches_of,
+    bucketed,
+    lengths_of,
+)
+from model.training.encoder_data import encoder_batches
 
 T = TypeVar("T")
 EPOCH = 1 << 40  # of the keys of windows: more tokens than a text has
@@ -86,6 +97,21 @@ class VariedStreamBatches(StreamBatches):
         texts = (self._dropout.ids(words, "text", epoch, place) for place, words in enumerate(self._texts))
         ids = torch.tensor([token for text in texts for token in text])
         return ids if len(ids) >= self._window else self._ids
+
+
+def ordinary_batches(examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> Batches:
+    """The batches of any model, in the ordinary segmentation."""
+    make = batches_of if model.has_decoder else encoder_batches
+    return make(examples, tokenizer, model, train)
+
+
+def training_batches(examples: Examples, tokenizer: Tokenizer, model: ModelConfig, train: TrainConfig) -> Batches:
+    """The same for training: with `bpe_dropout` in another segmentation in every epoch. Raises ConfigError for a model
+    or a tokenizer that has no BPE-dropout."""
+    dropout = dropout_of(train, model, tokenizer)
+    if dropout is None:
+        return ordinary_batches(examples, tokenizer, model, train)
+    return varied_batches(dropout, examples, tokenizer, model, train)
 
 
 def varied_batches(
