@@ -13,7 +13,6 @@ from lectures.alignment import errors
 from lectures.claim import Claim, Finding, verdict_of
 from lectures.claims import CLAIMS
 from lectures.demo import Sentence
-from lectures.documents import FACTS, FILLER, LENGTH, READS, STATED, documents, framed
 from lectures.extrapolation import FACTOR, TRAINED, lengthened
 from lectures.lab import Training
 from lectures.page import Section, anchor, closing, page_of, present_sections, section, verdicts, write_page
@@ -263,32 +262,6 @@ def test_lengthened_model_agrees_on_the_trained_length(positions):
     with torch.no_grad():
         torch.testing.assert_close(longer(tokens), model(tokens))
         assert longer(tokens.repeat(1, FACTOR)).isfinite().all()
-
-
-def test_targets_state_only_facts_of_their_document():
-    for words, told in documents(20, seed=1):
-        assert len(words) == LENGTH
-        facts = {tuple(re.findall(r"\d+", word)) for word in words if word not in FILLER}
-        assert len(facts) == FACTS
-        towns, goods = ([word.removeprefix(kind) for word in told[at::3]] for at, kind in enumerate(("town", "good")))
-        assert set(zip(towns, goods, strict=True)) <= facts
-        assert len(set(towns)) == STATED
-
-
-def test_king_of_equal_towns_is_the_same_in_every_document():
-    kings: dict[tuple[str, str], str] = {}
-    for _, told in documents(200, seed=1) + documents(50, seed=2):
-        for town, good, king in zip(told[::3], told[1::3], told[2::3], strict=True):
-            assert kings.setdefault((town, good), king) == king
-
-
-def test_models_read_the_end_of_a_document():
-    ((words, told),) = documents(1, seed=1)
-    ((source, target),) = framed("encoder-decoder", [(words, told)])
-    assert source.split() == words[-READS["encoder-decoder"] :]
-    assert target.split() == told
-    ((_, text),) = framed("decoder", [(words, told)])
-    assert text.split() == [*words[-READS["decoder"] :], "=", *told]
 
 
 def test_time_to_a_loss_lies_between_validations():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lectures import ablations, coreference, overflow, pooling, reach
+from lectures import ablations, coreference, documents, overflow, pooling, reach
 
 
 def losses(baselines, **changes):
@@ -191,3 +191,48 @@ def test_lstm_is_linear_and_attention_quadratic(recurrent, transformer, verdict)
 def test_heads_are_ordered_by_the_smaller_gain():
     heads = {"1.1": PLACE_ALONE, "1.2": ([[0.3, 0.1, 0.2], [0.1, 0.3, 0.2]], 1.0)}
     assert coreference.followers({name: {"weights": weights} for name, (weights, _) in heads.items()}) == ["1.2", "1.1"]
+
+
+def summarized(**changes):
+    """Figures under which the claim of documents holds, but for `changes`. Scores: worst model first."""
+    figures = {"perplexity": [5.0, 4.0, 3.0, 2.5, 2.0], "rouge": [30.0, 50.0, 49.0, 60.0, 70.0]} | changes
+    by_name = {key: dict(zip(documents.NAMES, values, strict=True)) for key, values in figures.items()}
+    nats = {name: {"town": 0.0, "good": documents.least_nats(name), "king": 2.0} for name in documents.NAMES}
+    rest = {"nats": nats, "load": [[0.2, 0.3, 0.5], [0.4, 0.3, 0.3]]}
+    return by_name | rest | {key: dict.fromkeys(documents.NAMES, 10) for key in ("seconds_of_training", "parameters")}
+
+
+def test_rouge_may_fall_where_it_falls_in_the_original():
+    finding = documents.judge(summarized())
+    assert finding.verdict == "held"
+    assert "4 lower the perplexity by more than 2% and 3 raise ROUGE-L by more than 1 point. " in finding.explanation
+    assert "the busiest of them is sent 50% of the tokens" in finding.explanation
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"perplexity": [4.0, 4.0, 3.0, 2.5, 2.0]}, "Transformer, encoder-decoder has no lower perplexity than LSTM"),
+        (
+            {"perplexity": [5.0, 4.0, 3.0, 2.0, 1.99]},
+            "the same with 8 experts has no lower perplexity than the same, e",
+        ),
+        ({"rouge": [30.0, 50.0, 49.0, 60.0, 60.5]}, "the same with 8 experts has no higher ROUGE-L than the same, e"),
+    ],
+)
+def test_documents_are_judged_by_each_step_of_both_scores(changes, reason):
+    finding = documents.judge(summarized(**changes))
+    assert finding.verdict == "held in part"
+    assert reason in finding.explanation
+
+
+def test_model_that_does_not_find_what_it_reads_is_named():
+    assert "Still learning" not in documents.judge(summarized()).explanation
+    measured = summarized()
+    measured["nats"]["articles-compressed"]["good"] = 0.8
+    expected = "Still learning to find the goods that it reads: the same, every second layer compressed. "
+    assert expected in documents.judge(measured).explanation
+
+
+def test_order_of_documents_that_is_reversed_does_not_hold():
+    assert documents.judge(summarized(perplexity=[1, 2, 3, 4, 5], rouge=[70, 60, 50, 40, 30])).verdict == "did not hold"
