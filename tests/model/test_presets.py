@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -12,6 +15,7 @@ MILLIONS = {
     "tatoeba-small": 7.6,
     "shakespeare": 3.4,
     "shakespeare-characters": 0.83,
+    "captions-small": 2.0,
     "pronouns": 0.14,
     "masked-scenes": 0.75,
     "scene-animals": 0.02,
@@ -33,6 +37,7 @@ VOCABULARY = {
     "tatoeba-small": 8000,
     "shakespeare": 1024,
     "shakespeare-characters": 260,
+    "captions-small": 5000,
     "pronouns": 300,
     "masked-scenes": 1100,
     "scene-animals": 320,
@@ -43,6 +48,21 @@ VOCABULARY = {
     "demo-recurrent": 1100,
     "tiny-copy-recurrent": 30,
 }
+
+
+PAGES = Path(__file__).parents[2]
+
+
+def test_no_preset_is_missing():
+    assert sorted(PRESETS) == sorted(MILLIONS) == sorted(VOCABULARY)
+
+
+@pytest.mark.parametrize(
+    "page", [PAGES / "README.md", *sorted((PAGES / "docs").glob("*.md"))], ids=lambda page: page.name
+)
+def test_pages_train_presets_that_exist(page):
+    named = re.findall(r"glossa train ([a-z][\w-]*) --", page.read_text(encoding="utf-8"))
+    assert set(named) <= set(PRESETS)
 
 
 @pytest.mark.parametrize("name", PRESETS)
