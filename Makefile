@@ -189,8 +189,8 @@ bench: $(STAMP)  ## measure speed beside the peers of requirements/bench.in, 20 
 	$(BIN)/python -m bench speed --write BENCHMARKS.md $(ARGS)
 
 .PHONY: lectures
-lectures: $(STAMP)  ## measure the lectures' claims in about 90 minutes and rewrite docs/lectures.md (FAST=1: only try that it works)
-	OMP_NUM_THREADS=1 $(BIN)/python -m lectures $(if $(FAST),--fast,--anew) $(ARGS)
+lectures: $(STAMP)  ## measure the lectures' claims in about two hours and rewrite docs/lectures.md (FAST=1: only try that it works; ARGS="--only NAME")
+	OMP_NUM_THREADS=1 $(BIN)/python -m lectures $(if $(FAST),--fast,$(if $(ARGS),,--anew)) $(ARGS)
 
 IMAGE ?= glossa
 TARGET ?= cpu

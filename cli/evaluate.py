@@ -43,8 +43,8 @@ def evaluate(
     connection: Connection,
     options: dict[str, Any],
 ) -> None:
-    """Translate a test set and score it: BLEU (sacreBLEU, 13a, cased) with its signature. Of a checkpoint, count the
-    rows of the test set that were in its training data.
+    """Translate a test set and score it: BLEU (sacreBLEU, 13a, cased) with its signature. For a checkpoint, also
+    count the rows of the test set that were in its training data.
 
     With --confidence: expected calibration errors, the share of errors in the least certain tenth, and the quality of
     the answers that remain without the least certain ones. With --spans: label a test set instead; precision, recall

@@ -12,10 +12,11 @@ REASON = "only checkpoints record their training rows, and not those that were i
 
 
 def overlap_figures(subject: str, pairs: Sequence[tuple[str, str]], *, quiet: bool) -> dict[str, int | None]:
-    """The counts, None where they are unknown. Prints a sentence on stderr, with the first rows that were seen.
+    """The counts, None where they are unknown: also where no row was seen, but a part of the training records none.
+    Prints a sentence on stderr, with the first rows that were seen.
 
     subject: a checkpoint that was loaded without an error, or anything else, of which nothing is known. quiet: prints
-    nothing unless there are such rows. Raises CheckpointError.
+    nothing unless there are such rows or unknown parts. Raises CheckpointError.
     """
     from model.training_rows import read_training_rows
 
@@ -25,6 +26,7 @@ def overlap_figures(subject: str, pairs: Sequence[tuple[str, str]], *, quiet: bo
             typer.echo(f"{subject}: whether test rows were in the training data is unknown: {REASON}", err=True)
         return {SOURCES: None, PAIRS: None}
     overlap = rows.overlap(pairs)
-    if overlap.sources or not quiet:
+    if overlap.sources or overlap.unknown or not quiet:
         typer.echo(overlap.describe("test"), err=True)
-    return {SOURCES: len(overlap.sources), PAIRS: len(overlap.pairs)}
+    counts = {SOURCES: len(overlap.sources), PAIRS: len(overlap.pairs)}
+    return {name: None if overlap.unknown and not count else count for name, count in counts.items()}

@@ -57,7 +57,7 @@ Data = Annotated[
 ]
 
 Events = Annotated[
-    Path | None, typer.Option(help="directory of the run's TensorBoard events (needs glossa[tensorboard])")
+    Path | None, typer.Option(help="directory of the run's TensorBoard events (needs glossa\\[tensorboard])")
 ]
 
 

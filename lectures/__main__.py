@@ -25,6 +25,7 @@ from lectures.claim import Claim, Measured
 from lectures.claims import CLAIMS
 from lectures.lab import Lab
 from lectures.page import present_sections, write_page
+from model.atomic_write import write_file
 
 PAGE, KEPT = Path("docs/lectures.md"), Path("runs/lectures")
 MODELS = "models"  # directory of trained models in it
@@ -48,16 +49,18 @@ def main() -> None:
     scratch = Path(tempfile.mkdtemp(prefix="lectures-")) if options.fast else None
     models = (options.keep or scratch or KEPT) / MODELS
     page = options.page or (scratch / PAGE.name if scratch else PAGE)
+    if options.anew and (options.only or options.render):
+        parser.error("--anew deletes the models of all claims; leave out --only and --render")
     chosen = [] if options.render else [claim for claim in CLAIMS if claim.name in options.only or not options.only]
     if options.anew:
         shutil.rmtree(models, ignore_errors=True)
-    measure(chosen, page.with_suffix(""), models, is_fast=options.fast)
+    if chosen:
+        measure(chosen, page.with_suffix(""), models, is_fast=options.fast)
     measured = stored(page.with_suffix(""))
     kept = [claim.name for claim in CLAIMS if claim.name not in measured]
     missing = sorted(set(kept) - set(present_sections(page, CLAIMS)))
     if missing:
-        print(f"no page yet: {', '.join(missing)} not measured, or without conditions", file=sys.stderr)
-        return
+        sys.exit(f"no page yet: {', '.join(missing)} not measured, or without conditions")
     write_page(page, CLAIMS, measured)
     print(f"written: {page}" + f" (without a measurement, sections kept: {', '.join(kept)})" * bool(kept))
 
@@ -77,7 +80,7 @@ def measure(claims: Sequence[Claim], figures: Path, models: Path, *, is_fast: bo
             found = claim.measure(lab)
             seconds = round(time.monotonic() - began_s, 1)
             text = json.dumps(rounded({**found, "seconds": seconds, "conditions": current}), indent=1) + "\n"
-            (figures / f"{claim.name}.json").write_text(text, encoding="utf-8")
+            write_file(figures / f"{claim.name}.json", text.encode())
             finding = claim.judge(json.loads(text))
             print(f"{claim.name}: {finding.verdict} ({seconds:.0f} s)", flush=True)
     finally:

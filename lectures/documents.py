@@ -29,7 +29,8 @@ from model.corpus.articles import (
 )
 from model.mixture_of_experts import ExpertFeedForward
 from model.presets import PRESETS
-from model.training.data import Examples, PairBatches, embedded_examples, unseen_examples
+from model.training.data import Examples, PairBatches
+from model.training.embedded import embedded_examples, unseen_examples
 from model.training.evaluate import greedy_batch
 
 if TYPE_CHECKING:

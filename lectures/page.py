@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
 from lectures.claim import Claim, Measured, Verdict
+from model.atomic_write import write_file
 
 INTRODUCTION = """# Claims of lectures, measured
 
@@ -49,7 +50,7 @@ def write_page(page: Path, claims: Sequence[Claim], measured: Mapping[str, Measu
         if claim.name in measured:
             draw(claim, measured[claim.name], figures / f"{claim.name}.svg")
             sections[claim.name] = section(claim, measured[claim.name], f"{figures.name}/{claim.name}.svg")
-    page.write_text(page_of(claims, sections), encoding="utf-8")
+    write_file(page, page_of(claims, sections).encode())
 
 
 def page_of(claims: Sequence[Claim], sections: Mapping[str, Section]) -> str:

@@ -25,7 +25,7 @@ def drop(x: Tensor, share: float) -> Tensor:
         return x
     if x.device.type != "cpu":
         return functional.dropout(x, share)
-    dropped, count = round(share * LEVELS), x.numel()
+    dropped, count = min(round(share * LEVELS), LEVELS - 1), x.numel()
     draws = torch.empty(-(-count // PER_DRAW), dtype=torch.int64).random_(LOWEST, None)
     is_kept = draws.view(torch.int16)[:count].view(x.shape) >= dropped - LEVELS // 2
     return x * is_kept.to(x.dtype).mul_(LEVELS / (LEVELS - dropped))

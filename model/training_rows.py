@@ -70,14 +70,15 @@ class Overlap(NamedTuple):
     unknown: tuple[str, ...]
 
     def describe(self, name: str) -> str:
-        """One sentence, which is a warning with the first such rows if there are any. name: of the set, such as
-        "test"."""
+        """One sentence, with the first such rows if there are any. It is then a warning, except for lines of text, of
+        which short ones recur. name: of the set, such as "test"."""
         same = f", {len(self.pairs):,} with the same target" if self.pairs else ""
         line = f"{len(self.sources):,} of {len(self.rows):,} {name} {self.noun} were in the training data{same}"
         if self.unknown:
             line += f" as far as it is known; not recorded: the rows of {', '.join(self.unknown)}"
         shown = (f"row {place + 1} {_shorten(self.rows[place].source)}" for place in self.sources[:SHOWN])
-        return f"warning: {line}; the first: {', '.join(shown)}" if self.sources else line
+        warning = "" if self.noun == "texts" else "warning: "
+        return f"{warning}{line}; the first: {', '.join(shown)}" if self.sources else line
 
     def figures(self) -> dict[str, int]:
         """The two counts, for a lineage."""
@@ -115,12 +116,9 @@ class TrainingRows:
     def overlap(self, pairs: Sequence[tuple[str, str]], sizes: Sequence[int] = ()) -> Overlap:
         """Which examples are among these rows. sizes: of their documents, which are then compared as wholes."""
         rows = list(rows_of(pairs, sizes))
-        digests = [_digests(row) for row in rows]
-        has_targets = [place for place, (_, pair) in enumerate(digests) if pair]
-        found = _found(self.sources, b"".join(source for source, _ in digests))
-        same = _found(self.pairs, b"".join(pair for _, pair in digests))
-        noun = "documents" if sizes else "sources" if has_targets else "texts"
-        return Overlap(rows, noun, found, [has_targets[place] for place in same], self.unknown)
+        sources, both = zip(*map(_digests, rows), strict=True) if rows else ((), ())
+        noun = "documents" if sizes else "sources" if any(both) else "texts"
+        return Overlap(rows, noun, _found(self.sources, sources), _found(self.pairs, both), self.unknown)
 
     def files(self) -> dict[str, Content]:
         """The file of a checkpoint, by its name."""
@@ -175,14 +173,13 @@ def _ascending(digests: Tensor) -> Tensor:
     return ordered[is_new]
 
 
-def _found(known: Tensor, digests: bytes) -> list[int]:
-    """The places of the digests that are among the known ones, which are ascending."""
-    wanted = _integers(digests)
+def _found(known: Tensor, digests: Sequence[bytes]) -> list[int]:
+    """The places of the digests that are among the known ones, which are ascending. b"": no digest."""
     if not len(known):
         return []
+    places, wanted = [place for place, digest in enumerate(digests) if digest], _integers(b"".join(digests))
     nearest = torch.searchsorted(known, wanted).clamp_max(len(known) - 1)
-    found: list[int] = (known[nearest] == wanted).nonzero().flatten().tolist()
-    return found
+    return [places[number] for number in (known[nearest] == wanted).nonzero().flatten().tolist()]
 
 
 def _shorten(text: str) -> str:

@@ -1,6 +1,7 @@
 """Training runs in several processes on 127.0.0.1: of torchrun, or, in a second, forked ones that have torch loaded."""
 
 import csv
+import faulthandler
 import io
 import itertools
 import multiprocessing
@@ -79,6 +80,7 @@ def _work_in_rank(rank, count, port, results, work, arguments):
     os.environ |= {name: str(place) for name, place in places.items()}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
     torch.set_num_threads(1)
+    faulthandler.enable()
     with joined(os.environ, timeout_s=120) as ranks:
         results.put((rank, work(ranks, *arguments)))
 

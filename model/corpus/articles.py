@@ -55,7 +55,7 @@ def summarized(seed: int, count: int) -> list[tuple[list[str], list[str]]]:
 
 def article_ends(seed: int, count: int, split: Split) -> list[Pair]:
     """The last quarter of each article, and the summary of all of it. split: any, because all summaries need what the
-    others taught."""
+    others taught. Ends recur: of 3,000 of one seed, three in ten are among 60,000 of another, none with its summary."""
     return [(" ".join(words[-READ_BY_ENDS:]), " ".join(summary)) for words, summary in summarized(seed, count)]
 
 

@@ -135,7 +135,7 @@ class BPEDropout:
         while queue:
             self._carry_out(queue.pop(0), tokens, starts, queue)
             decisions += 1
-        return Word(symbols, tuple(tokens), int(self._keep**decisions * _ALL))
+        return Word(symbols, ids, int(self._keep**decisions * _ALL))
 
     def _new_variant(self, word: Word, number: int) -> tuple[int, ...]:
         """One of a word's variants: drawn among the segmentations with a merge skipped."""
@@ -170,14 +170,23 @@ def dropout_of(train: TrainConfig, model: ModelConfig, tokenizer: Tokenizer) -> 
     """The BPE-dropout of a run, None without. Raises ConfigError where it has none to offer."""
     if not train.bpe_dropout:
         return None
-    check(model.has_decoder, _FIELD, "is for models that generate text; leave it out for an encoder")
+    check_dropout(train, model, trains_tokenizer=False)
     return BPEDropout(tokenizer, train.bpe_dropout, seed=train.seed)
+
+
+def check_dropout(train: TrainConfig, model: ModelConfig, *, trains_tokenizer: bool) -> None:
+    """Raises ConfigError, before any text is read, for a model that has no BPE-dropout, and for a tokenizer to be
+    trained that will have none."""
+    if train.bpe_dropout:
+        check(model.has_decoder, _FIELD, "is for models that generate text; leave it out for an encoder")
+        problem = f"needs tokenizer: bpe, got {train.tokenizer}; set that, or leave bpe_dropout out"
+        check(train.tokenizer == "bpe" or not trains_tokenizer, _FIELD, problem)
 
 
 def _check_merges(model: Mapping[str, Any], tokenizer: Tokenizer) -> None:
     """Raises ConfigError unless the tokenizer segments by merges alone."""
     kind = model.get("type", "BPE" if "merges" in model else "none")
-    problem = f"needs a tokenizer of type BPE, got {kind}; set tokenizer: bpe, or leave bpe_dropout out"
+    problem = f"needs a tokenizer of type BPE, got {kind}; leave bpe_dropout out"
     check(kind == "BPE", _FIELD, problem)
     for name in ("continuing_subword_prefix", "end_of_word_suffix"):
         check(not model.get(name), _FIELD, f"does not know a tokenizer with a {name}, got {model.get(name)!r}")

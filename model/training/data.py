@@ -116,18 +116,15 @@ def read_text(paths: Sequence[Path], *, documents: str) -> Examples:
 
 def split(examples: Examples, *, size: int, seed: int) -> tuple[Examples, Examples]:
     """Training and validation parts. All documents with the same sources go to the same part, as do all pairs with one
-    source, so no validation source is seen.
+    source, so no validation source is seen. In data of several pairs of languages, where one's target is another's
+    source, so do all that share a text on either side.
 
     At most a tenth is held out; a single text is cut at a line break before its last tenth.
     """
     if len(examples.pairs) == 1:
         return _split_text(examples)
     documents = list(pairwise(accumulate(examples.sizes or [1] * len(examples.pairs), initial=0)))
-    same: dict[str, list[int]] = {}  # documents with the same sources, by these
-    for number, (start, end) in enumerate(documents):
-        text = "\n".join(source or target for source, target in examples.pairs[start:end])
-        same.setdefault(text.casefold(), []).append(number)
-    groups = list(same.values())
+    groups = _groups(examples, documents)
     random.Random(f"split {seed}").shuffle(groups)
     left, held = min(size, len(examples.pairs) // 10), set[int]()
     for group in groups:
@@ -142,6 +139,28 @@ def split(examples: Examples, *, size: int, seed: int) -> tuple[Examples, Exampl
         for is_held in (False, True)
     ]
     return parts[0], replace(parts[1], name=f"{len(parts[1].pairs)} held out of {examples.name}")
+
+
+def _groups(examples: Examples, documents: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """The numbers of documents that go to the same part, in the order of their first ones."""
+    parents = list(range(len(documents)))
+
+    def first_of(number: int) -> int:
+        while parents[number] != number:
+            parents[number] = number = parents[parents[number]]
+        return number
+
+    holders: dict[str, int] = {}  # a document with the text
+    sides = (0, 1) if len(set(examples.languages)) > 1 else (0,)
+    for number, (start, end) in enumerate(documents):
+        pairs = examples.pairs[start:end]
+        for text in {"\n".join(pair[side] or pair[1] for pair in pairs).casefold() for side in sides}:
+            low, high = sorted((first_of(holders.setdefault(text, number)), first_of(number)))
+            parents[high] = low
+    groups: dict[int, list[int]] = {}
+    for number in range(len(documents)):
+        groups.setdefault(first_of(number), []).append(number)
+    return list(groups.values())
 
 
 def _chosen(examples: Examples, documents: Sequence[tuple[int, int]]) -> Examples:

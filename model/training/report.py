@@ -142,17 +142,15 @@ def _translations(
     return [found[number] for number in range(len(places))]
 
 
-def _scores_by_languages(
-    validation: Examples, places: Sequence[int], hypotheses: Sequence[str]
-) -> dict[str, dict[str, float]]:
-    """The BLEU of each pair of languages, where there are several."""
+def _scores_by_languages(validation: Examples, places: Sequence[int], hypotheses: Sequence[str]) -> dict[str, float]:
+    """The BLEU of each pair of languages, as "bleu de to en", where there are several."""
     compared: dict[LanguagePair, list[tuple[str, str]]] = {}
     for place, hypothesis in zip(places, hypotheses, strict=True):
         compared.setdefault(validation.languages_of(place), []).append((hypothesis, validation.pairs[place][1]))
     if len(compared) < 2:
         return {}
     scores = {title_of(pair): bleu(*zip(*texts, strict=True)) for pair, texts in compared.items()}
-    return {"bleu_by_languages": {name: round(score.score, 2) for name, score in scores.items()}}
+    return {f"bleu {name}": round(score.score, 2) for name, score in scores.items()}
 
 
 def _exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
@@ -300,8 +298,8 @@ def _training_rows(lineage: Mapping[str, Any]) -> str:
     missing = f" Not recorded: the rows of {', '.join(rows['unknown'])}." if "unknown" in rows else ""
     return (
         f"`{FILE}` holds digests of the {rows['sources']:,} different sources or texts{pairs} that it was trained on: "
-        f"`glossa eval` counts the rows of a test set that are among them. Of the validation set "
-        f"{seen['sources']:,} are.{missing}"
+        f"`glossa eval` counts the rows of a test set that are among them; {seen['sources']:,} of the validation set "
+        f"are. Who can guess a text can find out whether it is among them.{missing}"
     )
 
 

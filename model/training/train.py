@@ -24,6 +24,7 @@ from model.atomic_write import DIGESTS, Disk
 from model.checkpoint import CheckpointError
 from model.config import ModelConfig, TrainConfig
 from model.tokenizer import Tokenizer, TokenizerError
+from model.training.bpe_dropout import check_dropout
 from model.training.data import DataError, Examples, split
 from model.training.early_stopping import check_stopping, observe, validation_score
 from model.training.finish import TrainedRun, write_result
@@ -96,8 +97,7 @@ def train(
     Raises DataError, TokenizerError, ConfigError before training, TrainError also when the loss is no longer finite,
     and CheckpointError if saving fails. Several ranks also raise RanksError and RankLost.
     """
-    started = time.monotonic()
-    ranks, start = ranks or Ranks(), start or Start()
+    started, ranks, start = time.monotonic(), ranks or Ranks(), start or Start()
     display = display or Display(quiet=not ranks.is_first)
     events = tensorboard if ranks.is_first else None
     identity = {
@@ -107,6 +107,7 @@ def train(
         "data": data.digest,
         "validation": validation.digest if validation else None,
     }
+    check_dropout(train_config, model_config, trains_tokenizer=start.known_tokenizer() is None)
     try:
         check_division(train_config, ranks, identity, resume=resume, shard=shard)
         begun = ranks.from_first(lambda: _begin(out, identity, display, resume=resume, events=events), TrainError)

@@ -29,6 +29,7 @@ from model.checkpoint import (
     to_json,
     weights_of,
 )
+from model.config import TrainConfig
 from model.fine_tuning import FineTuning
 
 DELETED = ".deleted"  # ends the hidden name of a state that is being deleted
@@ -108,10 +109,13 @@ def _check_same_run(marker: Path, identity: dict[str, Any]) -> None:
 
 
 def _difference(known: dict[str, Any], identity: dict[str, Any]) -> str:
-    """What two identities do not have in common, and how to resume; "" if they are the same. One without settings of
-    fine-tuning has the defaults."""
-    default = json.loads(to_json(FineTuning().to_json()))
-    known, identity = ({**run, "fine_tuning": {**default, **run.get("fine_tuning", {})}} for run in (known, identity))
+    """What two identities do not have in common, and how to resume; "" if they are the same. Settings of
+    training and fine-tuning that one lacks, because an earlier version had none, are the defaults."""
+    defaults = json.loads(to_json({"train": TrainConfig(steps=1).to_json(), "fine_tuning": FineTuning().to_json()}))
+    known, identity = (
+        {**run, **{part: {**default, **run.get(part, {})} for part, default in defaults.items()}}
+        for run in (known, identity)
+    )
     for part in ("model", "train", "fine_tuning"):
         for name in identity[part] | known[part]:
             before, now = known[part].get(name), identity[part].get(name)

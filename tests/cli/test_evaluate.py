@@ -64,6 +64,22 @@ def test_an_older_checkpoint_is_evaluated_without_them(trained, test_set, tmp_pa
     assert (found["sentences"], found["pairs in training data"]) == (len(PAIRS), None)
 
 
+def test_no_row_is_seen_only_where_all_rows_are_known(trained, test_set, tmp_path):
+    tuned = tmp_path / "tuned"
+    shutil.copytree(trained, tuned)
+    lineage = json.loads((tuned / "lineage.json").read_bytes())
+    lineage["training_rows"]["unknown"] = ["the base opus"]
+    (tuned / "lineage.json").write_text(json.dumps(lineage))
+    names = json.loads((tuned / DIGESTS).read_bytes()).keys()
+    (tuned / DIGESTS).write_bytes(digests_of({name: (tuned / name).read_bytes() for name in names}))
+    (tmp_path / "new.tsv").write_text("quite another text\tein ganz anderer Text\n")
+    printed = run("eval", tuned, "--data", tmp_path / "new.tsv", "--json")
+    note, _, figures = printed.partition("{")
+    assert "0 of 1 test sources" in note
+    assert "not recorded: the rows of the base opus" in note
+    assert json.loads("{" + figures)["sources in training data"] is None
+
+
 def test_references_are_required(tmp_path, test_set):
     for arguments in ((), ("--source", test_set), ("--data", test_set, "--source", test_set)):
         printed = run("eval", tmp_path, *arguments, fails=True)

@@ -10,7 +10,7 @@ from model.corpus.articles import MARK, SUMMARY_WORDS
 from model.presets import PRESETS
 from model.reference.greedy import greedy, score
 from model.tokenizer import Tokenizer
-from model.training.data import embedded_examples
+from model.training.embedded import embedded_examples
 
 
 def untrained(name):

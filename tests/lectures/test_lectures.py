@@ -2,13 +2,14 @@
 
 import dataclasses
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from lectures.__main__ import measure, rounded, stored
+from lectures.__main__ import main, measure, rounded, stored
 from lectures.alignment import errors
 from lectures.claim import Claim, Finding, verdict_of
 from lectures.claims import CLAIMS
@@ -127,6 +128,27 @@ def test_damaged_or_missing_sections_are_not_kept(tmp_path):
     for damaged in (text.replace("the claim held", "the claim"), text.replace("plain 3", "other 3")):
         page.write_text(damaged)
         assert present_sections(page, [claim]) == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--anew", "--render"], "--anew deletes the models of all claims"),
+        (["--anew", "--only", "norms"], "--anew deletes the models of all claims"),
+        (["--only", "nrms"], "there is no claim nrms"),
+        (["--render"], "no page yet: .*norms.* not measured"),
+    ],
+)
+def test_a_command_that_cannot_be_carried_out_touches_nothing(arguments, problem, tmp_path, monkeypatch, capsys):
+    keep = tmp_path / "keep"
+    (keep / "models").mkdir(parents=True)
+    page = tmp_path / "else" / "page.md"
+    monkeypatch.setattr(sys, "argv", ["lectures", *arguments, "--keep", str(keep), "--page", str(page)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert re.search(problem, str(ended.value.code) + capsys.readouterr().err)
+    assert (keep / "models").exists()
+    assert not page.parent.exists()
 
 
 def test_measurements_are_stored_with_their_conditions(tmp_path):

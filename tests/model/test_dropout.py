@@ -17,6 +17,11 @@ def test_drops_the_share_of_each_element_of_a_draw_and_keeps_the_mean(share):
     assert float(kept.double().mean()) == pytest.approx(1, abs=5 * deviation / (1 - share))
 
 
+def test_a_share_next_to_one_keeps_finite_values():
+    kept = drop(torch.ones(1_000_000), 1 - 1e-7)
+    assert kept.isfinite().all()
+
+
 def test_elements_are_independent():
     torch.manual_seed(1)
     is_kept = (drop(torch.ones(200_000, PER_DRAW), 0.5) != 0).double()

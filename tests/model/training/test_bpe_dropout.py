@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Library
 from model.config import ConfigError, TrainConfig
 from model.pretrained.convert_tokenizer import convert_tokenizer
 from model.tokenizer import Tokenizer
-from model.training.bpe_dropout import LEAST, LONGEST, MOST, BPEDropout, dropout_of
+from model.training.bpe_dropout import LEAST, LONGEST, MOST, BPEDropout, check_dropout, dropout_of
 from tests.model.tokenizers.families import made
 from tests.model.tokenizers.spm import MODELS, trained
 from tests.multilingual import lines
@@ -146,7 +146,7 @@ def test_tokenizers_without_merges_are_refused(own, tmp_path):
     config = tiny_config()
     train = TrainConfig(steps=1, bpe_dropout=0.1)
     words = Tokenizer.train(["a b"], kind="words", vocab_size=20)
-    with pytest.raises(ConfigError, match="bpe_dropout: needs a tokenizer of type BPE, got WordLevel; set tokenizer"):
+    with pytest.raises(ConfigError, match="bpe_dropout: needs a tokenizer of type BPE, got WordLevel; leave"):
         dropout_of(train, config, words)
     for family, kind in (("t5", "Unigram"), ("bert", "WordPiece")):
         with pytest.raises(ConfigError, match=f"bpe_dropout: needs a tokenizer of type BPE, got {kind}"):
@@ -164,5 +164,9 @@ def test_models_that_generate_nothing_are_refused(own):
     with pytest.raises(ConfigError, match="bpe_dropout: is for models that generate text; leave it out"):
         dropout_of(train, tiny_encoder("masked").config, own)
     assert dropout_of(train.replace(bpe_dropout=0.0), tiny_encoder("masked").config, own) is None
+    words = train.replace(tokenizer="words")
+    with pytest.raises(ConfigError, match="bpe_dropout: needs tokenizer: bpe, got words; set that, or leave"):
+        check_dropout(words, tiny_config(), trains_tokenizer=True)
+    check_dropout(words, tiny_config(), trains_tokenizer=False)
     with pytest.raises(ConfigError, match=r"bpe_dropout: must be 0.0..1.0, got 1.5"):
         TrainConfig(steps=1, bpe_dropout=1.5)

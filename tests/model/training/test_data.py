@@ -153,6 +153,16 @@ def test_no_validation_source_is_trained_on():
     assert split(Examples(pairs, "test"), size=100, seed=2)[1].pairs != held.pairs
 
 
+def test_no_validation_text_is_trained_on_in_another_direction():
+    there = [(f"sentence {number % 250}", f"Satz {number}") for number in range(300)]
+    pairs = [*there, *((target, source) for source, target in there)]
+    languages = [LanguagePair("en", "de")] * 300 + [LanguagePair("de", "en")] * 300
+    train, held = split(Examples(pairs, "both", languages=languages), size=60, seed=1)
+    assert 50 < len(held.pairs) <= 60
+    assert not {text for pair in train.pairs for text in pair} & {text for pair in held.pairs for text in pair}
+    assert set(held.languages) == set(languages)
+
+
 def test_at_most_a_tenth_is_held_out():
     train, held = split(COPIES, size=1000, seed=1)
     assert len(held.pairs) <= 40 < len(train.pairs)

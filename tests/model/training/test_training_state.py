@@ -179,6 +179,15 @@ def test_what_one_of_two_runs_lacks_is_a_difference(tmp_path, part, message):
         claim(tmp_path / "plain", {**IDENTITY, **part}, resume=True)
 
 
+def test_a_setting_that_an_earlier_version_lacked_has_its_default(tmp_path):
+    settings = TrainConfig(steps=9).to_json()
+    del settings["bpe_dropout"]
+    claim(tmp_path, {**IDENTITY, "train": settings}, resume=False)
+    claim(tmp_path, {**IDENTITY, "train": TrainConfig(steps=9).to_json()}, resume=True)
+    with pytest.raises(TrainError, match=r"was started with bpe_dropout=0.0 in its train configuration, got 0.1"):
+        claim(tmp_path, {**IDENTITY, "train": TrainConfig(steps=9, bpe_dropout=0.1).to_json()}, resume=True)
+
+
 @pytest.mark.parametrize("text", ["{", "[]", "5", '{"model": []}', '{"model": {}, "train": 5}', "{}"])
 def test_a_damaged_description_of_the_run_is_named(tmp_path, text):
     claim(tmp_path / "run", IDENTITY, resume=False)
