@@ -12,7 +12,7 @@ from tests.cuda import fake, placement
 SHAPE_ARITHMETIC = {"Cast", "Concat", "Gather", "Squeeze"}  # of a few integers, which ONNX Runtime leaves to the CPU
 
 MODELS = [*PRESETS, *placement.MODELS]
-RECURRENT = ["demo-recurrent", "tiny-copy-recurrent", "LSTM", "GRU"]
+RECURRENT = ["articles-recurrent", "demo-recurrent", "tiny-copy-recurrent", "LSTM", "GRU"]
 ENCODERS = [
     "masked-scenes",
     "sentence-kinds",
@@ -23,7 +23,7 @@ ENCODERS = [
     "attention pooling",
     "token classifier",
 ]
-EXPERTS = ["experts"]
+EXPERTS = ["articles-experts", "experts"]
 DECODERS = [name for name in MODELS if name not in [*ENCODERS, *EXPERTS]]
 
 
