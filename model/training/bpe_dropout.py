@@ -186,8 +186,7 @@ def check_dropout(train: TrainConfig, model: ModelConfig, *, trains_tokenizer: b
 def _check_merges(model: Mapping[str, Any], tokenizer: Tokenizer) -> None:
     """Raises ConfigError unless the tokenizer segments by merges alone."""
     kind = model.get("type", "BPE" if "merges" in model else "none")
-    problem = f"needs a tokenizer of type BPE, got {kind}; leave bpe_dropout out"
-    check(kind == "BPE", _FIELD, problem)
+    check(kind == "BPE", _FIELD, f"needs a tokenizer of type BPE, got {kind}; leave bpe_dropout out")
     for name in ("continuing_subword_prefix", "end_of_word_suffix"):
         check(not model.get(name), _FIELD, f"does not know a tokenizer with a {name}, got {model.get(name)!r}")
     is_separate = OWN_TARGET in model or tokenizer.has_own_vocabulary

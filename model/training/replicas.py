@@ -178,20 +178,21 @@ class Sharded(_JoinedReplica):
         for module in self._objective.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
-        weights, moments = dict[str, Tensor](), dict[str, dict[str, Tensor]]()
-        with self.ranks.watched():
+        model, optimiser, whole = self.model, self.optimiser, dict[str, nn.Parameter]()
+        if self._whole is not None:
+            model, optimiser, whole = (
+                self._whole,
+                self._make_optimiser(self._whole),
+                dict(self._whole.named_parameters()),
+            )
+        with self.ranks.watched(), torch.no_grad():
             for name, share in self.model.named_parameters():
-                weights[name] = self._kept(share)
-                state = self.optimiser.state.get(share, {})
-                moments[name] = {key: self._kept(tensor) for key, tensor in state.items()}
-        if self._whole is None:
-            return self.model, self.optimiser
-        optimiser = self._make_optimiser(self._whole)
-        with torch.no_grad():
-            for name, parameter in self._whole.named_parameters():
-                parameter.copy_(weights[name])
-                optimiser.state[parameter] = moments[name]
-        return self._whole, optimiser
+                weight, state = self._kept(share), self.optimiser.state.get(share, {})
+                moments = {key: self._kept(tensor) for key, tensor in state.items()}
+                if name in whole:
+                    whole[name].copy_(weight)
+                    optimiser.state[whole[name]] = moments
+        return model, optimiser
 
     def _kept(self, share: Tensor) -> Tensor:
         """The whole tensor of a share in main memory on the first rank, an empty one elsewhere; an exchange."""
