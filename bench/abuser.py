@@ -301,6 +301,8 @@ class Bench:
 
 def judged(kind: str, phase: Phase, quiet: Quiet, alone: float, *, is_of_capacity: bool) -> list[Verdict]:
     """alone: answers a second that the abuser gets alone; 0: it gets none. is_of_capacity: the load is LOAD of it."""
+    if not quiet.p99_s:  # a starved machine may answer nothing in time in short phases
+        return [Verdict(f"{kind}: answers in time in quiet, void", 0.0, 1.0)]
     slower = p99(phase.victims.in_time) / quiet.p99_s
     verdicts = [
         Verdict(f"{kind}: others' requests answered in time", round(100 * phase.served, 2), 100 * SERVED, "%"),

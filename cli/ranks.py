@@ -5,6 +5,8 @@ A single process stays without torch until its verb loads it.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def joined_ranks(environment: Mapping[str, str], *, timeout_s: float) -> Iterator[Ranks]:
-    """This process as one of the run's: the only one, unless torchrun's variables are in the environment."""
+    """This process as one of the run's: the only one, unless torchrun's variables are in the environment. One of
+    several ends with the context."""
     from model.training.ranks import RankLost, Ranks, RanksError
 
     with ExitStack() as stack:
@@ -27,9 +30,28 @@ def joined_ranks(environment: Mapping[str, str], *, timeout_s: float) -> Iterato
         if "RANK" in environment and "WORLD_SIZE" in environment:
             from model.training.process_group import joined
 
+            stack.enter_context(_ending_the_process())
             with report_errors(RanksError, RankLost):
                 ranks = stack.enter_context(joined(environment, timeout_s=timeout_s))
         yield ranks
+
+
+@contextmanager
+def _ending_the_process() -> Iterator[None]:
+    """Ends the process with the context and its exit code, without the interpreter's finalisation.
+
+    A thread of gloo releases the tensors of the last exchange some time after it. During finalisation Python would end
+    that thread, which aborts the process, and torchrun would stop the other ranks (pytorch/pytorch#179291). Other
+    exceptions pass: their process has failed anyway.
+    """
+    code = 0
+    try:
+        yield
+    except typer.Exit as ended:
+        code = ended.exit_code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 @contextmanager

@@ -127,6 +127,13 @@ def test_a_late_generator_voids_a_phase(late_s, quiet_late_s):
     assert "void" in verdict.measure
 
 
+def test_a_quiet_phase_without_answers_voids_a_phase():
+    before = Quiet((phase([("DEADLINE_EXCEEDED", 1.0)]), phase([])))
+    (verdict,) = judged("beams", phase([("OK", 0.01)]), before, alone=1.0, is_of_capacity=True)
+    assert not verdict.met
+    assert "void" in verdict.measure
+
+
 def test_long_texts_are_one_frame_and_beams_have_phrases():
     sent = kinds([("Ein Satz.", "One sentence.")] * 3, 16)
     assert set(LENDABLE) < set(sent)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -12,6 +13,7 @@ from model.training.progress import Display
 from model.training.train import train
 from tests.ranks import (
     MODEL,
+    ROOT,
     TRAIN,
     SeededRanks,
     await_line,
@@ -46,6 +48,35 @@ def test_the_first_rank_alone_prints(tmp_path):
     printed = trained(2, write_preset(tmp_path / "copy.yaml"), "--out", tmp_path / "run")
     assert [printed.count(text) for text in PRINTED_ONCE] == [1] * len(PRINTED_ONCE), printed
     assert "copies in 2 processes" in printed
+
+
+ENDING = """
+import atexit, os
+import typer
+from cli.local_server import free_port
+from cli.ranks import joined_ranks
+
+atexit.register(print, "finalised")
+os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo"}
+with joined_ranks(os.environ, timeout_s=60) as ranks:
+    print("gathered", ranks.gathered(1.0))
+    %s
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "said"),
+    [
+        ("", 0, "gathered [(1.0,)]\n"),
+        ("raise typer.Exit(3)", 3, "gathered [(1.0,)]\n"),
+        ("raise KeyError", 1, "gathered [(1.0,)]\nfinalised\n"),
+    ],
+)
+def test_a_rank_ends_before_the_interpreter_is_finalised(last, code, said):
+    """Where a thread of gloo that is still at work would abort it."""
+    done = subprocess.run([sys.executable, "-c", ENDING % last], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (code, said), done.stderr
 
 
 @pytest.mark.slow
