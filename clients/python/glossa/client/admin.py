@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import grpc
 
-from glossa.client.channel import NO_RETRIES, Tls, authenticate
+from glossa.client.channel import NO_RETRIES, OWN_CONNECTION, Tls, authenticate
 from glossa.client.errors import ClientError
 from glossa.v1 import admin_pb2 as pb
 from glossa.v1 import admin_pb2_grpc as stubs
@@ -57,7 +57,7 @@ class AdminClient:
         """address: unix:PATH of the admin socket, or HOST:PORT of the admin port, which needs a token with the right
         `admin`. The others are as of `Client`; raises what that does."""
         credentials, self._metadata = authenticate(address, tls=tls, token=token, metadata=metadata)
-        options = [NO_RETRIES]
+        options = [OWN_CONNECTION, NO_RETRIES]
         self._channel = (
             grpc.insecure_channel(address, options=options)
             if credentials is None

@@ -31,8 +31,12 @@ SERVICE_CONFIG = {
     "retryThrottling": {"maxTokens": 100, "tokenRatio": 0.1},
 }
 HEALTH_CHECKED = {**SERVICE_CONFIG, "healthCheckConfig": {"serviceName": ""}}
+OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)
+"""Otherwise all channels of a process to one address share a connection, and a new one waits out, and reports, the
+failures of others that were there before the server."""
 OPTIONS = (
     ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
+    OWN_CONNECTION,
     ("grpc.keepalive_time_ms", 20_000),  # above the 5 s that the server takes as too often
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.max_receive_message_length", 4 << 20),
@@ -48,7 +52,6 @@ NO_RETRIES = ("grpc.enable_retries", 0)
 BLOCKING_STREAMS = ("SingleThreadedUnaryStream", 1)
 """For blocking channels: streams are read by the thread that iterates them. Otherwise a stream whose server refuses it
 and ends before the retry waits forever, past its deadline (grpcio 1.81 to 1.85)."""
-OWN_CONNECTION = ("grpc.use_local_subchannel_pool", 1)  # or channels to one address share one
 
 Tls = bool | str | Path | grpc.ChannelCredentials
 """False: plaintext. True: TLS with the certificate authorities that gRPC trusts. A path: a PEM file of the authorities

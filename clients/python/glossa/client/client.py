@@ -18,7 +18,6 @@ from glossa.client.batches import Asynchronous, Blocking
 from glossa.client.channel import (
     BLOCKING_STREAMS,
     NO_RETRIES,
-    OWN_CONNECTION,
     TIMEOUT_S,
     Tls,
     authenticate,
@@ -86,8 +85,7 @@ class _Calls(TokenCalls, DocumentCalls):
         Raises ValueError for a token without TLS to another machine, OSError for a PEM file that cannot be read.
         """
         credentials, self._metadata = authenticate(address, tls=tls, token=token, metadata=metadata)
-        options = [*channel_options(address), *self._options]
-        options += [*([OWN_CONNECTION] if connections > 1 else []), *([] if retries else [NO_RETRIES])]
+        options = [*channel_options(address), *self._options, *([] if retries else [NO_RETRIES])]
         self._channels = [
             self._library.insecure_channel(address, options=options)
             if credentials is None
