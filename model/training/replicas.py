@@ -108,9 +108,10 @@ class Replicated(_JoinedReplica):
         super().__init__(model, optimiser, ranks)
         with ranks.watched():
             _take_weights_of_first(model)
-            for parameter, name, tensor in _moments(optimiser, ranks):
+            parameters = dict(model.named_parameters())
+            for name, key, tensor in _moments(model, optimiser, ranks):
                 distributed.broadcast(tensor, src=0)
-                optimiser.state[parameter][name] = tensor
+                optimiser.state[parameters[name]][key] = tensor
             self._objective = DistributedDataParallel(self._objective, forward_sync_buffers=False)
         self._objective.register_comm_hook(None, lambda _, bucket: _summed(bucket))
         self._is_settled = False
@@ -150,7 +151,7 @@ class Sharded(_JoinedReplica):
         with ranks.watched():
             _take_weights_of_first(model)
             self._whole = copy.deepcopy(model) if ranks.is_first else None
-            moments = _named_moments(model, optimiser, ranks)
+            moments = _moments(model, optimiser, ranks)
             optimiser.param_groups.clear()  # the old parameters, which FSDP2 moves to the device whole, must go with
             optimiser.state.clear()  # their last reference
             super().__init__(model, optimiser, ranks)
@@ -161,9 +162,8 @@ class Sharded(_JoinedReplica):
                 unit.set_force_sum_reduction_for_comms(True)  # by an operation that gloo has as well
             self.optimiser = make_optimiser(model)
             shares = dict(model.named_parameters())
-            for name, key, shape, dtype, tensor in moments:
-                own = torch.empty(shape, dtype=dtype) if tensor is None else tensor
-                self.optimiser.state[shares[name]][key] = _share(own, shares[name])
+            for name, key, tensor in moments:
+                self.optimiser.state[shares[name]][key] = _share(tensor, shares[name])
 
     @contextlib.contextmanager
     def watched(self, *, is_last: bool) -> Iterator[None]:
@@ -229,33 +229,24 @@ def _take_weights_of_first(model: nn.Module) -> None:
         distributed.broadcast(parameter.detach(), src=0)
 
 
-def _moments(optimiser: torch.optim.Optimizer, ranks: Ranks) -> Iterator[tuple[nn.Parameter, str, Tensor]]:
-    """The tensors of the optimiser's state: the first rank's, and empty ones of their shapes on the others."""
-    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
-    held = ranks.from_first(
-        lambda: [
-            [(name, tensor.shape, tensor.dtype, tensor.device.type) for name, tensor in optimiser.state[one].items()]
-            for one in parameters
-        ]
-    )
-    for parameter, tensors in zip(parameters, held, strict=True):
-        for name, shape, dtype, device in tensors:
-            own = optimiser.state[parameter].get(name) if ranks.is_first else None
-            yield parameter, name, torch.empty(shape, dtype=dtype, device=device) if own is None else own
-
-
-def _named_moments(
-    model: nn.Module, optimiser: torch.optim.Optimizer, ranks: Ranks
-) -> list[tuple[str, str, torch.Size, torch.dtype, Tensor | None]]:
-    """The tensors of the optimiser's state by the names of parameter and moment, with shape and type; None on all ranks
-    but the first."""
+def _moments(model: nn.Module, optimiser: torch.optim.Optimizer, ranks: Ranks) -> Iterator[tuple[str, str, Tensor]]:
+    """The tensors of the optimiser's state by the names of parameter and moment: the first rank's, and on the others
+    empty ones of their shapes, each made when its turn comes. The optimiser may be emptied before."""
     held = {
         (name, key): tensor
-        for name, parameter in model.named_parameters()
+        for name, parameter in (model.named_parameters() if ranks.is_first else ())
         for key, tensor in optimiser.state.get(parameter, {}).items()
     }
-    kinds = ranks.from_first(lambda: [(*names, tensor.shape, tensor.dtype) for names, tensor in held.items()])
-    return [(name, key, shape, dtype, held.get((name, key))) for name, key, shape, dtype in kinds]
+    kinds = ranks.from_first(
+        lambda: [(*names, tensor.shape, tensor.dtype, tensor.device.type) for names, tensor in held.items()]
+    )
+
+    def tensors() -> Iterator[tuple[str, str, Tensor]]:
+        for name, key, shape, dtype, device in kinds:
+            own = held.pop((name, key), None)
+            yield name, key, torch.empty(shape, dtype=dtype, device=device) if own is None else own
+
+    return tensors()
 
 
 def _summed(bucket: Any) -> torch.futures.Future[Tensor]:

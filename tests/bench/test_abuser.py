@@ -142,6 +142,7 @@ def test_long_texts_are_one_frame_and_beams_have_phrases():
     assert pb.TranslateRequest.FromString(sent["beams"][0]).options.phrases == ["One", "sentence"]
 
 
+@pytest.mark.slow
 def test_the_case_runs_in_its_smallest_form(tiny_translation_bundle, tmp_path):
     data = tmp_path / "pairs.tsv"
     data.write_text("".join(f"{text}\t{text}\n" for text in TEXTS))

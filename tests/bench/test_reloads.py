@@ -38,6 +38,7 @@ def test_anything_else_is_a_miss(answers, more, measure):
     assert missed(*answers, **more) == [measure]
 
 
+@pytest.mark.slow
 def test_four_reloads_of_tiny_bundles(exported, tmp_path):
     bundles = [str(exported(tiny_model(tiny_config("encoder_decoder"), seed))) for seed in (6, 3)]
     data = tmp_path / "pairs.tsv"
