@@ -15,7 +15,7 @@ MILLIONS = {
     "tatoeba-small": 7.6,
     "shakespeare": 3.4,
     "shakespeare-characters": 0.83,
-    "captions-small": 2.0,
+    "captions-small": 2.5,
     "pronouns": 0.14,
     "masked-scenes": 0.75,
     "scene-animals": 0.02,
