@@ -301,6 +301,9 @@ class Bench:
 
 def judged(kind: str, phase: Phase, quiet: Quiet, alone: float, *, is_of_capacity: bool) -> list[Verdict]:
     """alone: answers a second that the abuser gets alone; 0: it gets none. is_of_capacity: the load is LOAD of it."""
+    if (late_s := max(phase.late_s, quiet.late_s)) > LATENESS_S:
+        late_ms = round(1000 * late_s, 1)
+        return [Verdict(f"{kind}: lateness of the generator, void", late_ms, 1000 * LATENESS_S, "ms", is_limit=True)]
     if not quiet.p99_s:  # a starved machine may answer nothing in time in short phases
         return [Verdict(f"{kind}: answers in time in quiet, void", 0.0, 1.0)]
     slower = p99(phase.victims.in_time) / quiet.p99_s
@@ -315,11 +318,6 @@ def judged(kind: str, phase: Phase, quiet: Quiet, alone: float, *, is_of_capacit
         possible = min(phase.abuser.rate, quiet.idle * alone)
         share = phase.lent / possible if possible else 1.0
         verdicts.append(Verdict(f"{kind}: idle processor time lent to the abuser", round(share, 2), LENT))
-    if (late_s := max(phase.late_s, quiet.late_s)) > LATENESS_S:
-        late_ms = round(1000 * late_s, 1)
-        verdicts = [
-            Verdict(f"{kind}: lateness of the generator, void", late_ms, 1000 * LATENESS_S, "ms", is_limit=True)
-        ]
     return verdicts
 
 

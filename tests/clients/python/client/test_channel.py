@@ -78,7 +78,7 @@ async def test_a_client_does_not_wait_out_the_failures_of_another():
             for _ in range(2):
                 with pytest.raises(ClientError, match="UNAVAILABLE"):
                     await other.translate("text", timeout_s=5)
-            async with serving(port=port) as (_, address), AsyncClient(address, retries=True) as client:
+            async with serving(port=port) as (_, address), AsyncClient(address) as client:
                 assert (await client.translate("text")).text == "TEXT"
 
 
