@@ -61,8 +61,9 @@ class Decoder:
         """Adds prompt tokens to the caches: one chunk, or first ones of one padded length in consecutive rows. Right
         padding is cached after the end of a row, where the next input overwrites it."""
         first, width = chunks[0], padded(len(chunks[0].tokens))
-        # For a chunk with a past the operator takes the width as the length: padding counts.
-        ends = [len(chunk.tokens) if chunk.start == 0 else chunk.start + width for chunk in chunks]
+        # Padding counts: for a chunk with a past, and on CUDA for any with a position bias, GroupQueryAttention takes a
+        # row's last position for the last one of its length. Causality hides the padding from the tokens before it.
+        ends = [chunk.start + width for chunk in chunks]
         binding = self._bind(first.row, len(chunks), lines=(0, 0))
         self._feed(binding, "tokens", pad([chunk.tokens for chunk in chunks], width))
         self._feed(binding, "starts", np.array([chunk.start for chunk in chunks], np.int64))

@@ -264,7 +264,8 @@ void emulate_xqa(void *const *arguments, dim3 grid, dim3 block, const char *mang
 
 /* Softmax of scores with a bias, which flash attention does not add: queries, keys, heads, scores (rows, heads, queries, keys)
    in float, bias, whether there is one, its first and its second dimension are 1, lengths of rows or NULL, causal, window,
-   keys before the first query, scale, a cap of scores, a filter, output. The grid is (heads * queries, rows). */
+   keys before the first query, scale, a cap of scores, a filter, output. The grid is (heads * queries, rows). With lengths,
+   the last query of a row is at the last position of its length, padding or not: seen on an H200. */
 void emulate_unfused_softmax(void *const *arguments, dim3 grid, dim3 block, const char *mangled_name) {
   (void)block;
   int queries = INT(arguments, 0), keys = INT(arguments, 1), heads = INT(arguments, 2), window = INT(arguments, 10);
@@ -275,7 +276,8 @@ void emulate_unfused_softmax(void *const *arguments, dim3 grid, dim3 block, cons
   if (REAL(arguments, 13) != 0) fake_cuda_log("UNKNOWN_OPERATOR\t%s", mangled_name);
   for (int64_t line = 0; line < (int64_t)grid.x * grid.y; line++) {
     int64_t row = line / grid.x, head = line % grid.x / queries, query = line % queries;
-    int length = lengths && lengths[row] < keys ? lengths[row] : keys, position = INT(arguments, 11) + (int)query;
+    int length = lengths && lengths[row] < keys ? lengths[row] : keys;
+    int position = (lengths ? length - queries : INT(arguments, 11)) + (int)query;
     int end = FLAG(arguments, 9) && position + 1 < length ? position + 1 : length;
     int first = window >= 0 && position - window > 0 ? position - window : 0;
     int64_t bias_row = (FLAG(arguments, 6) ? 0 : row) * (FLAG(arguments, 7) ? 1 : heads) + (FLAG(arguments, 7) ? 0 : head);
