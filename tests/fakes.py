@@ -515,12 +515,12 @@ class FakeCuda:
     """The CUDA runtime calls that are made without ONNX Runtime, on main memory; all take effect at once.
 
     fail: the status that every call returns, until cudaGetLastError is asked. lost: that of a broken device. live:
-    buffers in use, by address. waits: for the stream so far. batches: of copies. count: a number of devices, or -error.
-    driver: 1000 * major + 10 * minor. free: bytes.
+    buffers in use, by address. waits: for the stream so far. batches: pieces of each batch of copies.
+    count: a number of devices, or -error. driver: 1000 * major + 10 * minor. free: bytes.
     """
 
     def __init__(self, fail=0, *, lost=0, driver=13000, count=1, free=8 << 30):
-        self.fail, self.live, self.waits, self.batches = fail, {}, 0, 0
+        self.fail, self.live, self.waits, self.batches = fail, {}, 0, list[int]()
         self.lost, self.driver, self.count, self.free = lost, driver, count, free
 
     def cudaDriverGetVersion(self, version):
@@ -586,7 +586,7 @@ class FakeCuda:
         assert (attribute_count.value, first._obj.value, stream.value) == (1, 0, 0x5000)
         if self.fail:
             return self.fail
-        self.batches += 1
+        self.batches.append(count.value)
         arrays = [np.ctypeslib.as_array((ctypes.c_uint64 * count.value).from_address(at.value)).tolist()
                   for at in (targets, sources, sizes)]  # fmt: skip
         for target, source, size in zip(*arrays, strict=True):

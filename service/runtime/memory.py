@@ -82,7 +82,7 @@ class Memory(Protocol):
 
     def copy_rows(self, rows: Region, copies: Sequence[RowCopy], *, height: int, unit: int) -> None:
         """Copies rows within each part. A row is `height` lines, whose pitch is a multiple of `unit` bytes. No row may
-        be both a source and a target."""
+        be both a source and a target. Before `start` both hold the same; what lies beyond `stop` may be copied, too."""
 
     def read(self, *arrays: StoredArray) -> list[np.ndarray]:
         """Arrays in main memory of these values: views where that is possible."""

@@ -92,7 +92,7 @@ def test_rows_of_all_states_are_copied_by_one_call():
     copies = [(row, row + 8, 0, 5) for row in range(8)]
     memory.copy_rows(Region(block, 16, 12, 16 * 64), copies, height=4, unit=1)
     memory.copy_rows(Region(block, 16, 12, 16 * 64), [(0, 1, 3, 3)], height=4, unit=1)
-    assert cuda.batches == 1
+    assert len(cuda.batches) == 1
 
 
 def test_errors_of_the_cuda_runtime_are_raised():

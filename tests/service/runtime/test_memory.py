@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
+from service.runtime.cuda_memory import PIECE_BYTES
 from service.runtime.memory import ALIGNMENT, HostMemory, Region, StoredArray
-from tests.fakes import bytes_of, cuda_memory
+from tests.fakes import FakeCuda, bytes_of, cuda_memory
 
 
 @pytest.mark.parametrize("make", [HostMemory, cuda_memory], ids=["host", "cuda"])
@@ -77,14 +78,30 @@ def test_host_copies_stay_within_their_blocks():
         device.copy(Region(small, 8), Region(large, 8), width=8, height=2)
 
 
+@pytest.mark.parametrize("piece_bytes", [0, 1, 4])
 @pytest.mark.parametrize("make", [HostMemory, cuda_memory], ids=["host", "cuda"])
-def test_rows_are_copied_from_one_place_to_another(make):
+def test_rows_are_copied_from_one_place_to_another(monkeypatch, make, piece_bytes):
+    monkeypatch.setattr("service.runtime.cuda_memory.PIECE_BYTES", piece_bytes)
     device = make()
     block = device.allocate(2 * 5 * 12)  # parts, rows, three lines of four
-    before = np.arange(120, dtype=np.uint8)
-    device.write(block, before)
-    device.copy_rows(Region(block, 4, 2, 60), [(0, 3, 2, 4), (1, 2, 0, 4), (4, 4, 2, 2)], height=3, unit=1)
-    expected_PRHU = before.reshape(2, 5, 3, 4).copy()
-    expected_PRHU[:, 3, :, 2:] = expected_PRHU[:, 0, :, 2:]
+    before_PRHU = np.arange(120, dtype=np.uint8).reshape(2, 5, 3, 4)
+    before_PRHU[:, 3, :, :2] = before_PRHU[:, 0, :, :2]  # where a copy begins later, the rows begin alike
+    device.write(block, before_PRHU.ravel())
+    copies = [(0, 3, 2, 3), (1, 2, 0, 4), (4, 4, 2, 2)]
+    device.copy_rows(Region(block, 4, 2, 60), copies, height=3, unit=1)
+    expected_PRHU = before_PRHU.copy()
+    expected_PRHU[:, 3, :, 2] = expected_PRHU[:, 0, :, 2]
     expected_PRHU[:, 2] = expected_PRHU[:, 1]
-    assert bytes_of(block).tolist() == expected_PRHU.ravel().tolist()
+    found_PRHU = np.array(bytes_of(block)).reshape(expected_PRHU.shape)
+    assert found_PRHU[:, [0, 1, 2, 4]].tolist() == expected_PRHU[:, [0, 1, 2, 4]].tolist()
+    assert found_PRHU[:, 3, :, :3].tolist() == expected_PRHU[:, 3, :, :3].tolist()  # no position lies beyond the third
+
+
+def test_a_row_on_a_device_is_copied_in_one_piece_unless_much_lies_between_its_lines():
+    cuda = FakeCuda()
+    memory = cuda_memory(cuda)
+    pitch, height, parts = 2 * PIECE_BYTES, 3, 2
+    rows = Region(memory.allocate(parts * 4 * height * pitch), pitch, parts, 4 * height * pitch)
+    memory.copy_rows(rows, [(0, 1, 0, pitch), (2, 3, 0, PIECE_BYTES)], height=height, unit=1)
+    memory.copy_rows(rows, [(0, 1, 0, PIECE_BYTES - 1)], height=height, unit=1)
+    assert cuda.batches == [parts * 2, parts * height]
