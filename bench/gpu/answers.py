@@ -22,7 +22,10 @@ from service.step import StepPlan
 
 SHAPE_ARITHMETIC = {"Cast", "Concat", "Gather", "Squeeze"}  # of a few integers, which ONNX Runtime leaves to the CPU
 REQUESTS, RACE_STEPS, RACE_TOKENS = 40, 100_000, 64
-LARGEST_ERROR = 0.1  # of a log-probability in fp16; the emulated kernels have shown 0.05
+LARGEST_ERROR = 0.1  # of a log-probability in fp16
+ROUNDING = {"translation": 0.170, "T5": 0.265, "compression": 0.381}
+"""What fp16 costs random weights that make more of it, in PyTorch: `python -m bench.gpu.rounding`."""
+MARGIN = 1.5  # of other kernels, which round elsewhere
 LIKELY = -10.0  # tokens that no search takes have larger errors
 TIE = 2 * LARGEST_ERROR
 """Two tokens whose log-probabilities in fp32 are nearer may change places in fp16."""
@@ -108,7 +111,8 @@ def answers(setting: Setting, found: Findings) -> None:
             asked = questions(cuda.model.manifest, setting.pick(6, REQUESTS), tokens=setting.pick(6, 0))
             result = compared(decode(cuda, asked), decode(cpu, asked))
             found.tell(f"{name}: requests with equal tokens", f"{result.same} of {result.requests}")
-            found.most(f"{name}: largest error of a log-probability", result.error, LARGEST_ERROR)
+            bar = max(LARGEST_ERROR, MARGIN * ROUNDING.get(name, 0.0))
+            found.most(f"{name}: largest error of a log-probability", result.error, bar)
             found.none(f"{name}: other tokens that are no ties", result.wrong)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 ROTARY = {"norm": "rms", "bias": False, "gated": True, "positions": "rotary", "activation": "silu"}
 T5 = {**ROTARY, "positions": "bucketed", "activation": "gelu_tanh"}  # scaled: random weights would not hold in fp16
-SMALL: dict[str, tuple[str, dict[str, Any]]] = {  # architecture, and what differs from `_small`
+SMALL: dict[str, tuple[str, dict[str, Any]]] = {  # architecture, and what differs from `small_model`
     "translation": ("encoder_decoder", {"positions": "learned"}),
     "rotary, heads of 32": ("decoder", {**ROTARY, "num_heads": 4}),
     "rotary, heads of 64": ("decoder", {**ROTARY, "num_heads": 4, "num_kv_heads": 2, "head_dim": 64}),

@@ -41,12 +41,12 @@ def make(folder: Path, name: str) -> None:
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    model = _small(*SMALL[name]) if name in SMALL else LARGE[name]()
+    model = small_model(*SMALL[name]) if name in SMALL else LARGE[name]()
     tokenizer = random_tokenizer(model.config.vocab_size)
     save_unverified(path, model, tokenizer, also_fp16=True, questions=_questions(model, name))
 
 
-def _small(architecture: str, changes: dict[str, Any]) -> GenerativeModel:
+def small_model(architecture: str, changes: dict[str, Any]) -> GenerativeModel:
     """Two layers with lively weights."""
     shape = {
         "vocab_size": SMALL_WORDS,
