@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.flags import with_fields
-from cli.local_server import process_at
+from cli.local_server import process_at, serving
 from cli.terminal import UsageError, report_errors
 
 if TYPE_CHECKING:
@@ -85,6 +86,16 @@ class Connection:
 def with_connection(parameter: str, *, without: str = "") -> Callable[[Any], Any]:
     """Add the flags of the connection, but for one, to a verb, which gets a Connection as that keyword argument."""
     return with_fields(parameter, Connection, lambda values: Connection(**values), without=without)
+
+
+@contextlib.contextmanager
+def reached(subject: str, connection: Connection, *, is_bundle: bool) -> Iterator[Connection]:
+    """The connection to a server: a temporary one for a bundle, which is plain whatever `connection` is for others."""
+    if not is_bundle:
+        yield dataclasses.replace(connection, address=subject)
+        return
+    with serving(Path(subject)) as (address, _):
+        yield Connection(address=address)
 
 
 @contextlib.contextmanager

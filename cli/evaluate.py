@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.connection import Connection, report_call_errors, with_connection
+from cli.connection import Connection, reached, report_call_errors, with_connection
 from cli.flags import MODEL, with_translation_flags
-from cli.local_server import serving
 from cli.seen_rows import overlap_figures
 from cli.terminal import AsJson, UsageError, report_errors, show
 
@@ -105,24 +103,14 @@ def _span_figures(
                 raise UsageError(f"{subject}: has no labels of tokens; --spans is for models with head tokens")
             found = found_spans(checkpoint.model.eval(), checkpoint.tokenizer, texts)
         else:
-            reached = stack.enter_context(_reached(subject, connection, is_bundle=is_bundle))
-            stack.enter_context(report_call_errors(reached))
-            client, model = stack.enter_context(reached.client()), options.get("model", "")
+            server = stack.enter_context(reached(subject, connection, is_bundle=is_bundle))
+            stack.enter_context(report_call_errors(server))
+            client, model = stack.enter_context(server.client()), options.get("model", "")
             tagged = [client.tag(text, model=model).spans for text in texts]
             found = [[LabelledSpan(*one.span, one.label) for one in spans] for spans in tagged]
         scores = {name: round(value, 4) for name, value in span_scores(found, expected)._asdict().items()}
         seen = overlap_figures(subject, examples.pairs, quiet=as_json)
         return {**scores, **seen, "texts": len(texts), "seconds": round(time.monotonic() - started, 1)}
-
-
-@contextlib.contextmanager
-def _reached(subject: str, connection: Connection, *, is_bundle: bool) -> Iterator[Connection]:
-    """The connection to a server: a temporary one for a bundle, which is plain whatever `connection` is for others."""
-    if not is_bundle:
-        yield dataclasses.replace(connection, address=subject)
-        return
-    with serving(Path(subject)) as (address, _):
-        yield Connection(address=address)
 
 
 def confidence_figures(
@@ -167,7 +155,7 @@ def translations(
             check_languages(checkpoint.config.template, languages)
             found = translate_in_torch(checkpoint.model, checkpoint.tokenizer, texts, languages=languages)
             return [(text, None) for text in found]
-        reached = stack.enter_context(_reached(subject, connection, is_bundle=is_bundle))
-        stack.enter_context(report_call_errors(reached))
-        client = stack.enter_context(reached.client())
+        server = stack.enter_context(reached(subject, connection, is_bundle=is_bundle))
+        stack.enter_context(report_call_errors(server))
+        client = stack.enter_context(server.client())
         return [(answer.text, answer.confidence) for answer in client.translate_batch(texts, **options)]

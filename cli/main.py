@@ -18,6 +18,7 @@ from cli.attend import attend
 from cli.bench import bench
 from cli.corpus import corpus
 from cli.demo import demo
+from cli.distill import distill
 from cli.doctor import doctor
 from cli.encode import classify, embed, fill_mask, similarity, tag
 from cli.ensemble import ensemble
@@ -36,6 +37,7 @@ VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "train": train,
         "import": import_,
         "ensemble": ensemble,
+        "distill": distill,
         "eval": evaluate,
         "export": export,
         "verify": verify,
