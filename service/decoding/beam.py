@@ -56,7 +56,7 @@ class BeamSearch:
         self._groups: list[_Group] = []
         self.is_greedy, self.is_scored = False, True
         self._candidates_per_slot = max(2, 1 + len(selector.eos_ids))
-        self.top_k = max(self._candidates_per_slot * options.beam_size, options.top_logprobs)
+        self.top_k = max(self._candidates_per_slot * options.beam_size, options.top_logprobs) + selector.spare
 
     def start(self) -> Hypothesis:
         """Returns the hypothesis without tokens, with which each group starts."""

@@ -112,6 +112,9 @@ class Grammar:
         """Excludes tokens that do not match. Raises Unsatisfiable at a limit."""
         np.copyto(scores_V, -np.inf, where=~self._allowed(state))
 
+    def excluded(self, state: _State, tokens: Sequence[int]) -> None:
+        """Not known: most tokens."""
+
     def _allowed(self, state: _State) -> np.ndarray:
         """The matching tokens, bool (V,); none if no token has the text with which the grammar continues."""
         matcher = state.matcher

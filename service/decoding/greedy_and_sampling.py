@@ -30,7 +30,8 @@ class GreedyAndSampling:
         # without processors, prefix, stop strings and alternatives
         self._is_plain = self.is_greedy and not (selector.request.prefix or selector.stops)
         self.is_scored = selector.is_scored = not self.is_greedy or options.returns_hypotheses
-        self.top_k = max(1, options.top_logprobs, TOP_CANDIDATES if options.is_sampling else options.num_hypotheses)
+        wanted = TOP_CANDIDATES if options.is_sampling else options.num_hypotheses
+        self.top_k = max(1, options.top_logprobs, wanted) + (0 if options.is_sampling else selector.spare)
 
     def start(self) -> Hypothesis:
         """Returns the hypothesis without tokens."""
@@ -82,8 +83,8 @@ class GreedyAndSampling:
                 raise unsatisfiable(sequence.steps - 1)
             found = [found[0], *(scored for scored in found[1:] if scored[1] >= least)]
             self._all = [root, *(root.fork() for _ in found[1:])]
-            for hypothesis, (token, _) in zip(self._all, found, strict=True):
-                self._selector.extend(hypothesis, token, output)
+            for hypothesis, (token, score) in zip(self._all, found, strict=True):
+                self._selector.extend(hypothesis, token, output, score)
         sequence.hypotheses = self._all
 
     def _extend(self, hypothesis: Hypothesis, output: StepOutput) -> None:
@@ -93,7 +94,7 @@ class GreedyAndSampling:
             found = selector.best_tokens(hypothesis, output, 1)
             if not found:
                 raise unsatisfiable(len(hypothesis.tokens))
-            token = found[0][0]
+            token, score = found[0]
         elif (forced := selector.forced_token(hypothesis)) is not None:
             token = forced
         elif sampler is None:

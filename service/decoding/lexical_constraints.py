@@ -194,6 +194,9 @@ class LexicalConstraints:
         scores_V[continuing] = -np.inf
         scores_V[possible] = kept
 
+    def excluded(self, progress: ConstraintState, tokens: Sequence[int]) -> None:
+        """Not known: it depends on the room that is left."""
+
     def _at(self, context: int, missing: tuple[int, ...]) -> ConstraintState:
         """The state in which no phrase has begun."""
         return ConstraintState(

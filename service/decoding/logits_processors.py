@@ -7,7 +7,7 @@ appear in `lexical_constraints`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +15,8 @@ import numpy as np
 from service.decoding.aho_corasick import ROOT, AhoCorasick
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
+
+FEW = 64  # excluded tokens that are looked up rather than masked
 
 
 class LogitsProcessor(Protocol):
@@ -42,6 +44,10 @@ class LogitsProcessor(Protocol):
         Scores are the model's log-probabilities plus one constant: for processors that are no masks, its logits.
         """
 
+    def excluded(self, state: Any, tokens: Sequence[int]) -> Collection[int] | None:
+        """The tokens that a mask excludes, where they are few and quickly found: then the best tokens that the graph
+        ranked mostly suffice, and no distribution is read. None: only `apply` knows."""
+
 
 class _Stateless:
     """A processor that depends only on the tokens, and applies to all of them by default."""
@@ -54,6 +60,9 @@ class _Stateless:
 
     def applies(self, state: None, tokens: Sequence[int]) -> bool:
         return True
+
+    def excluded(self, state: None, tokens: Sequence[int]) -> Collection[int] | None:
+        return None
 
 
 class RepetitionPenalty(_Stateless):
@@ -143,6 +152,10 @@ class MinLength(_Stateless):
         """Excludes the end tokens."""
         scores_V[self._eos_ids] = -np.inf
 
+    def excluded(self, state: None, tokens: Sequence[int]) -> Collection[int]:
+        """The end tokens."""
+        return self._eos_ids
+
 
 class NoRepeatNGram(_Stateless):
     """No n-gram of `length` tokens appears twice in the answer. The prompt does not count, so that a generated text may
@@ -159,12 +172,17 @@ class NoRepeatNGram(_Stateless):
 
     def apply(self, scores_V: np.ndarray, state: None, tokens: Sequence[int]) -> None:
         """Excludes the tokens that complete an n-gram of the answer."""
+        scores_V[self.excluded(state, tokens)] = -np.inf
+
+    def excluded(self, state: None, tokens: Sequence[int]) -> list[int]:
+        """The tokens that complete an n-gram of the answer."""
         ids = np.array(tokens, np.int64)
         given = self._length - 1
         starts = np.arange(len(ids) - given)  # of all n-grams in the answer
         for offset, token in enumerate(ids[len(ids) - given :]):
             starts = starts[ids[starts + offset] == token]
-        scores_V[ids[starts + given]] = -np.inf
+        found: list[int] = ids[starts + given].tolist()
+        return found
 
 
 class AllowedTokens(_Stateless):
@@ -227,6 +245,11 @@ class BannedTexts:
     def apply(self, scores_V: np.ndarray, state: tuple[int, bool], tokens: Sequence[int]) -> None:
         """Excludes the tokens that complete a text."""
         scores_V[self._completing(state)] = -np.inf
+
+    def excluded(self, state: tuple[int, bool], tokens: Sequence[int]) -> Collection[int] | None:
+        """The tokens that complete a text, if they are few."""
+        found = self._completing(state)
+        return found.tolist() if len(found) <= FEW else None
 
     def _completing(self, state: tuple[int, bool]) -> np.ndarray:
         if state not in self._found:

@@ -1,15 +1,18 @@
 """Extension of one hypothesis by one token (`TokenSelector`): its candidates, its new state, its finish reason.
 
 The distribution of a row passes the request's logits processors: penalties change the logits, which are normalised
-again; masks remove tokens, and nothing is normalised after them. Where no processor applies, only the most likely
-tokens that the graph returned are read. A hypothesis always records the unmodified model's log-probabilities, over the
-full vocabulary or the row's shortlist. Which candidate a hypothesis takes is decided by its search.
+again; masks remove tokens, and nothing is normalised after them. Where no processor applies, or only masks that name
+what they exclude, only the most likely tokens that the graph returned are read. A hypothesis always records the
+unmodified model's log-probabilities, over the full vocabulary or the row's shortlist. Which candidate a hypothesis
+takes is decided by its search.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +23,15 @@ from service.request import FinishReason, Request
 from service.sequence import Hypothesis
 from service.step import Scored, StepOutput
 
+SPARE = 6  # with one more, the graph ranks 8
+
 
 class TokenSelector:
     """The logits processors, the forced prefix and the stop conditions of one request.
 
     is_scored: log-probabilities are available, and hypotheses record them; set by the search.
     is_plain: no processor and no forced prefix: scores are the model's log-probabilities.
+    spare: how many more tokens than it needs the graph shall rank, because masks may exclude the best ones.
     """
 
     def __init__(
@@ -43,6 +49,8 @@ class TokenSelector:
         self._num_alternatives = self.options.top_logprobs
         self.is_scored = True
         self.is_plain = not (processors or request.prefix)
+        self._is_masked = all(processor.is_mask for processor in processors)  # if at all: scores are the model's, too
+        self.spare = SPARE if processors and self._is_masked else 0
 
     def start(self) -> Hypothesis:
         """Returns the hypothesis without tokens."""
@@ -51,12 +59,7 @@ class TokenSelector:
 
     def scores(self, hypothesis: Hypothesis, output: StepOutput) -> np.ndarray | None:
         """The distribution after all processors, float32 (V,); None if none applies. Raises Unsatisfiable."""
-        tokens = hypothesis.tokens
-        active = [
-            (processor, state)
-            for processor, state in zip(self.processors, hypothesis.processor_states, strict=True)
-            if processor.applies(state, tokens)
-        ]
+        tokens, active = hypothesis.tokens, self._active(hypothesis)
         if not active:
             return None
         scores_V = output.logprobs(hypothesis.row).copy()
@@ -70,6 +73,27 @@ class TokenSelector:
             if processor.is_mask:
                 processor.apply(scores_V, state, tokens)
         return scores_V
+
+    def _active(self, hypothesis: Hypothesis) -> list[tuple[LogitsProcessor, Any]]:
+        """The processors that change the next distribution, with their states."""
+        tokens = hypothesis.tokens
+        pairs = zip(self.processors, hypothesis.processor_states, strict=True)
+        return [(processor, state) for processor, state in pairs if processor.applies(state, tokens)]
+
+    def _ranked(self, hypothesis: Hypothesis, output: StepOutput, count: int) -> list[Scored] | None:
+        """`best_tokens` out of those that the graph has ranked; None if these do not suffice."""
+        if not self._is_masked:
+            return None
+        excluded = set[int]()
+        for processor, state in self._active(hypothesis):
+            tokens = processor.excluded(state, hypothesis.tokens)
+            if tokens is None:
+                return None
+            excluded.update(tokens)
+        row = hypothesis.row
+        pairs = zip(output.top_ids[row], output.top_logprobs[row], strict=True)
+        best = list(islice((pair for pair in pairs if pair[0] not in excluded), count))
+        return best if len(best) == count else None
 
     def forced_token(self, hypothesis: Hypothesis) -> int | None:
         """The next token of the forced prefix; None after its end."""
@@ -88,6 +112,8 @@ class TokenSelector:
             token = self.forced_token(hypothesis)
             if token is not None:
                 return [(token, float(output.logprobs(row)[token]))]
+            if not also and (ranked := self._ranked(hypothesis, output, count)) is not None:
+                return ranked
             scores_V = self.scores(hypothesis, output)
         if scores_V is None and not also:
             return list(zip(output.top_ids[row][:count], output.top_logprobs[row][:count], strict=True))
@@ -114,7 +140,7 @@ class TokenSelector:
         """Appends a token without setting the finish reason. score: of the token, from `best_tokens`."""
         row = hypothesis.row
         if self.is_scored:
-            if score is None or not self.is_plain:
+            if score is None or not self._is_masked:
                 score = float(output.logprobs(row)[token])
             hypothesis.logprobs.append(score)
         if count := self._num_alternatives:

@@ -240,6 +240,9 @@ class Forbid:
         scores_V[:] = -math.inf
         scores_V[self.allowed] = kept
 
+    def excluded(self, state, tokens):
+        return None
+
 
 def test_masks_leave_the_probability_of_what_they_allow():
     ((sequence,), _) = run(request(beam_size=3, max_tokens=5, logits_processors=(Forbid(5, 6),)))

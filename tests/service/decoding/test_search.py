@@ -92,6 +92,9 @@ class Nothing:
     def apply(self, scores_V, state, tokens):
         scores_V.fill(-np.inf)
 
+    def excluded(self, state, tokens):
+        return None
+
 
 def test_a_request_without_a_possible_token_ends_alone():
     sequences = [sequence_in(0, decoding_request(logits_processors=(Nothing(),))), sequence_in(1, decoding_request())]

@@ -1,11 +1,13 @@
 import math
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.decoding.token_selection import TokenSelector, log_softmax, top_tokens
+from service.decoding.logits_processors import LogitBias, MinLength, NoRepeatNGram
+from service.decoding.token_selection import SPARE, TokenSelector, log_softmax, top_tokens
 from service.options import DecodingOptions
 from service.request import Request
 from tests.fakes import scripted_output
@@ -46,6 +48,51 @@ def test_additional_tokens_follow_the_best():
     found = selector.best_tokens(hypothesis, output, 2, also=(6, 3, 0))
     assert [token for token, _ in found] == [7, 6, 0, 3]
     assert dict(found)[3] == pytest.approx(float(logprobs_RV[0, 3]))
+
+
+MASKS = {
+    "min_tokens": lambda: MinLength((2, 3), before=5),
+    "no_repeat_ngram_size": lambda: NoRepeatNGram(2),
+    "both": lambda: (MinLength((2, 3), before=5), NoRepeatNGram(1)),
+}
+
+
+@pytest.mark.parametrize("ranked", [3, 8, 12])
+@pytest.mark.parametrize("name", MASKS)
+@given(seed=st.integers(0, 2**32))
+def test_what_the_graph_ranks_gives_the_tokens_of_the_whole_distribution(name, ranked, seed):
+    """Twelve tokens, many of them equal. Of three that are ranked some may be excluded: others must be looked up."""
+    rng = np.random.default_rng(seed)
+    logprobs_RV = log_softmax(rng.integers(-3, 0, 12).astype(np.float32))[None]
+    masks = MASKS[name]()
+    masks = masks if isinstance(masks, tuple) else (masks,)
+    request = Request(request_id="r", prompt=(1,), max_tokens=9)
+    selector = TokenSelector(request, eos_ids=(2, 3), stops=None, processors=masks)
+    hypothesis = selector.start()
+    hypothesis.row, hypothesis.tokens = 0, rng.integers(4, 7, rng.integers(0, 7)).tolist()
+    scores_V = selector.scores(hypothesis, scripted_output(logprobs_RV, [(5, 2)], ranked))
+    expected = top_tokens(logprobs_RV[0] if scores_V is None else scores_V, 3)
+    assert selector.best_tokens(hypothesis, scripted_output(logprobs_RV, [(5, 2)], ranked), 3) == expected
+
+
+def test_masks_that_name_few_tokens_read_no_distribution():
+    logprobs_RV = log_softmax(np.arange(12, dtype=np.float32))[None]
+    output = scripted_output(logprobs_RV, [(5, 2)], 1 + SPARE)
+    request = Request(request_id="r", prompt=(1,), max_tokens=9)
+    selector = TokenSelector(request, eos_ids=(11,), stops=None, processors=(MinLength((11,), before=9),))
+    assert selector.spare == SPARE
+    hypothesis = selector.start()
+    hypothesis.row = 0
+    with mock.patch.object(type(output), "logprobs", side_effect=AssertionError("a distribution was read")):
+        ((token, score),) = selector.best_tokens(hypothesis, output, 1)
+        selector.append(hypothesis, token, output, score)
+    assert (token, hypothesis.logprobs) == (10, [pytest.approx(float(logprobs_RV[0, 10]))])
+
+
+def test_no_tokens_are_spared_for_penalties():
+    processors = (MinLength((2,), before=3), LogitBias({5: 1.0}))
+    request = Request(request_id="r", prompt=(1,), max_tokens=9)
+    assert TokenSelector(request, eos_ids=(2,), stops=None, processors=processors).spare == 0
 
 
 def test_coverage_of_a_source_position_is_capped_at_one():

@@ -51,6 +51,9 @@ class Few:
         masked[list(self.allowed)] = False
         scores_V[masked] = -np.inf
 
+    def excluded(self, state, tokens):
+        return None
+
 
 KINDS: dict[str, dict[str, Any]] = {
     "greedy": {},
