@@ -34,6 +34,7 @@ async def test_a_request_is_cancelled_at_its_token_once(last, seen):
     assert done.done()
 
 
+@pytest.mark.slow
 def test_a_server_leaves_nothing_behind(tiny_translation_bundle, tmp_path, capsys):
     asked = argparse.Namespace(
         bundle=tiny_translation_bundle,

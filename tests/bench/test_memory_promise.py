@@ -25,7 +25,7 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("kind", ["translation", "generation", "recurrent"])
+@pytest.mark.parametrize("kind", ["translation", "generation", pytest.param("recurrent", marks=pytest.mark.slow)])
 def test_a_server_stays_within_its_prediction(request, tmp_path, capsys, kind):
     bundle = request.getfixturevalue(f"tiny_{kind}_bundle")
     with pytest.raises(SystemExit) as end:

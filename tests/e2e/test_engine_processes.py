@@ -47,7 +47,7 @@ def probe(server, path):
     ("number", "reason", "how"),
     [
         (signal.SIGKILL, "killed", "killed by SIGKILL"),
-        (signal.SIGSTOP, "hung", "killed by SIGKILL"),
+        pytest.param(signal.SIGSTOP, "hung", "killed by SIGKILL", marks=pytest.mark.slow),
         (signal.SIGSEGV, "killed", "killed by SIGSEGV: Fatal Python error: Segmentation fault"),
     ],
     ids=["killed", "stopped", "crashed"],
@@ -258,7 +258,7 @@ def test_a_grammar_that_is_none_is_rejected_by_the_engine_process(server, client
     assert client.generate(TEXTS[0]).text
 
 
-@pytest.mark.parametrize("engines_per_process", [1, 2])
+@pytest.mark.parametrize("engines_per_process", [pytest.param(1, marks=pytest.mark.slow), 2])
 async def test_300_mixed_requests_get_the_answers_of_engines_in_one_process(
     tiny_attention_bundle, tmp_path, engines_per_process
 ):

@@ -116,7 +116,7 @@ def test_fp16_is_exported_where_it_can_be(tmp_path):
         export_model(model, tokenizer, tmp_path / "other", ExportOptions(precisions=("fp16",), fp16_if_possible=True))
 
 
-@pytest.mark.parametrize("architecture", ["decoder", "encoder_decoder"])
+@pytest.mark.parametrize("architecture", ["decoder", pytest.param("encoder_decoder", marks=pytest.mark.slow)])
 def test_a_model_that_overflows_in_fp16_is_exported_without_it(architecture, tmp_path):
     """Only fp16 that nobody named is left out: named, it is refused with the same cause."""
     model = too_large_for_fp16(tiny_model(tiny_config(architecture)))

@@ -123,7 +123,14 @@ VARIANTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys())
+SLOW = ("rotary-source", "post-norm", "bucketed", "beside", "unequal-sides", "experts")
+"""Half a minute each; imported checkpoints and other kinds have what they have."""
+
+
+@pytest.mark.parametrize(
+    "config",
+    [pytest.param(VARIANTS[name], id=name, marks=[pytest.mark.slow] if name in SLOW else []) for name in VARIANTS],
+)
 def test_every_kind_of_model_passes_verification(config, tmp_path):
     model = tiny_model(config, seed=3)
     variant = save_variant(trace_model(model, attention=True), tmp_path, SCHEMES["fp32"])

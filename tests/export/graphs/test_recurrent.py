@@ -36,7 +36,7 @@ def assert_verified(model, scheme, directory, *, attention=True):
     ("scheme", "changes"),
     [
         ("fp32", {"score": "none", "input_feeding": False, "bidirectional": False}),
-        ("fp32", {"cell": "gru", **DOT}),
+        pytest.param("fp32", {"cell": "gru", **DOT}, marks=pytest.mark.slow),
         ("fp32", {"cell": "gru", "score": "additive", "num_encoder_layers": 1}),
         ("fp16", {"score": "additive", "attention_dim": 24, "num_decoder_layers": 1}),
         ("w8a8-dynamic", {}),

@@ -127,7 +127,9 @@ MODELS: dict[str, Any] = {  # architecture, changes, fused norms of `decode`, an
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", ["translation", "norms after the layers", pytest.param("llama", marks=pytest.mark.slow)]
+)
 def test_every_residual_of_an_fp16_model_is_added_by_a_norm(name):
     architecture, changes, fused, apart = MODELS[name]
     model = tiny_model(tiny_config(architecture, **changes))

@@ -70,9 +70,12 @@ ERRORS = {
 }
 
 
-@pytest.mark.parametrize(
-    "architecture", ["encoder_decoder", "encoder_decoder rotary", "encoder_decoder bucketed", "decoder", "decoder rms"]
+ROTARY, BUCKETED = (
+    pytest.param(name, marks=pytest.mark.slow) for name in ("encoder_decoder rotary", "encoder_decoder bucketed")
 )
+
+
+@pytest.mark.parametrize("architecture", ["encoder_decoder", ROTARY, BUCKETED, "decoder", "decoder rms"])
 @pytest.mark.parametrize("scheme", QUANTIZED)
 def test_logits_are_near_those_of_fp32(architecture, scheme, tmp_path):
     rows = range(len(SOURCES))
@@ -82,7 +85,7 @@ def test_logits_are_near_those_of_fp32(architecture, scheme, tmp_path):
     assert 0 < error < ERRORS[scheme] * (2 if architecture == "decoder rms" else 1)  # its norms leave the mean in
 
 
-@pytest.mark.parametrize("architecture", ["encoder_decoder", "encoder_decoder bucketed", "decoder", "decoder rms"])
+@pytest.mark.parametrize("architecture", ["encoder_decoder", BUCKETED, "decoder", "decoder rms"])
 @pytest.mark.parametrize("scheme", [name for name in QUANTIZED if name not in ("w4-block128", "w4a16-block32")])
 def test_a_row_is_the_same_alone_and_among_others(architecture, scheme, tmp_path):
     """On every processor, but in 4 bits where kernels differ for a single product as well."""

@@ -44,6 +44,7 @@ def test_every_word_of_the_test_split_occurs_in_train_text():
             assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
+@pytest.mark.slow
 def test_one_english_sentence_has_one_german_answer():
     answers: dict[str, str] = {}
     for split in ("train", "test"):

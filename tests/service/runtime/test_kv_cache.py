@@ -120,7 +120,14 @@ def test_a_shape_changes_in_place_and_keeps_live_rows(make, spec, live, count):
             assert np.array_equal(stacked(buffer, live)[..., :kept, :], before[..., :kept, :])
 
 
+@pytest.fixture
+def in_lines(monkeypatch):
+    """Rows on a device are copied line by line, as they are where much lies between two lines."""
+    monkeypatch.setattr("service.runtime.cuda_memory.PIECE_BYTES", 0)
+
+
 @memories
+@pytest.mark.usefixtures("in_lines")
 def test_a_copy_touches_the_positions_that_it_names(make):
     buffer = CacheBuffer([SELF], Arena(make()))
     buffer.resize(3, 8, live=0)
@@ -148,6 +155,7 @@ def test_rows_of_scratch_memory_are_loaded_into_the_caches(make):
 
 @memories
 @pytest.mark.parametrize("spec", [SELF, CROSS, STRIDED], ids=["self", "cross", "strided"])
+@pytest.mark.usefixtures("in_lines")
 def test_states_that_are_alike_are_copied_together(make, spec):
     device = make()
     buffer, other = CacheBuffer([spec] * 3, Arena(device)), CacheBuffer([spec] * 3, Arena(device))
