@@ -11,7 +11,8 @@ import argparse
 import json
 import statistics
 import time
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,12 +23,13 @@ from service.decoding.grammar import Grammar
 from service.decoding.lexical_constraints import LexicalConstraints
 from service.decoding.logits_processors import LogitsProcessor
 from service.decoding.request_processors import processors_of
-from service.decoding.token_selection import log_softmax, top_tokens
+from service.decoding.token_selection import TokenSelector, log_softmax, top_tokens
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
 from service.options import DecodingOptions, GrammarKind
 from service.request import Request
 
+CANDIDATES = 8
 SCHEMA = json.dumps(
     {"type": "object", "properties": {"name": {"type": "string"}, "n": {"type": "integer"}}, "required": ["name", "n"]}
 )
@@ -48,28 +50,35 @@ GRAMMARS: dict[str, tuple[GrammarKind, str]] = {
 }
 
 
-def cost(rules: list[LogitsProcessor], vocabulary: Vocabulary, steps: int) -> float:
-    rng = np.random.default_rng(1)
-    states, tokens, times = [rule.initial_state() for rule in rules], list[int](), list[float]()
+class Predicted(NamedTuple):
+    """The predictions of one row as a step's output has them."""
+
+    logprobs_V: np.ndarray
+    top_ids: list[list[int]]
+    top_logprobs: list[list[float]]
+
+    def logprobs(self, row: int) -> np.ndarray:
+        return self.logprobs_V
+
+    def logsumexp(self, row: int) -> float:
+        return 0.0
+
+
+def cost(rules: Iterable[LogitsProcessor], vocabulary: Vocabulary, steps: int) -> float:
+    rng, times = np.random.default_rng(1), list[float]()
+    request = Request(request_id="", prompt=(1,), max_tokens=2 * steps)
+    selector = TokenSelector(request, eos_ids=vocabulary.eos_ids, stops=None, processors=tuple(rules))
+    hypothesis = selector.start()
+    hypothesis.row = 0
     for _ in range(steps):
         logprobs_V = log_softmax(rng.normal(size=len(vocabulary)).astype(np.float32))
+        ids, logprobs = zip(*top_tokens(logprobs_V, CANDIDATES + selector.spare), strict=True)
+        output: Any = Predicted(logprobs_V, [list(ids)], [list(logprobs)])
         began_s = time.perf_counter()
-        scores_V = logprobs_V.copy()
-        active = [(rule, s) for rule, s in zip(rules, states, strict=True) if rule.applies(s, tokens)]
-        for rule, state in active:
-            if not rule.is_mask:
-                rule.apply(scores_V, state, tokens)
-        if any(not rule.is_mask for rule, _ in active):
-            scores_V = log_softmax(scores_V)
-        for rule, state in active:
-            if rule.is_mask:
-                rule.apply(scores_V, state, tokens)
-        token = next(
-            token for token, _ in top_tokens(scores_V, 8) if token not in vocabulary.eos_ids or len(active) == 0
-        )
-        states = [rule.next_state(state, token) for rule, state in zip(rules, states, strict=True)]
+        best = selector.best_tokens(hypothesis, output, CANDIDATES)
+        token, score = next(scored for scored in best if scored[0] not in vocabulary.eos_ids)
+        selector.append(hypothesis, token, output, score)
         times.append(time.perf_counter() - began_s)
-        tokens.append(token)
     return 1e6 * statistics.median(times)
 
 
@@ -91,7 +100,7 @@ def constraint_cost(args: argparse.Namespace) -> None:
             options=DecodingOptions(**options),
         )
         rules = processors_of(request, vocabulary, tokenizer)
-        print(f"{name:24}{cost(list(rules), vocabulary, args.steps):8.0f}")
+        print(f"{name:24}{cost(rules, vocabulary, args.steps):8.0f}")
     phrases = LexicalConstraints([((5, 6),), ((7,),)], vocabulary, ordered=False, max_tokens=100)
     print(f"{'phrases':24}{cost([phrases], vocabulary, args.steps):8.0f}")
     for name, (kind, text) in GRAMMARS.items():
