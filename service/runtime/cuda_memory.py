@@ -182,24 +182,21 @@ class CudaMemory:
             )
 
     def copy_rows(self, rows: Region, copies: Sequence[RowCopy], *, height: int, unit: int) -> None:
-        """One call for all pieces of all rows and parts."""
-        copies_C4 = np.array([copy for copy in copies if copy[2] < copy[3]], np.uint64).reshape(-1, 4)
+        """One call for all of them: each row of each part in one piece, unless much lies between its lines."""
+        copies_C4 = np.array([copy for copy in copies if copy[2] < copy[3]], np.uint64)
         if not len(copies_C4) or not height:
             return
+        sources_C, targets_C, starts_C, stops_C = copies_C4.T
         row_bytes, unit_bytes = np.uint64(height * rows.pitch), np.uint64(unit)
-        sources_C, targets_C = copies_C4[:, :2].T * row_bytes
-        firsts_C, sizes_C = copies_C4[:, 2] * unit_bytes, (copies_C4[:, 3] - copies_C4[:, 2]) * unit_bytes
-        is_whole_C = rows.pitch - sizes_C <= PIECE_BYTES
-        bases_P = np.arange(rows.parts) * rows.stride + rows.block.address + rows.offset
-        lines_H = np.arange(height) * rows.pitch
-        whole = (lines_H[:1], is_whole_C, sizes_C + np.uint64(lines_H[-1]))
-        found = []  # of each kind of pieces: sources, targets, sizes
-        for lines_L, chosen_C, bytes_C in (whole, (lines_H, ~is_whole_C, sizes_C)):
-            begins_PL1 = (bases_P[:, None] + lines_L).astype(np.uint64)[:, :, None]
-            begins_PLC = begins_PL1 + firsts_C[chosen_C]
-            sizes_PLC = np.broadcast_to(bytes_C[chosen_C], begins_PLC.shape)
-            found.append((begins_PLC + sources_C[chosen_C], begins_PLC + targets_C[chosen_C], sizes_PLC))
-        sources, targets, sizes = (np.concatenate([one.ravel() for one in kind]) for kind in zip(*found, strict=True))
+        first_C, sizes_C = starts_C * unit_bytes, (stops_C - starts_C) * unit_bytes
+        lines_L = np.arange(height) * rows.pitch
+        if rows.pitch - sizes_C.min() <= PIECE_BYTES:
+            lines_L, sizes_C = lines_L[:1], sizes_C + np.uint64(lines_L[-1])
+        lines_PL = (np.arange(rows.parts) * rows.stride)[:, None] + lines_L
+        base_PL1 = (lines_PL + rows.block.address + rows.offset).astype(np.uint64)[:, :, None]
+        sources = (base_PL1 + (sources_C * row_bytes + first_C)).ravel()
+        targets = (base_PL1 + (targets_C * row_bytes + first_C)).ravel()
+        sizes = np.broadcast_to(sizes_C, (*lines_PL.shape, len(copies_C4))).ravel()
         self._runtime.call(
             "cudaMemcpyBatchAsync",
             *[ctypes.c_void_p(array.ctypes.data) for array in (targets, sources, sizes)],
