@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from collections.abc import Sequence as Items
 from itertools import islice
 from typing import Any
 
@@ -23,6 +24,7 @@ from service.request import FinishReason, Request
 from service.sequence import Hypothesis
 from service.step import Scored, StepOutput
 
+Active = tuple[LogitsProcessor, Any]  # with its state
 SPARE = 6  # with one more, the graph ranks 8
 
 
@@ -59,7 +61,11 @@ class TokenSelector:
 
     def scores(self, hypothesis: Hypothesis, output: StepOutput) -> np.ndarray | None:
         """The distribution after all processors, float32 (V,); None if none applies. Raises Unsatisfiable."""
-        tokens, active = hypothesis.tokens, self._active(hypothesis)
+        return self._scores(hypothesis, output, self._active(hypothesis))
+
+    def _scores(self, hypothesis: Hypothesis, output: StepOutput, active: Items[Active]) -> np.ndarray | None:
+        """`scores` with these processors."""
+        tokens = hypothesis.tokens
         if not active:
             return None
         scores_V = output.logprobs(hypothesis.row).copy()
@@ -74,18 +80,20 @@ class TokenSelector:
                 processor.apply(scores_V, state, tokens)
         return scores_V
 
-    def _active(self, hypothesis: Hypothesis) -> list[tuple[LogitsProcessor, Any]]:
+    def _active(self, hypothesis: Hypothesis) -> list[Active]:
         """The processors that change the next distribution, with their states."""
         tokens = hypothesis.tokens
         pairs = zip(self.processors, hypothesis.processor_states, strict=True)
         return [(processor, state) for processor, state in pairs if processor.applies(state, tokens)]
 
-    def _ranked(self, hypothesis: Hypothesis, output: StepOutput, count: int) -> list[Scored] | None:
+    def _ranked(
+        self, hypothesis: Hypothesis, output: StepOutput, active: Items[Active], count: int
+    ) -> list[Scored] | None:
         """`best_tokens` out of those that the graph has ranked; None if these do not suffice."""
         if not self._is_masked:
             return None
         excluded = set[int]()
-        for processor, state in self._active(hypothesis):
+        for processor, state in active:
             tokens = processor.excluded(state, hypothesis.tokens)
             if tokens is None:
                 return None
@@ -112,9 +120,10 @@ class TokenSelector:
             token = self.forced_token(hypothesis)
             if token is not None:
                 return [(token, float(output.logprobs(row)[token]))]
-            if not also and (ranked := self._ranked(hypothesis, output, count)) is not None:
+            active = self._active(hypothesis)
+            if not also and (ranked := self._ranked(hypothesis, output, active, count)) is not None:
                 return ranked
-            scores_V = self.scores(hypothesis, output)
+            scores_V = self._scores(hypothesis, output, active)
         if scores_V is None and not also:
             return list(zip(output.top_ids[row][:count], output.top_logprobs[row][:count], strict=True))
         if scores_V is None:

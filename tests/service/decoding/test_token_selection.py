@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 from unittest import mock
 
 import numpy as np
@@ -6,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.decoding.logits_processors import LogitBias, MinLength, NoRepeatNGram
+from service.decoding.logits_processors import LogitBias, LogitsProcessor, MinLength, NoRepeatNGram
 from service.decoding.token_selection import SPARE, TokenSelector, log_softmax, top_tokens
 from service.options import DecodingOptions
 from service.request import Request
@@ -50,9 +51,9 @@ def test_additional_tokens_follow_the_best():
     assert dict(found)[3] == pytest.approx(float(logprobs_RV[0, 3]))
 
 
-MASKS = {
-    "min_tokens": lambda: MinLength((2, 3), before=5),
-    "no_repeat_ngram_size": lambda: NoRepeatNGram(2),
+MASKS: dict[str, Callable[[], tuple[LogitsProcessor, ...]]] = {
+    "min_tokens": lambda: (MinLength((2, 3), before=5),),
+    "no_repeat_ngram_size": lambda: (NoRepeatNGram(2),),
     "both": lambda: (MinLength((2, 3), before=5), NoRepeatNGram(1)),
 }
 
@@ -64,10 +65,8 @@ def test_what_the_graph_ranks_gives_the_tokens_of_the_whole_distribution(name, r
     """Twelve tokens, many of them equal. Of three that are ranked some may be excluded: others must be looked up."""
     rng = np.random.default_rng(seed)
     logprobs_RV = log_softmax(rng.integers(-3, 0, 12).astype(np.float32))[None]
-    masks = MASKS[name]()
-    masks = masks if isinstance(masks, tuple) else (masks,)
     request = Request(request_id="r", prompt=(1,), max_tokens=9)
-    selector = TokenSelector(request, eos_ids=(2, 3), stops=None, processors=masks)
+    selector = TokenSelector(request, eos_ids=(2, 3), stops=None, processors=MASKS[name]())
     hypothesis = selector.start()
     hypothesis.row, hypothesis.tokens = 0, rng.integers(4, 7, rng.integers(0, 7)).tolist()
     scores_V = selector.scores(hypothesis, scripted_output(logprobs_RV, [(5, 2)], ranked))
