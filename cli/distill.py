@@ -79,4 +79,4 @@ def _translations(
                 typer.echo(f"{teacher}: source {number}: {answer}", err=True)
                 yield []
             else:
-                yield [" ".join(text.split()) for text in (answer.text, *(one.text for one in answer.hypotheses))]
+                yield [" ".join(one.text.split()) for one in answer.hypotheses]

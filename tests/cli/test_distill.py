@@ -34,6 +34,13 @@ def test_two_teachers_that_are_one_add_nothing(trained_bundle, test_set, written
     assert [tuple(line.split("\t")) for line in out.read_text().splitlines()] == written[1]
 
 
+def test_a_teacher_may_answer_greedily(trained_bundle, tmp_path):
+    data, out = tmp_path / "other.tsv", tmp_path / "greedy.tsv"
+    data.write_text(f"{PAIRS[0][0]}\tsomething else\n")
+    run("distill", trained_bundle, "--data", data, "--beam", 1, "--out", out)
+    assert out.read_text() == data.read_text() + "\t".join(PAIRS[0]) + "\n"
+
+
 def test_a_source_that_a_teacher_refuses_stays_without_translations(trained_bundle, tmp_path):
     data, out = tmp_path / "long.tsv", tmp_path / "out.tsv"
     data.write_text(f"{'a ' * 500}\tx\n{PAIRS[0][0]}\t{PAIRS[0][1]}\n")

@@ -1,21 +1,32 @@
 """The translations of teachers that a smaller model learns from."""
 
+import math
 import random
+from collections import Counter
 
 import pytest
-from sacrebleu.metrics.bleu import BLEU
 
 from model.training.distillation import nearest, similarity
 
 
-def test_the_similarity_is_the_sentence_bleu_of_sacrebleu():
-    oracle = BLEU(smooth_method="add-k", smooth_value=1, tokenize="none", force=True, effective_order=False)
+def counted(hypothesis, reference):
+    """BLEU by its definition, with one added to the counts of longer n-grams."""
+    words, wanted, product = hypothesis.split(), reference.split(), 1.0
+    for order in range(1, 5):
+        grams, wanted_grams = (
+            Counter(zip(*(side[k:] for k in range(order)), strict=False)) for side in (words, wanted)
+        )
+        found, added = (grams & wanted_grams).total(), int(order > 1)
+        product *= (found + added) / (grams.total() + added)
+    return math.exp(min(0.0, 1 - len(wanted) / len(words))) * product**0.25
+
+
+def test_the_similarity_is_the_smoothed_sentence_bleu():
     rng = random.Random(1)
     for _ in range(200):
-        reference = " ".join(rng.choices(["a", "b", "c", "d"], k=rng.randrange(4, 12)))
-        hypothesis = " ".join(rng.choices(["a", "b", "c", "d", "e"], k=rng.randrange(4, 14)))
-        expected = oracle.sentence_score(hypothesis, [reference]).score / 100
-        assert similarity(hypothesis, reference) == pytest.approx(expected, abs=1e-9)
+        reference = " ".join(rng.choices(["a", "b", "c", "d"], k=rng.randrange(1, 12)))
+        hypothesis = " ".join(rng.choices(["a", "b", "c", "d", "e"], k=rng.randrange(1, 14)))
+        assert similarity(hypothesis, reference) == pytest.approx(counted(hypothesis, reference), abs=1e-9)
 
 
 def test_texts_without_a_common_word_are_not_similar():
