@@ -79,4 +79,4 @@ def _translations(
                 typer.echo(f"{teacher}: source {number}: {answer}", err=True)
                 yield []
             else:
-                yield [" ".join(one.text.split()) for one in answer.hypotheses or (answer,)]  # none for a beam of 1
+                yield [" ".join(one.text.split()) for one in answer.hypotheses or (answer,)]
