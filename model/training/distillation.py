@@ -23,4 +23,5 @@ def nearest(hypotheses: Iterable[str], reference: str, count: int) -> list[str]:
 
 def similarity(hypothesis: str, reference: str) -> float:
     """Sentence BLEU of 0 .. 1 (Lin and Och 2004: one is added to the counts of n-grams of two words and more)."""
-    return _BLEU.corpus_score([hypothesis], [[reference]]).score / 100  # `sentence_score` warns of the smoothing
+    score: float = _BLEU.corpus_score([hypothesis], [[reference]]).score  # `sentence_score` warns of the smoothing
+    return score / 100
