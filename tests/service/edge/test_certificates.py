@@ -1,6 +1,10 @@
+from types import SimpleNamespace
+
+import grpc
 import pytest
 from cryptography import x509
 
+from service.edge import certificates
 from service.edge.certificates import CertificateFiles, ServerCertificates, read_certificate
 from service.errors import StartupError
 from tests.certificates import issue, save
@@ -75,3 +79,29 @@ def test_a_bad_change_leaves_everything_as_it_was(tmp_path):
     save(tmp_path, renewed)
     certificates.read()
     assert certificates.expires_s == expiry_s(renewed) > before
+
+
+def test_grpc_gets_a_certificate_once_for_each_port_and_after_a_pause(tmp_path, monkeypatch):
+    """It dies when another thread uses the one that it exchanges (grpc/grpc#36693)."""
+    first, fetches = [], []
+    pauses: list[float] = []
+
+    def listen(configuration, fetch, **_):
+        first.append(configuration)
+        fetches.append(fetch)
+
+    monkeypatch.setattr(certificates, "time", SimpleNamespace(sleep=pauses.append))
+    monkeypatch.setattr(grpc, "dynamic_ssl_server_credentials", listen)
+    monkeypatch.setattr(grpc, "ssl_server_certificate_configuration", lambda pairs, _: pairs[0][1])
+    served = ServerCertificates(files(tmp_path, SERVER))
+    served.read()
+    for _ in range(2):
+        served.credentials()
+    assert first == [SERVER.pem] * 2
+    assert [fetch() for fetch in fetches] == [None, None]
+    assert pauses == []
+    other = issue(by=AUTHORITY, last=9)
+    save(tmp_path, other)
+    served.read()
+    assert [(fetch(), fetch()) for fetch in fetches] == [(other.pem, None)] * 2
+    assert pauses == [certificates.GRACE_S] * 2
