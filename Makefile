@@ -49,8 +49,8 @@ demo: $(STAMP)  ## train, export, serve and translate: the whole path in a few m
 	$(BIN)/glossa demo
 
 .PHONY: test
-test: $(STAMP) $(if $(CUDA),fake-cuda)  ## run the tests (JOBS=3 processes; CUDA=1: those on the fake CUDA, too)
-	$(PYTEST) --quiet $(PARALLEL)$(if $(CUDA), -m "not slow")
+test: $(STAMP)  ## run the tests (JOBS=3 processes)
+	$(PYTEST) --quiet $(PARALLEL)
 
 .PHONY: test-all
 test-all: $(STAMP) fake-cuda adaptor-clients client-tools  ## run all tests, slow ones and those on the fake CUDA included (CONTRIBUTING.md names the programs that they need)
