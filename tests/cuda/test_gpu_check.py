@@ -38,6 +38,7 @@ def report(models, run_fake):
     return json.loads(run_fake("-m", "bench", "gpu-check", "--smoke", "--json", "--models", str(models)))
 
 
+@pytest.mark.slow
 def test_every_part_runs_to_its_end(report):
     assert report["is_fake"]
     assert report["failed"] == []
