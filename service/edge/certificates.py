@@ -56,8 +56,12 @@ class ServerCertificates:
     @property
     def expires_s(self) -> float:
         """When the certificate in use expires, in seconds since 1970."""
+        return self._in_use.expires_s
+
+    @property
+    def _in_use(self) -> Certificate:
         assert self._current is not None
-        return self._current.expires_s
+        return self._current
 
     def read(self) -> None:
         """Takes the files for new connections; those that are open keep theirs. Raises StartupError, and then nothing
@@ -71,11 +75,11 @@ class ServerCertificates:
         another thread may still be about to use that, and the process dies (grpc/grpc#36693). So it gets an answer only
         when the certificate has changed, and GRACE_S late: meanwhile nobody else can ask, and who asked before is done.
         """
-        given = self._current
+        given = self._in_use
 
         def fetch() -> Any:
             nonlocal given
-            current = self._current
+            current = self._in_use
             if current is given:
                 return None
             time.sleep(GRACE_S)
@@ -88,8 +92,7 @@ class ServerCertificates:
         )
 
 
-def _configuration(certificate: Certificate | None) -> Any:
-    assert certificate is not None
+def _configuration(certificate: Certificate) -> Any:
     return grpc.ssl_server_certificate_configuration([(certificate.key, certificate.chain)], certificate.client_ca)
 
 

@@ -128,7 +128,7 @@ MODELS: dict[str, Any] = {  # architecture, changes, fused norms of `decode`, an
 
 
 @pytest.mark.parametrize(
-    "name", ["translation", "norms after the layers", pytest.param("llama", marks=pytest.mark.slow)]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "llama" else []) for name in MODELS]
 )
 def test_every_residual_of_an_fp16_model_is_added_by_a_norm(name):
     architecture, changes, fused, apart = MODELS[name]
