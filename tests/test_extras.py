@@ -20,7 +20,7 @@ from tests.packages import ROOT, build_wheel, make_environment, run_alone
 SERVING = ("cli", "glossa.client", "glossa.v1", "service", "export.bundle", "model.tokenizer")
 EVERYTHING = ("cli", "glossa.client", "glossa.v1", "service", "export", "model")
 OWN = {"bench", "cli", "codegen", "deploy", "export", "glossa", "lectures", "model", "service", "tests"}
-PEERS = {"onnxruntime_genai", "optimum"}  # of interpreters that a measurement is given
+ELSEWHERE = {"onnxruntime_genai", "optimum", "tritonclient"}  # in interpreters of their own
 FINDER = '''
 import importlib.abc, sys
 
@@ -126,7 +126,7 @@ def test_the_client_runs_with_what_is_required(tmp_path):
 
 @pytest.mark.slow
 def test_developing_requires_what_tests_and_tools_import(wheel):
-    known = packages_of(required(requirements_of(wheel), "dev")) | sys.stdlib_module_names | OWN | PEERS
+    known = packages_of(required(requirements_of(wheel), "dev")) | sys.stdlib_module_names | OWN | ELSEWHERE
     folders = ("bench", "codegen", "deploy", "lectures", "tests")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
     assert {path.name: missing for path in files if (missing := {*imported(path)} - known)} == {}
