@@ -181,10 +181,8 @@ async def answered(address: str, bundle: Path, texts: list[str]) -> int:
     calls = calls_of(bundle)
     async with grpc.aio.insecure_channel(address) as channel:
         call: Any = channel.unary_unary(calls.path, None, calls.response.FromString)
-        found = 0
-        for text in texts:
-            found += bool((await call(calls.request(text=text).SerializeToString(), timeout=20)).text)
-        return found
+        ended = [await call(calls.request(text=text).SerializeToString(), timeout=20).code() for text in texts]
+        return ended.count(grpc.StatusCode.OK)
 
 
 def full_disk(bundle: Path, texts: list[str]) -> list[Verdict]:

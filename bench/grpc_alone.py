@@ -66,6 +66,7 @@ def grpc_alone(asked: argparse.Namespace) -> None:
         target=serve, args=(other, asked.messages, asked.gap_ms / 1e3)
     )
     process.start()
+    other.close()  # so that its end without a word ends the wait for one
     port = own.recv()
 
     def used_by_server() -> float:

@@ -93,10 +93,12 @@ def beside(name: str, attack: Callable[[str], object]) -> dict[str, str]:
     pipe, others = context.Pipe()
     server = context.Process(target=serve, args=(other,))
     server.start()
+    other.close()  # so that its end without a word ends the wait for one
     assert server.pid is not None
     address = f"127.0.0.1:{own.recv()}"
     neighbour = context.Process(target=ask_for_ever, args=(address, b"message", others), daemon=True)
     neighbour.start()
+    others.close()
     pipe.recv()
     time.sleep(BEFORE_S)
     memory = Memory(server.pid)

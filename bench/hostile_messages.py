@@ -234,6 +234,7 @@ def measure(address: str, pid: int, asked: list[Message]) -> tuple[dict[str, Any
     pipe, other = context.Pipe()
     checks = context.Process(target=check_health, args=(address, other), daemon=True)
     checks.start()
+    other.close()  # so that its end without a word ends the wait for one
     memory = Memory(pid)
     before_mb, began_s = memory.now_mb(), time.monotonic()
     memory.start()

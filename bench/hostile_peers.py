@@ -324,6 +324,7 @@ def measure(
     pipe, other = context.Pipe()
     neighbour = context.Process(target=ask_for_ever, args=(address, message, other), daemon=True)
     neighbour.start()
+    other.close()  # so that its end without a word ends the wait for one
     pipe.recv()
     time.sleep(BEFORE_S)
     memory = Memory(pid)

@@ -30,7 +30,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +54,7 @@ from model.checkpoint import CheckpointError, load_checkpoint
 from model.training import finish
 from model.training import train as training
 from model.training.embedded import copy_examples
-from model.training.report import curves_png, metrics_csv
+from model.training.report import metrics_csv
 from model.training.training_state import list_states
 
 SHORT = replace(TRAIN, steps=3, save_every_steps=1, validate_every_steps=2, accumulate=1, average_checkpoints=2)
@@ -209,29 +209,21 @@ def try_all(place: Workplace, number: int, folder: Path, faults: list[Fault]) ->
     return [trial(fault) for fault in faults]
 
 
-def once(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function whose first result is that of all later calls."""
-    found: list[Any] = []
+def once_for(key: Callable[..., Hashable], function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose first result for a key of its arguments is that of all later calls with this key."""
+    found = dict[Hashable, Any]()
 
     def call(*given: Any, **named: Any) -> Any:
-        if not found:
-            found.append(function(*given, **named))
-        return found[0]
+        which = key(*given, **named)
+        if which not in found:
+            found[which] = function(*given, **named)
+        return found[which]
 
     return call
 
 
-def once_for_history(draw: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
-    """Draws learning curves of the same history once."""
-    drawn = dict[bytes, bytes]()
-
-    def call(history: Any) -> bytes:
-        rows = metrics_csv(history)
-        if rows not in drawn:
-            drawn[rows] = draw(history)
-        return drawn[rows]
-
-    return call
+def dtype_of(model: torch.nn.Module, **_: Any) -> torch.dtype:
+    return next(model.parameters()).dtype
 
 
 def prepare(folder: Path, *, exports: bool) -> Workplace:
@@ -305,9 +297,9 @@ def io_faults(options: argparse.Namespace) -> None:
     figures, verdicts = dict[str, Any](), list[Verdict]()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        for module, name in ((variants, "trace_model"), (variants, "select_scheme")):
-            stack.enter_context(mock.patch.object(module, name, once(getattr(module, name))))
-        stack.enter_context(mock.patch.object(finish, "curves_png", once_for_history(curves_png)))
+        slow = ((variants, "trace_model", dtype_of), (variants, "select_scheme", lambda *_, **__: None))
+        for module, name, key in (*slow, (finish, "curves_png", metrics_csv)):
+            stack.enter_context(mock.patch.object(module, name, once_for(key, getattr(module, name))))
         stack.enter_context(mock.patch("cli.export.measure_serving", return_value={}))
         stack.enter_context(mock.patch.dict(variants.save_variant.__kwdefaults__, inline_limit=1000))  # large models'
         stack.enter_context(mock.patch("model.training.report._git_commit", return_value=None))  # it may move meanwhile
