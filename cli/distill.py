@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +23,7 @@ PROGRESS = 5000  # sources between two lines on stderr
 def distill(
     teachers: Annotated[list[str], typer.Argument(help="bundles, or HOST:PORT of servers", metavar="TEACHER...")],
     data: Annotated[list[Path], typer.Option(help="TSV of sources and references; may be .gz, and be repeated")],
-    out: Annotated[Path, typer.Option(help="TSV to write: the pairs, and the sources with the teachers' translations")],
+    out: Annotated[Path, typer.Option(help="TSV to write, or .gz: the pairs, and the sources with their translations")],
     beam_size: Annotated[int, typer.Option("--beam", "--beam-size", min=1, help="translations of each teacher")] = 5,
     keep: Annotated[int, typer.Option(min=1, help="most translations of a source that are kept")] = 3,
     as_json: AsJson = False,
@@ -35,12 +37,15 @@ def distill(
     (sequence-level interpolation, Kim and Rush 2016). The file has the given pairs first, then the best translation of
     each source, then the second best of each, and so on.
     """
+    from model.atomic_write import write_file
     from model.training.data import DataError, read_tsv
     from model.training.distillation import nearest
 
     with report_errors(DataError):
         if out.exists():
             raise UsageError(f"{out}: exists; choose another name")
+        if not os.access(out.parent, os.W_OK):  # found out now, not after hours of translations
+            raise UsageError(f"{out}: the directory {out.parent} is not there or not writable; make it")
         pairs = read_tsv(data).pairs
         sources = [source for source, _ in pairs]
         asked = {"beam_size": beam_size, "num_hypotheses": beam_size, **options}
@@ -56,7 +61,10 @@ def distill(
         rows = list(pairs)
         for rank in range(keep):
             rows += [(source, texts[rank]) for source, texts in zip(sources, kept, strict=True) if rank < len(texts)]
-        out.write_text("".join(f"{source}\t{target}\n" for source, target in rows), encoding="utf-8")
+        if not any(found):
+            raise UsageError(f"{', '.join(teachers)}: none of the {len(pairs):,} sources has an answer; see the errors")
+        text = "".join(f"{source}\t{target}\n" for source, target in rows).encode()
+        write_file(out, gzip.compress(text, mtime=0) if out.suffix == ".gz" else text)
     show({"pairs": len(pairs), "translations": len(rows) - len(pairs), "without an answer": failed}, as_json)
 
 

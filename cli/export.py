@@ -38,11 +38,12 @@ COLUMNS = {
 """Columns of the table of measured schemes: the field of SchemeMeasurement, and its format."""
 
 Precisions = Annotated[
-    str,
+    list[str] | None,
     typer.Option(
         "--precision",
-        help="one or several of fp32, int8, int4 (CPU), fp16, w4a16 (CUDA), such as fp32,fp16,int8; auto: fp32, and "
-        "fp16 if the model's values fit into it",
+        help="one or several of fp32, int8, int4 (CPU), fp16, w4a16 (CUDA), such as fp32,fp16,int8, or repeated; auto: "
+        "fp32, and fp16 if the model's values fit into it",
+        show_default=AUTO,
     ),
 ]
 Scheme = Annotated[
@@ -92,7 +93,7 @@ CalibrateSamples = Annotated[
 def export(
     checkpoint: Annotated[Path, typer.Argument(help="checkpoint directory")],
     bundle: Annotated[Path, typer.Argument(help="bundle directory to write")],
-    precision: Precisions = AUTO,
+    precision: Precisions = None,
     scheme: Scheme = "auto",
     development: DevelopmentText = None,
     max_loss: MaxLoss = None,
@@ -118,14 +119,14 @@ def export(
     from model.training.data import DataError, read_tsv
 
     with report_errors(BundleError, ConfigError, ExportError, CheckpointError, DataError):
-        listed = "fp32" if precision == AUTO else precision
-        precisions: list[Any] = [name.strip() for name in listed.split(",") if name.strip()]
-        if not set(precisions) <= set(PRECISIONS):
+        asked: list[Any] = [name.strip() for names in precision or [AUTO] for name in names.split(",") if name.strip()]
+        is_auto = asked == [AUTO]
+        if not is_auto and not set(asked) <= set(PRECISIONS):
             known = f"{AUTO}, or of {', '.join(PRECISIONS)}, with commas between"
-            raise UsageError(f"--precision: must be {known}, got {precision}")
+            raise UsageError(f"--precision: must be {known}, got {', '.join(asked)}")
         options = ExportOptions(
-            precisions=precisions,
-            fp16_if_possible=precision == AUTO,
+            precisions=["fp32"] if is_auto else asked,
+            fp16_if_possible=is_auto,
             quantization=QuantizationOptions(
                 scheme=scheme,
                 development=development_text(checkpoint, development, source_language, target_language),

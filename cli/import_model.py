@@ -3,9 +3,7 @@ The work is `model.pretrained`'s."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,20 +44,21 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Import a Hugging Face model as a checkpoint, which can be exported and served."""
-    from model.checkpoint import CheckpointError, check_unfinished
+    from model.atomic_write import new_directory
+    from model.checkpoint import CheckpointError, check_new
     from model.pretrained.convert_tokenizer import convert_tokenizer
     from model.pretrained.files import PretrainedError
     from model.pretrained.import_checkpoint import MAX_LENGTH, import_checkpoint
 
     with report_errors(PretrainedError, CheckpointError):
+        (check_replaced if replace else check_new)(checkpoint)  # before anything is fetched
         if Path(model).is_dir():
             if revision is not None:
                 raise UsageError(f"--revision {revision}: {model} is a directory, which has no revisions; remove it")
             directory, origin = Path(model), None
         else:
-            (check_replaced if replace else check_unfinished)(checkpoint)  # before anything is fetched
             directory, origin = fetched(model, revision, is_offline=is_offline, allow_pickle=allow_pickle)
-        with replacing(checkpoint) if replace else contextlib.nullcontext(checkpoint) as written:
+        with new_directory(checkpoint, replace=replace) as written:
             imported = import_checkpoint(
                 directory,
                 written,
@@ -94,17 +93,6 @@ def fetched(
     asked = revision or MAIN
     snapshot = Hub().snapshot(model, asked, is_offline=is_offline, check=check)
     return snapshot.directory, {"imported_from": model, "revision": snapshot.commit, "requested_revision": asked}
-
-
-def replacing(checkpoint: Path) -> AbstractContextManager[Path]:
-    """A directory to write; it takes the place of an existing checkpoint when the block ends without an error.
-
-    Raises UsageError if the path is taken by something that is no checkpoint.
-    """
-    from model.atomic_write import new_directory
-
-    check_replaced(checkpoint)
-    return new_directory(checkpoint, replace=True) if checkpoint.exists() else contextlib.nullcontext(checkpoint)
 
 
 def check_replaced(checkpoint: Path) -> None:

@@ -132,8 +132,9 @@ def configured(given: dict[str, Any], recipe: Preset, ranks: Ranks) -> tuple[Tra
         changes = {"steps": 0, "minutes": 0.0, **length} if length else {}
         if given["learning_rate"] is not None:
             changes["learning_rate"] = given["learning_rate"]
-        config = recipe.train.replace(**changes)
-        languages = given_languages(given, recipe.model)
+        config, languages = ranks.everywhere(
+            lambda: (recipe.train.replace(**changes), given_languages(given, recipe.model)), ConfigError, UsageError
+        )
         examples, held_out = ranks.everywhere(
             lambda: training_examples(recipe, given, languages), UsageError, DataError
         )

@@ -91,10 +91,9 @@ def merged_weights(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], sc
 
 
 def _pairs(adapter: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor, Tensor]]:
-    for name, tensor in adapter.items():
-        if name.endswith(A):
-            layer = name.removesuffix(A)
-            yield layer, tensor, adapter[f"{layer}{B}"]
+    """The layers that have a matrix, with both. Raises KeyError for one that is missing."""
+    for layer in dict.fromkeys(name.removesuffix(A).removesuffix(B) for name in adapter if name.endswith((A, B))):
+        yield layer, adapter[f"{layer}{A}"], adapter[f"{layer}{B}"]
 
 
 def _replace(model: nn.Module, name: str, layer: nn.Module) -> None:

@@ -133,6 +133,13 @@ def check_unfinished(path: Path) -> None:
         raise CheckpointError(f"{path} already holds a finished checkpoint; choose another directory or delete it")
 
 
+def check_new(path: Path) -> None:
+    """Raises CheckpointError if there is anything at `path` but an empty directory."""
+    check_unfinished(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise CheckpointError(f"{path} holds other files; choose another directory")
+
+
 def load_checkpoint(path: Path) -> Checkpoint:
     """Verify every file against digests.json, then build the model. CheckpointError names the file that is wrong."""
     if not (path / DIGESTS).is_file():

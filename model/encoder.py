@@ -110,6 +110,11 @@ class Encoder(nn.Module):
         vectors_BM: Tensor = self.pooler(states_BSM)
         return vectors_BM
 
+    @property
+    def reads_pooler(self) -> bool:
+        """Whether the head does; no loss of the other heads depends on a pooler."""
+        return self.label is not None
+
     def token_logits(self, states_NM: Tensor) -> Tensor:
         """States of masked positions (N, M) → logits over the vocabulary (N, V). Only with head masked."""
         assert self.masked is not None, self.config.head

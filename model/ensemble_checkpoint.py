@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from model.architecture_config import EncoderDecoderConfig
-from model.atomic_write import DIGESTS, digest_of_file
-from model.checkpoint import Checkpoint, CheckpointError, check_unfinished, load_checkpoint, save_checkpoint, weights_of
+from model.atomic_write import DIGESTS, digest_of_file, new_directory
+from model.checkpoint import Checkpoint, CheckpointError, check_new, load_checkpoint, save_checkpoint, weights_of
 from model.config import ConfigError
 from model.ensemble import ensemble_config, ensemble_weights
 from model.training_rows import TrainingRows, read_training_rows
@@ -18,9 +18,9 @@ def save_ensemble(members: Sequence[Path], out: Path) -> EncoderDecoderConfig:
     tokenizer, best trained on the same data with different seeds. A tokenizer depends on the sentences that are held
     out, and so on the seed: members share --validation or --tokenizer. Its lineage has those of the members.
 
-    Raises CheckpointError; `out` is then no checkpoint.
+    Raises CheckpointError and OSError; `out` is then as before.
     """
-    check_unfinished(out)
+    check_new(out)
     loaded = [load_checkpoint(path) for path in members]
     digests = [digest_of_file(path / DIGESTS) for path in members]
     for place, (path, digest) in enumerate(zip(members, digests, strict=True)):
@@ -45,27 +45,28 @@ def save_ensemble(members: Sequence[Path], out: Path) -> EncoderDecoderConfig:
     except ConfigError as error:
         raise CheckpointError(f"{members[-1]}: {error}") from error
     rows = _rows_of(members, loaded)
-    save_checkpoint(
-        out,
-        config,
-        ensemble_weights([weights_of(checkpoint.model) for checkpoint in loaded], config),
-        tokenizer=loaded[0].tokenizer,
-        train=None,
-        metrics={},
-        lineage={
-            **{key: loaded[0].lineage[key] for key in ("data", "data_sha256") if key in loaded[0].lineage},
-            "members": [
-                {
-                    "checkpoint_sha256": digest,
-                    "metrics": checkpoint.metrics,
-                    **checkpoint.lineage,
-                }
-                for digest, checkpoint in zip(digests, loaded, strict=True)
-            ],
-            **({} if rows is None else rows.lineage()),
-        },
-        extra={} if rows is None else rows.files(),
-    )
+    with new_directory(out) as partial:
+        save_checkpoint(
+            partial,
+            config,
+            ensemble_weights([weights_of(checkpoint.model) for checkpoint in loaded], config),
+            tokenizer=loaded[0].tokenizer,
+            train=None,
+            metrics={},
+            lineage={
+                **{key: loaded[0].lineage[key] for key in ("data", "data_sha256") if key in loaded[0].lineage},
+                "members": [
+                    {
+                        "checkpoint_sha256": digest,
+                        "metrics": checkpoint.metrics,
+                        **checkpoint.lineage,
+                    }
+                    for digest, checkpoint in zip(digests, loaded, strict=True)
+                ],
+                **({} if rows is None else rows.lineage()),
+            },
+            extra={} if rows is None else rows.files(),
+        )
     return config
 
 

@@ -71,10 +71,12 @@ def _parts(values: Mapping[str, Any], others: Sequence[str]) -> tuple[Mapping[st
     names = ("model", "train", "fine_tuning")
     known = (*others, *names)
     for key in values:
-        check(key in known, key, unknown_key(key, known))
+        check(key in known, str(key), unknown_key(str(key), known))
     parts = tuple(values.get(name) or {} for name in names)
     for name, part in zip(names, parts, strict=True):
         check(isinstance(part, Mapping), name, f"must be a mapping, got {part!r}")
+        for key in part:
+            check(isinstance(key, str), name, f"a name must be a text, got {key!r}; put it in quotes")
     return parts
 
 
@@ -120,6 +122,8 @@ _Loader.add_implicit_resolver(
 def _read(name_or_file: str) -> dict[str, Any]:
     try:
         values = yaml.load(Path(name_or_file).read_text(encoding="utf-8"), Loader=_Loader)
+    except UnicodeDecodeError as error:
+        raise ConfigError(name_or_file, f"must be UTF-8, byte {error.start} is not; convert it") from None
     except yaml.YAMLError as error:
         raise ConfigError(name_or_file, f"is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
@@ -139,8 +143,9 @@ OF_HEAD = frozenset({"head", "pooler", "labels", "multi_label", "mask_id"})
 def continuing(base: ModelConfig, name_or_file: str | None = None, *, head: str | None = None) -> Preset:
     """The preset that continues a checkpoint with this configuration, in which a YAML file may change some fields.
 
-    head: trains a new head of this kind, whose labels come from the data; otherwise the model keeps its own. Without a
-    length in the file, training takes 1,000 steps. Raises ConfigError, also for a field that must be the base's.
+    head: trains a new head of this kind, whose labels come from the data, also where the file names another; otherwise
+    the model keeps its own. Without a length in the file, training takes 1,000 steps. Raises ConfigError, also for a
+    field that must be the base's.
     """
     if name_or_file is not None and not is_file(name_or_file):
         raise ConfigError(
@@ -174,7 +179,7 @@ def _continued(base: ModelConfig, changes: Mapping[str, Any], head: str | None) 
     if head and base.architecture != "encoder":
         raise ConfigError("head", f"goes with an encoder alone; the base is of architecture {base.architecture}")
     new_head = {"head": head, "labels": (), "multi_label": False} if head else {}
-    return base.replace(**{**new_head, **changes})
+    return base.replace(**{**new_head, **changes, **({"head": head} if head else {})})
 
 
 def _equal(value: Any, known: Any) -> bool:

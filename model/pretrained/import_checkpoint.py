@@ -17,7 +17,7 @@ import torch
 
 from model.architectures import build
 from model.atomic_write import digest_of_file
-from model.checkpoint import check_unfinished, save_checkpoint
+from model.checkpoint import check_new, save_checkpoint
 from model.config import ConfigError, ModelConfig
 from model.pretrained import decoder, encoder, encoder_decoder
 from model.pretrained.files import (
@@ -107,7 +107,7 @@ def import_checkpoint(
     origin: see `lineage_of`.
     Raises PretrainedError for an unsupported source, CheckpointError if `out` exists or cannot be written.
     """
-    check_unfinished(out)
+    check_new(out)
     theirs = import_model(source, allow_pickle=allow_pickle, eos_id=eos_id)
     if tokenizer.vocab_size > theirs.config.vocab_size:
         sizes = f"{theirs.config.vocab_size} is less than the {tokenizer.vocab_size} entries of the tokenizer"

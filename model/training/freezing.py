@@ -10,6 +10,7 @@ from torch import nn
 
 from model.adapters import A, B, adapt, matching
 from model.config import ConfigError
+from model.encoder import Encoder
 from model.fine_tuning import FineTuning
 
 _BLOCK = re.compile(r"^(encoder|decoder)\.(?:blocks|layers|cells)\.(\d+)\.")
@@ -41,6 +42,8 @@ def choose_trained(model: nn.Module, tuning: FineTuning, *, fresh: Collection[st
     if still := sorted(frozen & set(fresh)):
         raise ConfigError("freeze", f"matches {still[0]} of the new head, which would stay random; narrow the pattern")
     trained -= frozen
+    if isinstance(model, Encoder) and not model.reads_pooler:
+        trained -= {name for name in names if name.startswith("pooler.")}  # ranks wait for gradients that never come
     if not trained:
         raise ConfigError("freeze", f"leaves none of the {len(names)} parameters to train; leave out a pattern")
     for name, parameter in model.named_parameters():

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.adapters import merge
+from model.adapters import A, B, merge
 from model.architectures import Model, build
 from model.checkpoint import Adapter, CheckpointError, digest_of_checkpoint, load_checkpoint, weights_of
 from model.config import ConfigError, ModelConfig, check
@@ -123,12 +123,13 @@ class Start:
 
         To be called before the model is scored, so that the scores are those of the merged weights.
         """
-        trained = {name: weight.detach() for name, weight in model.named_parameters() if weight.requires_grad}
+        parameters = model.named_parameters()
+        own = {name: weight.detach() for name, weight in parameters if weight.requires_grad or name.endswith((A, B))}
         merge(model)
         if self.tuning.lora_merge:
             return weights_of(model), None
         assert self.base is not None
-        return trained, Adapter(self.base.path, self.base.digest, self.tuning.lora_scale)
+        return own, Adapter(self.base.path, self.base.digest, self.tuning.lora_scale)
 
     def rows(self, examples: Examples) -> TrainingRows:
         """The rows of a run on these examples, and of the base."""

@@ -48,6 +48,7 @@ from model.training.tensorboard_log import check_events, event_log
 from model.training.training_state import (
     Progress,
     TrainError,
+    check_same_run,
     claim,
     load_newest,
     prune,
@@ -107,9 +108,9 @@ def train(
         "data": data.digest,
         "validation": validation.digest if validation else None,
     }
-    check_dropout(train_config, model_config, trains_tokenizer=start.known_tokenizer() is None)
     try:
         check_division(train_config, ranks, identity, resume=resume, shard=shard)
+        check_dropout(train_config, model_config, trains_tokenizer=start.known_tokenizer() is None)
         begun = ranks.from_first(lambda: _begin(out, identity, display, resume=resume, events=events), TrainError)
         if begun == "finished":
             return out
@@ -134,6 +135,7 @@ def _begin(
 ) -> Literal["finished", "new", "resumed"]:
     """Takes `out` for this run, unless its checkpoint is written already."""
     if resume and (out / DIGESTS).exists():
+        check_same_run(out, identity)
         display.message(f"{out} is finished already")
         return "finished"
     if events is not None:
@@ -166,6 +168,7 @@ class _Run:
         display.message(f"reading {len(data.pairs):,} examples of {data.name}")
         if model_config.context_sentences and not data.sizes:
             raise DataError(f"{data.name}: has no documents, which a model with context_sentences needs")
+        whole = data
         if validation is None:
             data, validation = split(data, size=config.validation_size, seed=config.seed)
         self.examples, self.held_out = data, validation
@@ -177,7 +180,7 @@ class _Run:
         self.tokenizer = tokenizer = start.known_tokenizer() or Tokenizer.from_json(text)
         origin = config.tokenizer if start.known_tokenizer() is None else "given"
         display.message(f"tokenizer: {tokenizer.vocab_size:,} entries ({origin})")
-        fields = start.fields_of(model_config, data, tokenizer)
+        fields = start.fields_of(model_config, whole, tokenizer)
         model_config = model_config.replace(vocab_size=tokenizer.vocab_size, **fields)
         check_trainable(model_config, data, validation, has_base=start.base is not None)
         check_r_drop(model_config, config)

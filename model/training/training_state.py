@@ -19,7 +19,7 @@ from uuid import uuid4
 import torch
 from torch import Tensor, nn
 
-from model.atomic_write import DIGESTS, Content, DamagedError, Disk, size_of, verify, write_directory, write_file
+from model.atomic_write import Content, DamagedError, Disk, size_of, verify, write_directory, write_file
 from model.checkpoint import (
     CheckpointError,
     cannot_save,
@@ -68,19 +68,26 @@ def claim(out: Path, identity: dict[str, Any], *, resume: bool) -> bool:
     """Makes `out` the directory of this run, or checks that it already is; returns whether it is new. TrainError names
     the difference."""
     marker = out / "states" / "run.json"
-    if not resume:
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            held = "another training run" if marker.exists() or (out / DIGESTS).exists() else "other files"
-            raise TrainError(f"{out} holds {held}; resume it with --resume, or choose another directory")
-    elif marker.exists():
-        _check_same_run(marker, identity)
+    if marker.exists():
+        if not resume:
+            raise TrainError(f"{out} holds another training run; resume it with --resume, or choose another directory")
+        check_same_run(out, identity)
         return False
+    if _is_taken(out, marker.parent):
+        raise TrainError(f"{out} holds other files; choose another directory")
     try:
         marker.parent.mkdir(parents=True, exist_ok=True)
         write_file(marker, to_json({**identity, "id": uuid4().hex}))
     except OSError as error:
         raise TrainError(f"{out}: cannot be written: {error.strerror}; choose another directory") from error
     return True
+
+
+def _is_taken(out: Path, states: Path) -> bool:
+    """Whether a directory without a marker holds anything but an empty directory for states."""
+    if not out.is_dir():
+        return out.exists()
+    return any(path != states for path in out.iterdir()) or bool(list_states(states))
 
 
 def run_id(out: Path) -> str:
@@ -98,7 +105,11 @@ def unclaim(out: Path) -> None:
             directory.rmdir()
 
 
-def _check_same_run(marker: Path, identity: dict[str, Any]) -> None:
+def check_same_run(out: Path, identity: dict[str, Any]) -> None:
+    """Raises TrainError unless `out` holds a run of this identity, finished or not; it names the difference."""
+    marker = out / "states" / "run.json"
+    if not marker.exists():
+        raise TrainError(f"{out} holds a checkpoint without {marker}, so of another run; choose another directory")
     try:
         known = json.loads(marker.read_bytes())
         difference = _difference(known, json.loads(to_json(identity)))  # tuples become lists in JSON

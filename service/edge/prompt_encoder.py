@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from export.manifest import SOURCE_LANGUAGE, TARGET_LANGUAGE
 from model.tokenizer import Tokenizer
-from service.edge.request_limits import check_no_eos, check_token_ids
+from service.edge.request_limits import check_no_end, check_token_ids
 from service.edge.served_model import ServedModel
 from service.errors import InvalidRequest
 
@@ -136,7 +136,7 @@ class PromptEncoder:
         else:
             name, tokens = "target_tokens", tuple(target)
             check_token_ids(name, tokens, model.manifest.limits.vocab_size)
-            check_no_eos(name, tokens[:-1], eos)
+            check_no_end(name, tokens[:-1], model.manifest.tokens.ends)
         if not 1 <= len(tokens) <= limit:
             raise InvalidRequest(name, f"must be 1..{limit} tokens, got {len(tokens)}")
         return tokens

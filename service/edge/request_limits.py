@@ -6,7 +6,7 @@ the engine pool. Every check raises InvalidRequest with the field's name, or Uns
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -67,10 +67,11 @@ def check_token_ids(field: str, tokens: Sequence[int], vocab_size: int) -> None:
             raise InvalidRequest(f"{field}[{index}]", f"must be a token 0..{vocab_size - 1}, got {token}")
 
 
-def check_no_eos(field: str, tokens: Sequence[int], eos: int) -> None:
+def check_no_end(field: str, tokens: Sequence[int], ends: Collection[int]) -> None:
     """Rejects an end token where more tokens follow."""
-    if eos in tokens:
-        raise InvalidRequest(f"{field}[{tokens.index(eos)}]", f"must not be the end token, got {eos}")
+    for index, token in enumerate(tokens):
+        if token in ends:
+            raise InvalidRequest(f"{field}[{index}]", f"must not be an end token, got {token}")
 
 
 def check_capabilities(model: ServedModel, options: DecodingOptions) -> None:
@@ -90,7 +91,7 @@ def check_capabilities(model: ServedModel, options: DecodingOptions) -> None:
     if options.use_shortlist and model.shortlist is None:
         raise Unsupported(f"model {model.name!r} has no shortlist; leave use_shortlist out, or export it with one")
     check_token_ids("options.prefix_tokens", options.prefix_tokens, vocab_size)
-    check_no_eos("options.prefix_tokens", options.prefix_tokens, model.manifest.tokens.eos)
+    check_no_end("options.prefix_tokens", options.prefix_tokens, model.manifest.tokens.ends)
     check_token_ids("options.allowed_tokens", options.allowed_tokens, vocab_size)
     for token in options.logit_bias:
         if not 0 <= token < vocab_size:

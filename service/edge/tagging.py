@@ -59,10 +59,10 @@ def spans_of_words(words: Sequence[Tagged]) -> list[Tagged]:
     """Words with the label of one name in a row, as one span with the mean of their probabilities. Words outside are
     left out."""
     groups: list[tuple[str, list[Tagged]]] = []
-    last = OUTSIDE
+    last = ""
     for word in words:
-        name = word.label.removeprefix(BEGIN).removeprefix(INSIDE)
-        if name != OUTSIDE:
+        name = _name(word.label)
+        if name:
             if name == last and not word.label.startswith(BEGIN):
                 groups[-1][1].append(word)
             else:
@@ -72,3 +72,10 @@ def spans_of_words(words: Sequence[Tagged]) -> list[Tagged]:
         Tagged((group[0].span[0], group[-1].span[1]), name, sum(word.probability for word in group) / len(group))
         for name, group in groups
     ]
+
+
+def _name(label: str) -> str:
+    """The name of a span's label, without one prefix; "" for a word outside. A name may look like a label itself."""
+    if label == OUTSIDE:
+        return ""
+    return label[len(BEGIN) :] if label.startswith((BEGIN, INSIDE)) else label

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from model.training.data import read_tsv
 from tests.cli.command import PAIRS, run
 
 
@@ -35,10 +36,10 @@ def test_two_teachers_that_are_one_add_nothing(trained_bundle, test_set, written
 
 
 def test_a_teacher_may_answer_greedily(trained_bundle, tmp_path):
-    data, out = tmp_path / "other.tsv", tmp_path / "greedy.tsv"
+    data, out = tmp_path / "other.tsv", tmp_path / "greedy.tsv.gz"
     data.write_text("".join(f"{source}\tno answer\n" for source, _ in PAIRS))
     run("distill", trained_bundle, "--data", data, "--beam", 1, "--out", out)
-    assert len(PAIRS) < len(out.read_text().splitlines()) <= 2 * len(PAIRS)
+    assert len(PAIRS) < len(read_tsv([out]).pairs) <= 2 * len(PAIRS)
 
 
 def test_a_source_that_a_teacher_refuses_stays_without_translations(trained_bundle, tmp_path):
@@ -50,9 +51,18 @@ def test_a_source_that_a_teacher_refuses_stays_without_translations(trained_bund
     assert len(out.read_text().splitlines()) > 2
 
 
+def test_teachers_that_answer_nothing_leave_no_file(trained_bundle, test_set, tmp_path):
+    out = tmp_path / "out.tsv"
+    flags = ("--data", test_set, "--beam", 1000, "--out", out)
+    assert f"none of the {len(PAIRS)} sources has an answer" in run("distill", trained_bundle, *flags, fails=True)
+    assert not out.exists()
+
+
 def test_bad_arguments_are_refused(trained, trained_bundle, test_set, tmp_path):
     out = tmp_path / "out.tsv"
     assert "neither a bundle nor HOST:PORT" in run("distill", trained, "--data", test_set, "--out", out, fails=True)
+    missing = tmp_path / "no" / "out.tsv"
+    assert "the directory" in run("distill", "h:1", "--data", test_set, "--out", missing, fails=True)
     assert "cannot be read" in run("distill", trained_bundle, "--data", tmp_path / "no", "--out", out, fails=True)
     assert not out.exists()
     out.touch()

@@ -56,7 +56,8 @@ def test_invalid_precisions_and_schemes_are_rejected(trained, tmp_path):
     assert "scheme: must be auto, w8a8-dynamic or" in run(
         "export", trained, out, "--precision", "int8", "--scheme", "x", fails=True
     )
-    assert "different ones, got int8, int8" in run("export", trained, out, "--precision", "int8,int8", fails=True)
+    for twice in (("--precision", "int8,int8"), ("--precision", "int8", "--precision", "int8")):
+        assert "different ones, got int8, int8" in run("export", trained, out, *twice, fails=True)
 
 
 def test_development_text_must_name_the_languages_that_the_model_needs(trained, tmp_path):

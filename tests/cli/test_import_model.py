@@ -1,19 +1,14 @@
 """A model in the format of Hugging Face becomes a checkpoint."""
 
 import json
-from pathlib import Path
 
-import pytest
-
-from cli.import_model import replacing
 from model.atomic_write import DIGESTS
 from tests.cli.command import run
+from tests.decoders import make_decoder
+from tests.tiny import tiny_tokenizer
 
 
 def test_a_directory_of_transformers_becomes_a_checkpoint(tmp_path):
-    from tests.decoders import make_decoder
-    from tests.tiny import tiny_tokenizer
-
     tokenizer = tiny_tokenizer()
     make_decoder("llama", vocab_size=tokenizer.vocab_size).save_pretrained(tmp_path / "theirs")
     tokenizer.save(tmp_path / "theirs" / "tokenizer.json")
@@ -32,35 +27,25 @@ def test_a_directory_of_transformers_becomes_a_checkpoint(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ours", "theirs"]
 
 
-def test_a_failed_import_leaves_the_old_checkpoint(tmp_path):
-    checkpoint = tmp_path / "ours"
-    checkpoint.mkdir()
-    (checkpoint / DIGESTS).write_text("{}")
-    with pytest.raises(OSError, match="No space left"), replacing(checkpoint):
+def test_a_directory_that_holds_other_files_is_left_alone(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    for source in (tmp_path, "owner/model"):
+        assert "holds other files; choose another directory" in run("import", source, tmp_path, fails=True)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("config.json", "{}")]
+
+
+def test_a_failed_import_leaves_what_was_there(tmp_path, monkeypatch):
+    def fails(directory, *_, **__):
+        (directory / "config.json").write_text("{}")
         raise OSError(28, "No space left on device")
-    assert (checkpoint / DIGESTS).read_text() == "{}"
-    assert list(tmp_path.iterdir()) == [checkpoint]
 
-
-def test_a_new_checkpoint_that_cannot_take_its_name_leaves_the_old_one(tmp_path, monkeypatch):
-    checkpoint = tmp_path / "ours"
-    checkpoint.mkdir()
-    (checkpoint / DIGESTS).write_text("{}")
-    rename = Path.rename
-
-    def fails(source, target):
-        if (source / "new").exists():
-            raise OSError(5, "Input/output error")
-        return rename(source, target)
-
-    monkeypatch.setattr(Path, "rename", fails)
-
-    def write():
-        with replacing(checkpoint) as directory:
-            directory.mkdir(exist_ok=True)
-            (directory / "new").write_text("")
-
-    with pytest.raises(OSError, match="Input/output error"):
-        write()
-    assert (checkpoint / DIGESTS).read_text() == "{}"
-    assert list(tmp_path.iterdir()) == [checkpoint]
+    tokenizer = tiny_tokenizer()
+    make_decoder("llama", vocab_size=tokenizer.vocab_size).save_pretrained(tmp_path / "theirs")
+    tokenizer.save(tmp_path / "theirs" / "tokenizer.json")
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours" / DIGESTS).write_text("{}")
+    monkeypatch.setattr("model.pretrained.import_checkpoint.save_checkpoint", fails)
+    for name, flags in (("ours", ["--replace"]), ("new", [])):
+        assert "No space left on device" in run("import", tmp_path / "theirs", tmp_path / name, *flags, fails=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ours", "theirs"]
+    assert [path.name for path in (tmp_path / "ours").iterdir()] == [DIGESTS]

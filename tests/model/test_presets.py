@@ -130,12 +130,21 @@ def test_a_file_can_describe_everything(tmp_path):
         ("train: {}", "steps: set exactly one of steps and minutes"),
         ("- a\n- b", "must be a mapping with model and train, got list"),
         ("a: [", "is not YAML"),
+        ("on: 1", "True: unknown key; "),
+        ("preset: demo\ntrain: {1: 2}", "train: a name must be a text, got 1; put it in quotes"),
         ("", "must be a mapping"),
     ],
 )
 def test_an_invalid_file_is_refused_with_the_reason(text, problem, tmp_path):
     with pytest.raises(ConfigError, match=problem):
         load_preset(written(tmp_path / "run.yaml", text))
+
+
+def test_a_file_in_another_encoding_is_refused(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_bytes("preset: demo\ndescription: für".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"run\.yaml: must be UTF-8, byte 27 is not; convert it"):
+        load_preset(str(path))
 
 
 def test_a_missing_file_is_an_error(tmp_path):
@@ -164,6 +173,8 @@ def test_a_file_changes_what_a_base_leaves_free(tmp_path):
     assert preset.fine_tuning == FineTuning(freeze=("encoder.embedding.*",), patience=2)
     headed = continuing(BASE, written(tmp_path / "head.yaml", "model: {head: tokens, labels: [B-a, I-a, O]}"))
     assert headed.model.labels == ("B-a", "I-a", "O")
+    other = continuing(BASE, written(tmp_path / "other.yaml", "model: {head: tokens}"), head="classify")
+    assert other.model.head == "classify"
     labelled = BASE.replace(head="classify", labels=("a", "b"))
     assert continuing(labelled).model.labels == ("a", "b")
     assert continuing(labelled, head="classify").model.labels == ()

@@ -6,7 +6,7 @@ import torch
 from model.config import ConfigError
 from model.fine_tuning import FineTuning
 from model.training.freezing import choose_trained, counts_of, steps_from_top
-from tests.tiny import tiny_config, tiny_encoder, tiny_model
+from tests.tiny import ENCODERS, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
 
 
 def trained(model):
@@ -76,6 +76,15 @@ def test_lora_trains_a_tied_parameter_by_its_second_name():
 def test_a_new_head_cannot_be_frozen():
     with pytest.raises(ConfigError, match=r"freeze: matches label\.bias of the new head, which would stay random"):
         choose_trained(tiny_encoder("classify"), FineTuning(freeze=("label.*",)), fresh={"label.weight", "label.bias"})
+
+
+@pytest.mark.parametrize("kind", ["masked", "tokens", "attention", "classify"])
+def test_a_pooler_is_trained_if_the_head_reads_it(kind):
+    words = tiny_tokenizer(with_mask=True).vocab_size
+    model = tiny_model(tiny_config("encoder", vocab_size=words, **{**ENCODERS[kind], "pooler": "tanh"}))
+    choose_trained(model, FineTuning())
+    others = {name for name, _ in model.named_parameters() if not name.startswith("pooler.")}
+    assert trained(model) == others | ({"pooler.dense.weight", "pooler.dense.bias"} if kind == "classify" else set())
 
 
 def test_layers_are_counted_from_the_top_of_their_stack():

@@ -102,7 +102,7 @@ SHAPE = {key: value for key, value in MODEL.to_json().items() if key in ("d_mode
 OTHERS = {
     "experts": as_decoder(MODEL, num_experts=4, experts_per_token=2),
     "masked": EncoderConfig(
-        **SHAPE, num_heads=2, d_ff=32, num_encoder_layers=1, bias=False, activation="gelu", head="masked"
+        **SHAPE, num_heads=2, d_ff=32, num_encoder_layers=1, bias=False, activation="gelu", head="masked", pooler="tanh"
     ),
     "recurrent": RecurrentConfig(**SHAPE, num_encoder_layers=1, num_decoder_layers=1, max_target_len=16),
 }
@@ -144,6 +144,14 @@ def test_ranks_with_different_runs_are_refused_with_what_each_has(tmp_path):
         "give all of them the same configuration and the same files"
     ]
     assert not (tmp_path / "run").exists()
+
+
+def test_a_configuration_of_one_rank_that_cannot_be_is_compared_first(tmp_path):
+    assert TRAIN.tokenizer == "words", "which has no BPE-dropout"
+    errors = train_in(2, tmp_path / "run", config=[TRAIN, TRAIN.replace(bpe_dropout=0.1)])
+    assert {error.partition(";")[0] for error in errors} == {
+        "RanksError: the processes were started with different runs: train.bpe_dropout is 0.0 on rank 0, 0.1 on rank 1"
+    }
 
 
 def test_an_error_of_the_first_rank_ends_all(tmp_path):

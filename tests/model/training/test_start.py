@@ -173,6 +173,16 @@ def test_a_kept_adapter_loads_as_the_merged_checkpoint(kept):
     assert load_checkpoint(adapter).metrics["validation_loss"] == load_checkpoint(merged).metrics["validation_loss"]
 
 
+def test_a_kept_adapter_has_its_frozen_matrices(base, tmp_path):
+    tuning = LORA.replace(freeze=("*.lora_a",))
+    kept = tune(base, tmp_path / "kept", tuning=tuning.replace(lora_merge=False), config=ONE)
+    merged = tune(base, tmp_path / "merged", tuning=tuning, config=ONE)
+    loaded, expected = (weights_of(load_checkpoint(path).model) for path in (kept, merged))
+    assert all(torch.equal(loaded[name], weight) for name, weight in expected.items())
+    before = stored(base / "model.safetensors")
+    assert not all(np.array_equal(before[name], weight) for name, weight in loaded.items())
+
+
 def test_an_adapter_without_its_base_is_refused(base, kept, tmp_path):
     def copied(name, other):
         shutil.copytree(base if other is None else other, tmp_path / name / "base")
@@ -224,6 +234,13 @@ def test_a_masked_model_and_a_language_model_are_continued(masked, tmp_path):
     before = load_checkpoint(base).metrics["validation_loss"]
     tuned = load_checkpoint(tune(base, tmp_path / "tuned", data=TEXTS, config=TUNED.replace(steps=30)))
     assert tuned.metrics["validation_loss"] < before
+
+
+def test_a_new_head_has_the_labels_of_the_held_out_part_too(masked, tmp_path):
+    texts = [text for text, _ in PLURALS.pairs[:60]]
+    rare = Examples([(text, f"label{place}") for place, text in enumerate(texts)], "rare")
+    out = tune(masked, tmp_path / "run", head="classify", data=rare, config=ONE)
+    assert len(load_checkpoint(out).config.labels) == 60
 
 
 def test_the_seed_draws_a_new_head(masked):

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 from typing import Any
 
@@ -184,10 +185,32 @@ def test_an_old_state_that_cannot_be_deleted_does_not_end_the_run(undisturbed, t
 def test_the_directory_of_another_run_is_refused(undisturbed, tmp_path):
     with pytest.raises(TrainError, match="holds another training run; resume it with --resume, or choose another"):
         train(MODEL, TRAIN, data=DATA, out=undisturbed)
-    (tmp_path / "letter.txt").write_text("dear")
+    (tmp_path / "tokenizer.json").write_text("dear")
+    for resume in (False, True):
+        with pytest.raises(TrainError, match="holds other files; choose another directory"):
+            train(MODEL, TRAIN, data=DATA, out=tmp_path, resume=resume)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("tokenizer.json", "dear")]
+
+
+def test_a_finished_run_is_resumed_with_its_settings_alone(undisturbed, tmp_path, capsys):
+    train(MODEL, TRAIN, data=DATA, out=undisturbed, resume=True)
+    assert f"{undisturbed} is finished already" in capsys.readouterr().err
+    with pytest.raises(TrainError, match=r"was started with seed=1 in its train configuration, got 2"):
+        train(MODEL, TRAIN.replace(seed=2), data=DATA, out=undisturbed, resume=True)
+    imported = tmp_path / "imported"
+    shutil.copytree(undisturbed, imported, ignore=shutil.ignore_patterns("states"))
+    with pytest.raises(TrainError, match=r"holds a checkpoint without .*run\.json, so of another run"):
+        train(MODEL, TRAIN, data=DATA, out=imported, resume=True)
+
+
+def test_a_run_that_was_killed_before_its_marker_begins_again(tmp_path):
+    (tmp_path / "run" / "states").mkdir(parents=True)
+    train(MODEL, TRAIN.replace(steps=1), data=DATA, out=tmp_path / "run", resume=True)
+    interrupted(tmp_path / "other", 2)
+    (tmp_path / "other" / "tokenizer.json").unlink()
+    (tmp_path / "other" / "states" / "run.json").unlink()
     with pytest.raises(TrainError, match="holds other files"):
-        train(MODEL, TRAIN, data=DATA, out=tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+        train(MODEL, TRAIN, data=DATA, out=tmp_path / "other", resume=True)
 
 
 def test_resuming_with_something_else_names_what_differs(tmp_path):

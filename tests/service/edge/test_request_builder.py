@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from export.manifest import AttentionMaps, Shortlist
+from export.manifest import AttentionMaps, Shortlist, Tokens
 from model.tokenizer import Tokenizer
 from service.attention_request import AttentionChoice
 from service.edge.request_builder import RequestBuilder
@@ -97,6 +97,18 @@ def test_a_target_to_score_is_a_forced_prefix():
     assert scoring_request(GENERATION, "", "cat").prompt == (1,)
 
 
+@pytest.mark.parametrize("given", [(5, 2, 6), (5, 6, 5)])
+def test_a_target_ends_with_every_token_that_ends_an_answer(given):
+    model = dataclasses.replace(
+        TRANSLATION, manifest=manifest(tokens=Tokens(pad=0, bos=1, eos=2, unk=3, extra_eos=(6,)))
+    )
+    assert scoring_request(model, "cat", (5, 6)).prefix == (5, 6)
+    with pytest.raises(InvalidRequest, match=r"target_tokens\[1\]: must not be an end token, got (2|6)"):
+        scoring_request(model, "cat", given)
+    with pytest.raises(InvalidRequest, match=r"prefix_tokens\[1\]: must not be an end token, got 6"):
+        decoding_request(model, "cat", prefix_tokens=(5, 6))
+
+
 @pytest.mark.parametrize(
     ("model", "text", "given", "field", "problem"),
     [
@@ -105,7 +117,7 @@ def test_a_target_to_score_is_a_forced_prefix():
         (TRANSLATION, "cat", "cat " * 16, "target", "must be 1..16 tokens, got 17"),
         (TRANSLATION, "cat", "cat" + " " * 4000, "target", "at most 4000 bytes"),
         (TRANSLATION, "cat", "green", "target", "does not know these words: green"),
-        (TRANSLATION, "cat", (5, 2, 5), "target_tokens[1]", "must not be the end token"),
+        (TRANSLATION, "cat", (5, 2, 5), "target_tokens[1]", "must not be an end token"),
         (TRANSLATION, "cat", (5, 99), "target_tokens[1]", "must be a token 0..13, got 99"),
         (TRANSLATION, "cat", (5,) * 17, "target_tokens", "must be 1..16 tokens, got 17"),
         (GENERATION, "x" * 10, "y" * 10, "target", "must be 1..6 tokens, got 11"),
@@ -175,7 +187,7 @@ def test_attention_needs_a_bundle_with_attention():
         ({"max_tokens": 2, "target": "a"}, "max_tokens: must be 0 unless the model generates the target, got 2"),
         ({"max_tokens": 17}, r"max_tokens: must be 0\.\.16 here, got 17"),
         ({"max_tokens": -1}, r"max_tokens: must be 0\.\.16 here, got -1"),
-        ({"target": (5, 2, 6)}, r"target_tokens\[1\]: must not be the end token"),
+        ({"target": (5, 2, 6)}, r"target_tokens\[1\]: must not be an end token"),
         ({"target": (99,)}, r"target_tokens\[0\]: must be a token"),
         ({"target": " "}, "target: must not be empty or blank"),
         ({"target": "cat " * 16}, r"target: must be 1\.\.16 tokens, got 17"),

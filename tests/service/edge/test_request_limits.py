@@ -52,7 +52,7 @@ def test_values_above_a_limit_are_rejected(text, options, field):
         (TRANSLATION, {"max_tokens": 2**31 - 1}, "max_tokens", "must be 1..16, or 0"),
         (TRANSLATION, {"prefix_tokens": (64,)}, "prefix_tokens[0]", "must be a token 0..13, got 64"),
         (TRANSLATION, {"prefix_tokens": (5, -1)}, "prefix_tokens[1]", "must be a token 0..13, got -1"),
-        (TRANSLATION, {"prefix_tokens": (5, 2)}, "prefix_tokens[1]", "must not be the end token, got 2"),
+        (TRANSLATION, {"prefix_tokens": (5, 2)}, "prefix_tokens[1]", "must not be an end token, got 2"),
         (
             TRANSLATION,
             {"prefix_tokens": (5,) * 17},

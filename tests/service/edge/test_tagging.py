@@ -23,6 +23,7 @@ def tagged(*labels):
         (("B-a", "I-b", "I-a"), [(0, 1, "a"), (1, 2, "b"), (2, 3, "a")]),
         (("I-a", "O", "I-a"), [(0, 1, "a"), (2, 3, "a")]),
         (("a", "a", "b", "O", "b"), [(0, 2, "a"), (2, 3, "b"), (4, 5, "b")]),
+        (("B-O", "I-O", "O", "B-I-x", "B-B-"), [(0, 2, "O"), (3, 4, "I-x"), (4, 5, "B-")]),
     ],
 )
 def test_words_of_one_name_in_a_row_are_a_span(labels, spans):

@@ -29,8 +29,8 @@ from glossa.client.requests import (
     Pooling,
     ScoreOptions,
     TranslateOptions,
+    call_fields,
     enum_number,
-    model_fields,
     text_fields,
     translation_fields,
 )
@@ -216,7 +216,7 @@ class BatchCalls:
     ) -> BatchCall[list[float]]:
         """Embed many texts in one call. Raises ValueError for an unknown pooling."""
         number = enum_number("pooling", pb.Pooling.DESCRIPTOR, pooling)
-        defaults = pb.EmbedRequest(normalize=normalize, pooling=number, **model_fields(options))
+        defaults = pb.EmbedRequest(normalize=normalize, pooling=number, **call_fields(options))
         make = functools.partial(_request, pb.EmbedRequest)
         return BatchCall(
             "EmbedBatch", texts, make, defaults, options, lambda response: list(response.values), concurrency
@@ -232,7 +232,7 @@ class BatchCalls:
         **options: Unpack[CallOptions],
     ) -> BatchCall[Classification]:
         """Label probabilities of many texts in one call."""
-        defaults = pb.ClassifyRequest(include_token_weights=token_weights, **model_fields(options))
+        defaults = pb.ClassifyRequest(include_token_weights=token_weights, **call_fields(options))
         make = functools.partial(_request, pb.ClassifyRequest)
         reply = functools.partial(read, Classification)
         return BatchCall("ClassifyBatch", texts, make, defaults, options, reply, concurrency)

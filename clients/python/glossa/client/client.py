@@ -35,8 +35,8 @@ from glossa.client.requests import (
     Pooling,
     ScoreOptions,
     TranslateOptions,
+    call_fields,
     enum_number,
-    model_fields,
     similarity_items,
     text_fields,
     translation_fields,
@@ -152,7 +152,7 @@ class _Calls(TokenCalls, DocumentCalls):
         normalize: scale to length 1. Raises ValueError for an unknown pooling.
         """
         number = enum_number("pooling", pb.Pooling.DESCRIPTOR, pooling)
-        request = pb.EmbedRequest(text=text, normalize=normalize, pooling=number, **model_fields(options))
+        request = pb.EmbedRequest(text=text, normalize=normalize, pooling=number, **call_fields(options))
         return Call(request, options, lambda response: list(response.values))
 
     @unary
@@ -175,7 +175,7 @@ class _Calls(TokenCalls, DocumentCalls):
             others=similarity_items("others", others),
             measure=enum_number("measure", pb.SimilarityMeasure.DESCRIPTOR, measure),
             pooling=enum_number("pooling", pb.Pooling.DESCRIPTOR, pooling),
-            **model_fields(options),
+            **call_fields(options),
         )
         return Call(request, options, lambda response: [list(row.values) for row in response.rows])
 
@@ -184,7 +184,7 @@ class _Calls(TokenCalls, DocumentCalls):
         self, text: str, *, top_k: int = CANDIDATES, **options: Unpack[CallOptions]
     ) -> Call[list[tuple[TokenCandidate, ...]]]:
         """Predict each masked token: the most likely ones, best first. `Model.mask_token` is the text of a mask."""
-        request = pb.FillMaskRequest(text=text, top_k=top_k, **model_fields(options))
+        request = pb.FillMaskRequest(text=text, top_k=top_k, **call_fields(options))
         return Call(request, options, mask_candidates_of)
 
     @unary
@@ -192,7 +192,7 @@ class _Calls(TokenCalls, DocumentCalls):
         self, text: str, *, token_weights: bool = False, **options: Unpack[CallOptions]
     ) -> Call[Classification]:
         """Probabilities of all labels; with token_weights also how much each token contributed."""
-        request = pb.ClassifyRequest(text=text, include_token_weights=token_weights, **model_fields(options))
+        request = pb.ClassifyRequest(text=text, include_token_weights=token_weights, **call_fields(options))
         return Call(request, options, functools.partial(read, Classification))
 
     @unary

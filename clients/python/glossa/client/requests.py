@@ -95,6 +95,14 @@ def model_fields(options: CallOptions) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name == "model" or (name in _LANGUAGES and value)}
 
 
+def call_fields(options: CallOptions) -> dict[str, Any]:
+    """The same of a call without options of its own. Raises TypeError for an option that no call has."""
+    for name in options:
+        if name not in CallOptions.__annotations__:
+            raise TypeError(f"unknown option {name!r}; {closest(name, CallOptions.__annotations__)}")
+    return model_fields(options)
+
+
 def translation_fields(text: str, options: TranslateOptions) -> dict[str, Any]:
     """The fields of a request to translate. Raises what `text_fields` does, ValueError for an unknown mark, TypeError
     for marks that are no list, and for a glossary of other types."""

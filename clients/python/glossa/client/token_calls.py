@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 from glossa.client.methods import Call, unary
-from glossa.client.requests import CallOptions, model_fields
+from glossa.client.requests import CallOptions, call_fields
 from glossa.client.types import Span, Tagging, TokenCount, Tokenized, TokenVector, read
 from glossa.v1 import glossa_pb2 as pb
 
@@ -24,19 +24,24 @@ class TokenCalls:
         normalize: scale each vector to length 1. spans: only the tokens that share a character with one of them.
         """
         chosen = [pb.Span(start=start, end=end) for start, end in spans]
-        request = pb.EmbedTokensRequest(text=text, normalize=normalize, spans=chosen, **model_fields(options))
+        request = pb.EmbedTokensRequest(text=text, normalize=normalize, spans=chosen, **call_fields(options))
         return Call(request, options, lambda response: [read(TokenVector, one) for one in response.tokens])
 
     @unary
     def tag(self, text: str, *, include_tokens: bool = False, **options: Unpack[CallOptions]) -> Call[Tagging]:
         """Find the labelled spans of a text, such as names; with include_tokens also the label of every token."""
-        request = pb.TagRequest(text=text, include_tokens=include_tokens, **model_fields(options))
+        request = pb.TagRequest(text=text, include_tokens=include_tokens, **call_fields(options))
         return Call(request, options, functools.partial(read, Tagging))
 
     @unary
     def count_tokens(self, texts: Sequence[str], **options: Unpack[CallOptions]) -> Call[list[TokenCount]]:
-        """Count the tokens of texts, special ones included. Texts above the model's limit are counted too."""
-        request = pb.CountTokensRequest(texts=texts, **model_fields(options))
+        """Count the tokens of texts, special ones included. Texts above the model's limit are counted too.
+
+        Raises TypeError for a single text.
+        """
+        if isinstance(texts, str):
+            raise TypeError(f"texts must be a list of texts, got the text {texts!r}; put it in a list")
+        request = pb.CountTokensRequest(texts=texts, **call_fields(options))
         return Call(request, options, lambda response: [read(TokenCount, one) for one in response.counts])
 
     @unary
@@ -48,5 +53,5 @@ class TokenCalls:
         add_special_tokens: with those around the text, as the model reads it.
         """
         fields: dict[str, Any] = {"text": text, "target": target, "add_special_tokens": add_special_tokens}
-        request = pb.TokenizeRequest(**fields, **model_fields(options))
+        request = pb.TokenizeRequest(**fields, **call_fields(options))
         return Call(request, options, functools.partial(read, Tokenized))

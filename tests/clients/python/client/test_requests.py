@@ -19,6 +19,13 @@ async def test_names_and_choices_that_are_none_are_refused_here(client):
         await client.translate(TEXT, beem_size=4)
     with pytest.raises(ValueError, match="early_stopping must be one of true, false, never, got 'maybe'"):
         await client.translate(TEXT, early_stopping="maybe")
+    for call in (client.embed, client.classify, client.fill_mask, client.tag, client.embed_tokens, client.tokenize):
+        with pytest.raises(TypeError, match="unknown option 'timeout'; did you mean timeout_s"):
+            await call(TEXT, timeout=3)
+    with pytest.raises(TypeError, match="unknown option 'normalise'; known: model, source_language"):
+        await client.similarity([TEXT], normalise=True)
+    with pytest.raises(TypeError, match="texts must be a list of texts, got the text 'a cat'; put it in a list"):
+        await client.count_tokens("a cat")
 
 
 def test_options_become_the_fields_of_a_request():
