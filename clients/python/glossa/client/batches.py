@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from collections import deque
 from collections.abc import (
     AsyncGenerator,
@@ -90,6 +91,38 @@ class _InOrder:
             while (due := self._early.pop(self._next, None)) is not None:
                 self._next += 1
                 yield due
+
+
+class _Attempts:
+    """The calls of a batch, of which there is more than one if connections are lost: a server ends each connection some
+    time, with the calls on it. The next call begins with the items that have no result; results are those of one call.
+
+    A call that brought no result is the last, so that a server that is gone is noticed.
+    """
+
+    def __init__(self, options: CallOptions) -> None:
+        self._options, self._began_s = options, time.monotonic()
+        self._has_answered = False
+        self.goes_on = True
+
+    def options(self) -> CallOptions:
+        """Those of the next call, which has what is left of the time."""
+        self._has_answered = False
+        if (timeout_s := self._options.get("timeout_s")) is None:
+            return self._options
+        return {**self._options, "timeout_s": max(0.0, self._began_s + timeout_s - time.monotonic())}
+
+    def answered(self) -> None:
+        self._has_answered = True
+
+    def end(self) -> None:
+        """The call has brought all results."""
+        self.goes_on = False
+
+    def fail(self, error: ClientError) -> None:
+        """Raises the error of a call unless another call may follow: the connection was lost, not refused."""
+        if not (self._has_answered and error.code == "UNAVAILABLE" and not error.reason):
+            raise error from None
 
 
 class Batch(Generic[Reply]):
@@ -268,15 +301,21 @@ class Blocking(BatchCalls):
                 one.cancel()
 
     def _batch_outcomes(self, call: BatchCall[Reply]) -> Generator[Reply | ClientError, None, None]:
-        feed, results, running = Feed(cast(Iterable[Any], call.texts), call.item, call.message), _InOrder(), None
+        feed, attempts = Feed(cast(Iterable[Any], call.texts), call.item, call.message), _Attempts(call.options)
+        running = None
         try:
-            running = self._start_batch(call.name, feed.messages(), call.options)
-            for message in running:
-                for result in results.take(message):
-                    feed.answered()
-                    yield call.outcome(result)
-        except grpc.RpcError as error:
-            raise ClientError(error) from None
+            while attempts.goes_on:
+                results = _InOrder()
+                try:
+                    running = self._start_batch(call.name, feed.messages(), attempts.options())
+                    for message in running:
+                        for result in results.take(message):
+                            feed.answered()
+                            attempts.answered()
+                            yield call.outcome(result)
+                    attempts.end()
+                except grpc.RpcError as error:
+                    attempts.fail(ClientError(error))
         finally:
             if running is not None:
                 running.cancel()
@@ -318,16 +357,21 @@ class Asynchronous(BatchCalls):
                 one.cancel()
 
     async def _batch_outcomes(self, call: BatchCall[Reply]) -> AsyncGenerator[Reply | ClientError, None]:
-        feed, results, running = AsyncFeed(call.texts, call.item, call.message), _InOrder(), None
+        feed, attempts, running = AsyncFeed(call.texts, call.item, call.message), _Attempts(call.options), None
         try:
-            running = self._start_batch(call.name, feed.messages(), call.options)
-            status = ServerStatus(running)
-            async for message in running:
-                for result in results.take(message):
-                    feed.answered()
-                    yield call.outcome(result)
-        except grpc.RpcError as error:
-            raise ClientError(await status.of(error)) from None
+            while attempts.goes_on:
+                results = _InOrder()
+                try:
+                    running = self._start_batch(call.name, feed.messages(), attempts.options())
+                    status = ServerStatus(running)
+                    async for message in running:
+                        for result in results.take(message):
+                            feed.answered()
+                            attempts.answered()
+                            yield call.outcome(result)
+                    attempts.end()
+                except grpc.RpcError as error:
+                    attempts.fail(ClientError(await status.of(error)))
         finally:
             if running is not None:
                 running.cancel()

@@ -7,14 +7,16 @@ import time
 
 import grpc
 import pytest
+from google.rpc import status_pb2
 
 from glossa.client import AsyncClient, Client, ClientError, feed
+from glossa.client.batches import _Attempts
 from glossa.client.feed import TOGETHER, WINDOW
 from glossa.client.types import Answer
 from glossa.v1 import glossa_pb2 as pb
 from service.errors import EngineUnavailable, Overloaded
 from tests.clients.python.client.conftest import TEXT
-from tests.edge import ANSWER
+from tests.edge import ANSWER, running
 
 ANSWERED = "zwei rote Häuser"
 
@@ -205,6 +207,53 @@ async def test_a_blocking_batch_left_early_is_cancelled(edge):
     async with asyncio.timeout(10):
         while any(thread.name == "glossa-batch" for thread in threading.enumerate()):
             await asyncio.sleep(0.01)
+
+
+def blocking(address, texts):
+    with Client(address) as client:
+        return list(client.translate_batch(texts))
+
+
+async def asynchronous(address, texts):
+    async with AsyncClient(address) as client:
+        return [answer async for answer in client.translate_batch(texts)]
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
+@pytest.mark.parametrize("answered", [0, 2])  # without an answer, gRPC itself begins the call again
+async def test_a_batch_goes_on_after_the_end_of_its_connection(kind, answered):
+    async with running(max_connection_age_s=0.2, max_connection_age_grace_s=0.2) as edge:
+        edge.pool.hold, count = True, 5
+        run = asyncio.to_thread(blocking, edge.address, [TEXT] * count) if kind == "blocking" else None
+        reading = asyncio.create_task(run or asynchronous(edge.address, [TEXT] * count))
+        await edge.pool.until(lambda: len(edge.pool.sinks) == count)
+        for sink in edge.pool.sinks[:answered]:
+            edge.pool.send(sink, ANSWER)
+        await edge.pool.until(lambda: len(edge.pool.cancelled) == count - answered)
+        edge.pool.hold = False
+        assert [answer.text for answer in await reading] == [ANSWERED] * count
+        assert len(edge.pool.requests) == count + count - answered
+
+
+def error_of(code, reason=""):
+    error = ClientError.of_status(status_pb2.Status(code=code.value[0], message="lost"))
+    error.reason = reason
+    return error
+
+
+def test_only_a_lost_connection_that_brought_results_is_followed_by_another_call():
+    unavailable, attempts = grpc.StatusCode.UNAVAILABLE, _Attempts({"timeout_s": 1e9})
+    assert 0 < attempts.options()["timeout_s"] < 1e9
+    with pytest.raises(ClientError, match="UNAVAILABLE: lost"):
+        attempts.fail(error_of(unavailable))
+    attempts.answered()
+    attempts.fail(error_of(unavailable))
+    for error in (error_of(unavailable, "SHUTTING_DOWN"), error_of(grpc.StatusCode.INTERNAL)):
+        with pytest.raises(ClientError):
+            attempts.fail(error)
+    assert attempts.options().keys() == {"timeout_s"}
+    with pytest.raises(ClientError):
+        attempts.fail(error_of(unavailable))
 
 
 @pytest.mark.parametrize("name", ["translate_batch", "translate_document"])

@@ -15,7 +15,7 @@ async def test_a_cancellation_ends_the_wait_for_an_item_that_comes_in_the_same_t
         yield
 
     feed = AsyncFeed(none(), item=str, message=lambda items, *, is_first: items)
-    waiting = asyncio.create_task(feed._next_items())
+    waiting = asyncio.create_task(feed._next_items(feed._items))
     for _ in range(5):
         await asyncio.sleep(0)
     feed._items.put_nowait((pb.TranslateRequest(text="a cat"),))
