@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cli.connection import with_client
+from cli.connection import at_line, with_client
 from cli.flags import ModelName, with_decoding_flags, with_scoring_flags, with_translation_flags
 from cli.marked_text import marked
 from cli.terminal import AsJson, UsageError, one_line, print_json, report_errors, show
@@ -69,8 +69,9 @@ def translate(
 
     For each line of input one line is printed, or one for each of several hypotheses. Line breaks within an answer are
     printed as \\n and \\r; --json prints the exact text. With --confidence a line begins with the expected share of
-    right words, and uncertain words are coloured, or in brackets outside a terminal. With marks or a glossary nothing
-    is streamed. With --document, everything but text is copied, and segments below --uncertain-below are listed.
+    right words, and uncertain words are coloured, or in brackets outside a terminal, unless --markup has put marks into
+    it. With marks or a glossary nothing is streamed. With --document, everything but text is copied, and segments below
+    --uncertain-below are listed.
     """
     if not document and (format or splitter_language or out or context_sentences):
         raise UsageError("--format, --splitter-language, --context-sentences and --out: need --document")
@@ -224,19 +225,6 @@ def _show_failure(error: ClientError, number: int, as_json: bool) -> None:
     typer.echo()
 
 
-@contextlib.contextmanager
-def at_line(number: int) -> Iterator[None]:
-    """Adds the number of its input line to a ClientError, unless the server cannot be reached."""
-    from glossa.client import ClientError
-
-    try:
-        yield
-    except ClientError as error:
-        if error.code == "UNAVAILABLE":
-            raise
-        raise UsageError(f"line {number}: {error}") from error
-
-
 def show_answer(answer: Answer, text: str, as_json: bool, *, already: str = "", in_lines: bool = False) -> None:
     """Print the part of an answer after `already`; several hypotheses are printed with their scores.
 
@@ -246,13 +234,12 @@ def show_answer(answer: Answer, text: str, as_json: bool, *, already: str = "", 
         return print_json(answer)
     several, written = len(answer.hypotheses) > 1, one_line if in_lines else str
     markup = getattr(answer, "markup", None)
-    best = markup.plain_text if markup and answer.confidence else answer.text  # whose words have a confidence
     if not several or already:
-        typer.echo(written(sure_text(best, answer.confidence)[len(already) :]))
+        shown = sure_text(answer.text, answer.confidence, markup.plain_text if markup else "")
+        typer.echo(written(shown[len(already) :]))
     for rank, hypothesis in enumerate(answer.hypotheses, start=1):
         if several:
-            plain = hypothesis.plain_text if hypothesis.confidence else ""
-            shown = sure_text(plain or hypothesis.text, hypothesis.confidence)
+            shown = sure_text(hypothesis.text, hypothesis.confidence, hypothesis.plain_text)
             typer.echo(f"{rank:2}  {hypothesis.score:8.4f}  {written(shown)}")
         show_tokens(hypothesis.token_logprobs)
         show_alignment(
@@ -264,9 +251,15 @@ def show_answer(answer: Answer, text: str, as_json: bool, *, already: str = "", 
         typer.echo(f"seed {answer.seed}", err=True)
 
 
-def sure_text(text: str, confidence: Confidence | None) -> str:
-    """An answer; with its confidence before it and its uncertain words marked if that is known."""
-    return text if confidence is None else f"{confidence.sentence:.2f}  {marked(text, confidence.uncertain)}"
+def sure_text(text: str, confidence: Confidence | None, plain_text: str = "") -> str:
+    """An answer; with its confidence before it and its uncertain words marked if that is known.
+
+    plain_text: with markup the answer without its marks, in which the words of the confidence have their places; in an
+    answer that differs from it, no word is marked as uncertain.
+    """
+    if confidence is None:
+        return text
+    return f"{confidence.sentence:.2f}  {marked(text, confidence.uncertain) if plain_text in ('', text) else text}"
 
 
 def show_tokens(tokens: Iterable[TokenLogprob]) -> None:

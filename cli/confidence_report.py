@@ -2,7 +2,7 @@
 quality of the answers that remain when the least certain ones are dropped.
 
 Words are right or wrong by `export.word_errors`, and a sentence is wrong if half of its words or more are. Only `draw`
-imports matplotlib.
+and its check import matplotlib.
 """
 
 from __future__ import annotations
@@ -87,14 +87,25 @@ def quality(order: Sequence[Judged], coverage: float, score: Score) -> float:
     return score([answer.text for answer in kept], [answer.reference for answer in kept])
 
 
-def draw(answers: Sequence[Judged], score: Score, name: str, file: Path) -> None:
-    """Draw quality over coverage: answers dropped by confidence, against dropping the worst first and any. The suffix
-    of `file` selects the format. name: of the score. Raises UsageError, OSError."""
+def check_curve(file: Path) -> None:
+    """Raises UsageError if `draw` could not write there. Called before anything is translated."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
     except ImportError:
         raise UsageError("--curve needs matplotlib, which is not installed; fix: pip install matplotlib") from None
+    suffixes = [f".{format}" for format in FigureCanvasAgg.get_supported_filetypes()]
+    if file.suffix.lower() not in suffixes:
+        raise UsageError(f"--curve {file}: must end in one of {' '.join(suffixes)}, got {file.suffix!r}")
+    if not file.absolute().parent.is_dir():
+        raise UsageError(f"--curve {file}: {file.absolute().parent} is not a directory; make it first")
+
+
+def draw(answers: Sequence[Judged], score: Score, name: str, file: Path) -> None:
+    """Draw quality over coverage: answers dropped by confidence, against dropping the worst first and any. The suffix
+    of `file` selects the format. name: of the score. Raises OSError."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     own = {answer: score([answer.text], [answer.reference]) for answer in dict.fromkeys(answers)}
     orders = {
         "worst answers first (by the references)": sorted(answers, key=lambda answer: -own[answer]),
@@ -112,7 +123,4 @@ def draw(answers: Sequence[Judged], score: Score, name: str, file: Path) -> None
     axis.invert_xaxis()
     axis.grid(alpha=0.3)
     axis.legend()
-    try:
-        figure.savefig(file, dpi=150)
-    except ValueError as error:  # an unknown format
-        raise UsageError(f"{file}: {error}") from None
+    figure.savefig(file, dpi=150)

@@ -112,6 +112,19 @@ def report_call_errors(connection: Connection, *types: type[Exception]) -> Itera
             raise UsageError(_explained(error)) from error
 
 
+@contextlib.contextmanager
+def at_line(number: int) -> Iterator[None]:
+    """Adds the number of its input line to a ClientError, unless the server cannot be reached."""
+    from glossa.client import ClientError
+
+    try:
+        yield
+    except ClientError as error:
+        if error.code == "UNAVAILABLE":
+            raise
+        raise UsageError(f"line {number}: {error}") from error
+
+
 def _explained(error: UnicodeEncodeError) -> str:
     """What cannot be encoded. Python reads a byte of an argument that is no UTF-8 as a surrogate (PEP 383)."""
     byte = ord(error.object[error.start]) - 0xDC00

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cli.connection import with_client
+from cli.connection import at_line, with_client
 from cli.flags import ModelName, with_model_flags
 from cli.terminal import AsJson, UsageError, print_json
 from cli.text_input import lines_of
@@ -21,9 +22,17 @@ LARGEST = (2 - 2**-23) * 2.0**127  # of 32-bit floats, in which vectors travel
 Text = Annotated[str | None, typer.Argument(help="a text; without one, each line of standard input")]
 
 
-def texts_of(text: str | None) -> list[str]:
-    """The text of the command line, or the lines of standard input. Raises UsageError."""
-    return [text] if text is not None else list(lines_of())
+def answer_texts(text: str | None, answer: Callable[[str], None]) -> None:
+    """Answer the text of the command line, or each line of standard input: a blank one by a blank line. Raises
+    UsageError with the number of a line that is refused."""
+    if text is not None:
+        return answer(text)
+    for number, line in enumerate(list(lines_of()), start=1):
+        if not line.strip():
+            typer.echo()
+            continue
+        with at_line(number):
+            answer(line)
 
 
 @with_model_flags
@@ -45,12 +54,14 @@ def embed(
     """Embed a text, or each line of standard input: one JSON array a line."""
     if tokens and pooling != "mean":
         raise UsageError("--pooling: must be left out with --tokens, whose vectors are not pooled")
-    for line in texts_of(text):
-        if tokens:
-            for token in client.embed_tokens(line, normalize=normalize, **options):
-                print_json(token)
-            continue
-        print_json(client.embed(line, pooling=pooling, normalize=normalize, **options))
+
+    def answer(line: str) -> None:
+        if not tokens:
+            return print_json(client.embed(line, pooling=pooling, normalize=normalize, **options))
+        for token in client.embed_tokens(line, normalize=normalize, **options):
+            print_json(token)
+
+    answer_texts(text, answer)
 
 
 @with_model_flags
@@ -70,7 +81,7 @@ def similarity(
     options: dict[str, Any],
 ) -> None:
     """Compare texts with one another, by their embeddings: a number for two, otherwise a row of numbers for each."""
-    items: list[Any] = texts or texts_of(None)
+    items: list[Any] = texts or list(lines_of())
     if len(items) < 2:
         raise UsageError(f"TEXTS: must be at least 2, got {len(items)}")
     if vectors:
@@ -109,14 +120,16 @@ def fill_mask(
 
     A text without a mask is rejected; the error shows how the model's mask token is written.
     """
-    for line in texts_of(text):
+
+    def answer(line: str) -> None:
         masks = client.fill_mask(line, model=model, top_k=top_k)
         if as_json:
-            print_json([[dataclasses.asdict(filling) for filling in fillings] for fillings in masks])
-            continue
+            return print_json([[dataclasses.asdict(filling) for filling in fillings] for fillings in masks])
         for number, fillings in enumerate(masks, start=1):
             for filling in fillings:
                 typer.echo(f"{number:2}  {filling.probability:.4f}  {filling.text.strip()}")
+
+    answer_texts(text, answer)
 
 
 @with_client
@@ -129,17 +142,23 @@ def classify(
     client: Client,
 ) -> None:
     """Classify a text: all labels, most likely first; for each line of standard input the most likely label."""
-    for line in texts_of(text):
+    if weights and text is None and not as_json:
+        raise UsageError(
+            "--weights: needs a text or --json, as a line of standard input is answered by its label alone"
+        )
+
+    def answer(line: str) -> None:
         result = client.classify(line, model=model, token_weights=weights)
         if as_json:
-            print_json(result)
-        elif text is None:
-            typer.echo(f"{result.labels[0].label}\t{result.labels[0].probability:.4f}")
-        else:
-            for label in result.labels:
-                typer.echo(f"{label.probability:.4f}  {label.label}")
-            for token in result.token_weights:
-                typer.echo(f"      {token.weight:.4f}  {text[slice(*token.span)].strip() or '(special token)'}")
+            return print_json(result)
+        if text is None:
+            return typer.echo(f"{result.labels[0].label}\t{result.labels[0].probability:.4f}")
+        for label in result.labels:
+            typer.echo(f"{label.probability:.4f}  {label.label}")
+        for token in result.token_weights:
+            typer.echo(f"      {token.weight:.4f}  {line[slice(*token.span)].strip() or '(special token)'}")
+
+    answer_texts(text, answer)
 
 
 @with_client
@@ -152,14 +171,16 @@ def tag(
     client: Client,
 ) -> None:
     """Find the labelled spans of a text, or of each line of standard input, in whose answers a blank line follows."""
-    for line in texts_of(text):
+
+    def answer(line: str) -> None:
         result = client.tag(line, model=model, include_tokens=tokens)
         if as_json:
-            print_json(result)
-            continue
+            return print_json(result)
         for span in result.spans:
             typer.echo(f"{span.probability:.4f}  {span.label}\t{span.text}")
         for token in result.tokens:
             typer.echo(f"      {token.probability:.4f}  {token.label}\t{token.text.strip()}")
         if text is None:
             typer.echo()
+
+    answer_texts(text, answer)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.connection import Connection, reached, report_call_errors, with_connection
-from cli.flags import MODEL, with_translation_flags
+from cli.flags import MODEL, flag_name, with_translation_flags
 from cli.seen_rows import overlap_figures
 from cli.terminal import AsJson, UsageError, report_errors, show
 
 if TYPE_CHECKING:
+    from cli.confidence_report import Judged
     from glossa.client.types import Confidence
 
 
@@ -49,36 +50,76 @@ def evaluate(
     and F1 of exactly found spans.
     """
     with report_errors():
-        if curve and not confidence:
-            raise UsageError("--curve needs --confidence")
         if spans:
-            if data is None:
-                raise UsageError("--spans: needs --data FILE.tsv")
-            return show(_span_figures(subject, data, options, connection, as_json=as_json), as_json)
+            others = {"--confidence": confidence, "--curve": curve, "--source": source, "--reference": reference}
+            texts = _spans_data(data, {**others, "--beam": beam_size != 1}, options)
+            return show(_span_figures(subject, texts, options, connection, as_json=as_json), as_json)
+        if curve is not None:
+            _check_curve(curve, confidence=confidence)
         if (data is None) == (source is None) or (source is None) != (reference is None):
             raise UsageError("give --data FILE.tsv, or both --source and --reference")
+    wanted = {"beam_size": beam_size, **({"confidence": True} if confidence else {}), **options}
+    files = [file for file in (data, source, reference) if file is not None]
+    figures, answers = _translation_figures(subject, files, wanted, connection, as_json=as_json)
+    show(figures, as_json)
+    if curve is not None:
+        with report_errors():
+            _draw(answers, curve)
+
+
+def _spans_data(data: Path | None, others: dict[str, Any], options: dict[str, Any]) -> Path:
+    """The data of labelled spans. others: values of flags of translation. options: of models and decoding. Raises
+    UsageError without data, and for what `--spans` would ignore."""
+    if data is None:
+        raise UsageError("--spans: needs --data FILE.tsv")
+    unused = [flag for flag, value in others.items() if value]
+    unused += [flag_name(name) for name in options if name != "model"]
+    if unused:
+        raise UsageError(f"--spans: labels a text instead of translating it; leave out {', '.join(unused)}")
+    return data
+
+
+def _check_curve(curve: Path, *, confidence: bool) -> None:
+    """Raises UsageError if the picture could not be drawn. Called before anything is translated."""
+    from cli.confidence_report import check_curve
+
+    if not confidence:
+        raise UsageError("--curve needs --confidence")
+    check_curve(curve)
+
+
+def _draw(answers: Sequence[Judged], curve: Path) -> None:
+    from cli.confidence_report import draw
+    from model.training.evaluate import chrf
+
+    draw(answers, chrf, "chrF", curve)
+
+
+def _translation_figures(
+    subject: str, files: Sequence[Path], options: dict[str, Any], connection: Connection, *, as_json: bool
+) -> tuple[dict[str, Any], list[Judged]]:
+    """The scores of translations, and the answers with their confidence if the options request it. files: a TSV, or
+    sources and references."""
     from model.checkpoint import CheckpointError
     from model.training.data import DataError, read_parallel, read_tsv
     from model.training.evaluate import bleu
 
     with report_errors(DataError):
-        if source is not None and reference is not None:
-            examples = read_parallel(source, reference)
-        elif data is not None:
-            examples = read_tsv([data])
-    texts = [text for text, _ in examples.pairs]
+        examples = read_parallel(*files) if len(files) == 2 else read_tsv(files)
+    texts, references = [text for text, _ in examples.pairs], [text for _, text in examples.pairs]
     started = time.monotonic()
-    wanted = {"confidence": True} if confidence else {}
-    answers = translations(subject, texts, {"beam_size": beam_size, **wanted, **options}, connection)
+    answers = translations(subject, texts, options, connection)
     seconds = time.monotonic() - started
-    references = [text for _, text in examples.pairs]
     score = bleu([text for text, _ in answers], references)
     figures: dict[str, Any] = {"BLEU": round(score.score, 2), "signature": score.signature, "sentences": len(texts)}
-    with report_errors():
-        figures |= confidence_figures(answers, references, curve) if confidence else {}
+    compared: list[Judged] = []
+    if options.get("confidence"):
+        with report_errors():
+            found, compared = confidence_figures(answers, references)
+        figures |= found
     with report_errors(CheckpointError):
         figures |= overlap_figures(subject, examples.pairs, quiet=as_json)
-    show({**figures, "seconds": round(seconds, 1)}, as_json)
+    return {**figures, "seconds": round(seconds, 1)}, compared
 
 
 def _span_figures(
@@ -114,16 +155,14 @@ def _span_figures(
 
 
 def confidence_figures(
-    answers: Sequence[tuple[str, Confidence | None]], references: Sequence[str], curve: Path | None
-) -> dict[str, float]:
-    """Figures of the answers' confidence. curve: picture to write. Raises UsageError, OSError."""
-    from cli.confidence_report import draw, figures, judged
+    answers: Sequence[tuple[str, Confidence | None]], references: Sequence[str]
+) -> tuple[dict[str, float], list[Judged]]:
+    """Figures of the answers' confidence, and the answers compared with their references. Raises UsageError."""
+    from cli.confidence_report import figures, judged
     from model.training.evaluate import bleu, chrf
 
     compared = judged([(text, sure) for text, sure in answers if sure is not None], references)
-    if curve is not None:
-        draw(compared, chrf, "chrF", curve)
-    return figures(compared, {"BLEU": lambda texts, wanted: bleu(texts, wanted).score, "chrF": chrf})
+    return figures(compared, {"BLEU": lambda texts, wanted: bleu(texts, wanted).score, "chrF": chrf}), compared
 
 
 def translations(

@@ -90,16 +90,23 @@ def option_names() -> list[str]:
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list[str], "path": Path}
 
 
+_OPTIONS = json.loads(Path(__file__).with_name("decoding_options.json").read_text(encoding="utf-8"))
+
+
+def flag_name(option: str) -> str:
+    """The flag of an option of MODEL or DECODING, as it is written."""
+    written: str = _OPTIONS.get(option, {}).get("flag", f"--{option.replace('_', '-')}")
+    return written
+
+
 def _option_flags(*, scoring: bool = False) -> dict[str, Any]:
     """A flag for each decoding option in the generated list, or only for those that scoring accepts."""
-    known = json.loads(Path(__file__).with_name("decoding_options.json").read_text(encoding="utf-8"))
     flags = {"option": flag(list[str], "NAME=VALUE: any decoding option; may be repeated", autocompletion=option_names)}
-    for name, option in known.items():
+    for name, option in _OPTIONS.items():
         if scoring and not option.get("scores"):
             continue
         kind = Literal[tuple(option["choices"])] if "choices" in option else _TYPES[option["type"]]
-        written = option.get("flag", f"--{name.replace('_', '-')}")
-        flags[name] = flag(kind, option["help"], written, rich_help_panel=option["panel"])
+        flags[name] = flag(kind, option["help"], flag_name(name), rich_help_panel=option["panel"])
     return flags
 
 

@@ -57,7 +57,9 @@ def import_(
                 raise UsageError(f"--revision {revision}: {model} is a directory, which has no revisions; remove it")
             directory, origin = Path(model), None
         else:
-            directory, origin = fetched(model, revision, is_offline=is_offline, allow_pickle=allow_pickle)
+            directory, origin = fetched(
+                model, revision, is_offline=is_offline, allow_pickle=allow_pickle, eos_id=eos_id
+            )
         with new_directory(checkpoint, replace=replace) as written:
             imported = import_checkpoint(
                 directory,
@@ -72,17 +74,19 @@ def import_(
 
 
 def fetched(
-    model: str, revision: str | None, *, is_offline: bool, allow_pickle: bool
+    model: str, revision: str | None, *, is_offline: bool, allow_pickle: bool, eos_id: int | None = None
 ) -> tuple[Path, Mapping[str, str]]:
-    """The files of a model of the Hub, and where they come from. Raises UsageError and PretrainedError."""
+    """The files of a model of the Hub, and where they come from. eos_id: the only end-of-sequence token.
+
+    Raises UsageError and PretrainedError.
+    """
     from model.pretrained.convert_tokenizer import convert_tokenizer
-    from model.pretrained.files import CONFIG, Fields, read_json
     from model.pretrained.hub import MAIN, NAME, Hub
-    from model.pretrained.import_checkpoint import check_covered
+    from model.pretrained.import_checkpoint import check_configuration, check_vocabulary
 
     def check(directory: Path) -> None:
-        check_covered(Fields(read_json(directory / CONFIG)))
-        convert_tokenizer(directory)  # seconds, where weights take minutes to hours
+        check_configuration(directory, eos_id=eos_id)
+        check_vocabulary(directory, convert_tokenizer(directory))  # seconds, where weights take minutes to hours
 
     if not NAME.fullmatch(model) or Path(model).exists():
         what = "is no directory" if Path(model).exists() else "no such directory"

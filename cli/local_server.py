@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import re
 import signal
@@ -11,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +19,10 @@ from pathlib import Path
 from cli.terminal import UsageError
 
 OPS_PORT = 9464  # as ServerSettings.http_port
-OTHERS = frozenset(  # settings of other servers: access, and ports and sockets that one of them may have
+OTHERS = frozenset(  # settings of other servers: their file, access, and ports and sockets that one of them may have
     f"GLOSSA_{name}"
     for name in (
+        "CONFIG",
         "TLS_CERTIFICATE",
         "TLS_KEY",
         "TLS_CLIENT_CA",
@@ -30,8 +31,10 @@ OTHERS = frozenset(  # settings of other servers: access, and ports and sockets 
         "ADMIN_SOCKET",
         "HOST",
         "HTTP_HOST",
+        "ADAPTORS",
     )
 )
+CONNECTION_AGE_S = 24 * 3600  # longer than any work with a temporary server, so that none of its calls is cut
 REPORTED_WITHIN_S = 10.0  # engine processes report four times a second
 
 
@@ -51,10 +54,10 @@ def fetch(url: str) -> str:
 
 
 def is_ready(ops: str) -> bool:
-    """Whether the server with this ops URL reports that it is ready."""
+    """Whether the server with this ops URL reports that it is ready; what does not answer in HTTP is not."""
     try:
         fetch(f"{ops}/readyz")
-    except (urllib.error.URLError, ConnectionError):
+    except (OSError, http.client.HTTPException, UnicodeDecodeError):
         return False
     return True
 
@@ -62,11 +65,12 @@ def is_ready(ops: str) -> bool:
 @contextlib.contextmanager
 def serving(bundle: Path, *, ready_within_s: float = 60.0) -> Iterator[tuple[str, str]]:
     """A server for one bundle in a process of its own: yields its address and the URL of its ops port. Calls need
-    neither TLS nor a token."""
+    neither TLS nor a token. Its settings are defaults and variables; no settings file of another server counts."""
     port, http_port = free_port(), free_port()
     flags = ["--port", str(port), "--http-port", str(http_port), "--drain-delay-s", "0", "--log-format", "json"]
+    flags += ["--max-connection-age-s", str(CONNECTION_AGE_S)]
     command = [sys.executable, "-P", "-m", "cli.main", "serve", f"model={bundle}", *flags]
-    own = {name: value for name, value in os.environ.items() if name not in OTHERS}
+    own = {name: value for name, value in os.environ.items() if name.upper() not in OTHERS}
     environment = {**own, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # the modules of this process
     with tempfile.TemporaryFile("w+") as log:  # a file, as a full pipe without a reader would block the server
         process = subprocess.Popen(command, stderr=log, env=environment)

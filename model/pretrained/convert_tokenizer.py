@@ -13,9 +13,9 @@ import functools
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from model.pretrained.files import CONFIG, TOKENIZER, TOKENIZER_CONFIG, PretrainedError, read_optional_json
+from model.pretrained.files import TOKENIZER, TOKENIZER_CONFIG, PretrainedError, read_optional_json
 from model.pretrained.sentencepiece_model import (
     CONTROL,
     NORMAL,
@@ -26,6 +26,16 @@ from model.pretrained.sentencepiece_model import (
     SentencePieceModel,
     read_sentencepiece,
 )
+from model.pretrained.tokenizer_files import (
+    AddedToken,
+    added_tokens,
+    class_of,
+    kind_of,
+    lines_of,
+    listed_in,
+    named_special,
+    with_flags,
+)
 from model.tokenizer import OWN_TARGET, Tokenizer, TokenizerError
 from model.tokenizers.sentencepiece import BLANK, SETTINGS
 
@@ -34,6 +44,7 @@ SPECIAL = (*FAIRSEQ, "<mask>", "<|endoftext|>", "[PAD]", "[UNK]", "[CLS]", "[SEP
 EXTRA_IDS = 100  # sentinel tokens of T5, whose last token is <extra_id_0>
 # Families whose byte-level vocabularies split words as GPT-2 does; others need their tokenizer.json for the pattern.
 LIKE_GPT2 = ("gpt2", "roberta", "bart")
+WORDPIECE_CLASSES = ("BertTokenizer", "DistilBertTokenizer")  # and their fast variants
 LANGUAGES = Path(__file__).with_name("fairseq_languages.toml")
 
 
@@ -47,7 +58,7 @@ def convert_tokenizer(path: Path) -> Tokenizer:
     for names, convert in FILES.items():
         if all((path / name).is_file() for name in names):
             try:
-                return Tokenizer(convert(path))
+                return Tokenizer(with_flags(convert(path), path))
             except TokenizerError as error:
                 raise PretrainedError(f"{path}: {error}") from error
     known = "; ".join(" and ".join(names) for names in ((TOKENIZER,), *FILES))
@@ -69,7 +80,7 @@ def read_tokenizer(file: Path) -> Tokenizer:
 def _converted(
     model: SentencePieceModel,
     ids: Mapping[str, int],
-    added: Iterable[_Added],
+    added: Iterable[AddedToken],
     *,
     others: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
@@ -83,7 +94,7 @@ def _converted(
     for piece in model.pieces:
         if piece.type in (UNKNOWN, CONTROL, UNUSED, USER_DEFINED) and piece.text in ids:
             is_special = piece.type != USER_DEFINED
-            extra.setdefault(piece.text, _Added(ids[piece.text], piece.text, is_special))
+            extra.setdefault(piece.text, AddedToken(ids[piece.text], piece.text, is_special))
     own: dict[str, Any] = {
         "add_dummy_prefix": model.add_dummy_prefix,
         "remove_extra_whitespaces": model.remove_extra_whitespaces,
@@ -108,7 +119,7 @@ def _converted(
 
 
 def _values(
-    model: Mapping[str, Any], added: Iterable[_Added], *, normalizer: Any, decoder: Any, pre_tokenizer: Any = None
+    model: Mapping[str, Any], added: Iterable[AddedToken], *, normalizer: Any, decoder: Any, pre_tokenizer: Any = None
 ) -> dict[str, Any]:
     """The values of a tokenizer.json."""
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
@@ -122,12 +133,6 @@ def _values(
         "decoder": decoder,
         "model": model,
     }
-
-
-class _Added(NamedTuple):
-    id: int
-    text: str
-    is_special: bool = True
 
 
 def _normalizers(model: SentencePieceModel) -> list[dict[str, Any]]:
@@ -184,10 +189,10 @@ def _plain(name: str, path: Path) -> dict[str, Any]:
     """T5, Llama, Mistral, Gemma: ids of the SentencePiece model, then added tokens."""
     model = read_sentencepiece(path / name)
     ids = {piece.text: token for token, piece in enumerate(model.pieces)}
-    config, added = read_optional_json(path / TOKENIZER_CONFIG), _added(path)
+    config, added = read_optional_json(path / TOKENIZER_CONFIG), added_tokens(path)
     if name == "spiece.model" and not any(item.id >= len(ids) for item in added):
         count = config.get("extra_ids", EXTRA_IDS)
-        added += [_Added(len(ids) + place, f"<extra_id_{count - 1 - place}>") for place in range(count)]
+        added += [AddedToken(len(ids) + place, f"<extra_id_{count - 1 - place}>") for place in range(count)]
     return _converted(model, ids, added)
 
 
@@ -195,40 +200,47 @@ def _fairseq(path: Path) -> dict[str, Any]:
     """XLM-R, mBART, NLLB: four special tokens, then pieces, languages and <mask>."""
     model = read_sentencepiece(path / "sentencepiece.bpe.model")
     ids = {text: token for token, text in enumerate((*FAIRSEQ, *(piece.text for piece in model.pieces[3:])))}
-    added, kind = _added(path), _kind(path)
+    added, kind = added_tokens(path), kind_of(path)
     if not any(item.id >= len(ids) for item in added):
-        names = _named_special(path)
+        names = named_special(path)
         if kind in ("mbart", "mbart50"):
             names = _languages(kind)
         elif kind.startswith("nllb") and not names:
             raise TokenizerError("no file lists the languages; save the tokenizer with a tokenizer.json")
         names = [name for name in names if name not in ids and name != "<mask>"] if kind != "xlm-roberta" else []
-        added += [_Added(len(ids) + place, name) for place, name in enumerate((*names, "<mask>"))]
-    added += [_Added(token, text) for token, text in enumerate(FAIRSEQ)]
+        added += [AddedToken(len(ids) + place, name) for place, name in enumerate((*names, "<mask>"))]
+    added += [AddedToken(token, text) for token, text in enumerate(FAIRSEQ)]
     return _converted(model, ids, added)
 
 
 def _m2m(path: Path) -> dict[str, Any]:
     """M2M-100: ids from vocab.json, then the languages."""
-    model, listed = read_sentencepiece(path / "sentencepiece.bpe.model"), _listed(path)
-    added = _added(path)
+    model, listed = read_sentencepiece(path / "sentencepiece.bpe.model"), listed_in(path)
+    added = added_tokens(path)
     if not any(item.text.startswith("__") for item in added):
-        names = [name for name in _named_special(path) if name.startswith("__")]
+        names = [name for name in named_special(path) if name.startswith("__")]
         codes = read_optional_json(path / TOKENIZER_CONFIG).get("language_codes", "m2m100")
         if not names and codes != "m2m100":
             raise TokenizerError(f"language_codes {codes!r} are not known; save it with a tokenizer.json")
         names = names or [f"__{code}__" for code in _languages("m2m100")]
-        added += [_Added(len(listed) + place, name) for place, name in enumerate(names)]
-    added += [_Added(listed[name], name) for name in FAIRSEQ if name in listed]
+        added += [AddedToken(len(listed) + place, name) for place, name in enumerate(names)]
+    added += [AddedToken(listed[name], name) for name in FAIRSEQ if name in listed]
     return _looked_up(model, listed, added)
 
 
 def _marian(path: Path) -> dict[str, Any]:
     """Marian: one vocab.json for the pieces of two SentencePiece models, one for sources and one for targets."""
-    listed = _listed(path)
-    added = [item for item in _added(path) if item.text in listed]
-    added += [_Added(listed[name], name) for name in ("</s>", "<unk>", "<pad>", "<s>") if name in listed]
-    added += [_Added(token, name) for name, token in listed.items() if name.startswith(">>") and name.endswith("<<")]
+    if read_optional_json(path / TOKENIZER_CONFIG).get("separate_vocabs"):
+        raise TokenizerError(
+            f"{TOKENIZER_CONFIG}: separate_vocabs true is not covered: targets would have ids of their own, those of "
+            "target_vocab.json; choose a model with one vocabulary"
+        )
+    listed = listed_in(path)
+    added = [item for item in added_tokens(path) if item.text in listed]
+    added += [AddedToken(listed[name], name) for name in ("</s>", "<unk>", "<pad>", "<s>") if name in listed]
+    added += [
+        AddedToken(token, name) for name, token in listed.items() if name.startswith(">>") and name.endswith("<<")
+    ]
     source, target = (
         _looked_up(read_sentencepiece(path / name), listed, added) for name in ("source.spm", "target.spm")
     )
@@ -237,7 +249,7 @@ def _marian(path: Path) -> dict[str, Any]:
     return source
 
 
-def _looked_up(model: SentencePieceModel, listed: Mapping[str, int], added: Sequence[_Added]) -> dict[str, Any]:
+def _looked_up(model: SentencePieceModel, listed: Mapping[str, int], added: Sequence[AddedToken]) -> dict[str, Any]:
     """The values of a tokenizer.json with piece ids from vocab.json (`listed`), which may have other entries too."""
     if "<unk>" not in listed:
         raise TokenizerError("vocab.json: must have an id of <unk>")
@@ -252,14 +264,14 @@ def _looked_up(model: SentencePieceModel, listed: Mapping[str, int], added: Sequ
 
 def _byte_level(path: Path) -> dict[str, Any]:
     """GPT-2, RoBERTa, BART: a byte-level vocabulary and its merges."""
-    kind = _kind(path)
+    kind = kind_of(path)
     if kind and not kind.startswith(LIKE_GPT2):
         raise TokenizerError(
             f"vocab.json and merges.txt do not define how {kind} splits words; save it with a tokenizer.json"
         )
-    listed = _listed(path)
+    listed = listed_in(path)
     merges = [
-        line.split(" ") for line in _lines(path / "merges.txt") if line.strip() and not line.startswith("#version")
+        line.split(" ") for line in lines_of(path / "merges.txt") if line.strip() and not line.startswith("#version")
     ]
     if any(len(pair) != 2 for pair in merges):
         raise TokenizerError("merges.txt: must have two pieces on each line")
@@ -274,7 +286,17 @@ def _wordpiece(path: Path) -> dict[str, Any]:
     config = read_optional_json(path / TOKENIZER_CONFIG)
     if not config.get("do_basic_tokenize", True):
         raise TokenizerError(f"{TOKENIZER_CONFIG}: do_basic_tokenize false is not covered")
-    lines = _lines(path / "vocab.txt")
+    for name, value, covered in (
+        ("tokenizer_class", class_of(path), WORDPIECE_CLASSES),
+        ("word_tokenizer_type", config.get("word_tokenizer_type"), ("basic",)),
+        ("subword_tokenizer_type", config.get("subword_tokenizer_type"), ("wordpiece",)),
+    ):
+        if value and value not in covered:
+            raise TokenizerError(
+                f"{name} {value} with vocab.txt is not covered: the file does not define how it splits words; covered: "
+                f"{', '.join(covered)}; save it with a {TOKENIZER}"
+            )
+    lines = lines_of(path / "vocab.txt")
     listed = {line: token for token, line in enumerate(lines[:-1] if not lines[-1] else lines)}
     model = {
         "type": "WordPiece",
@@ -316,62 +338,9 @@ def _languages(kind: str) -> list[str]:
     return codes.split()
 
 
-def _special(path: Path, listed: Mapping[str, int]) -> Iterable[_Added]:
+def _special(path: Path, listed: Mapping[str, int]) -> Iterable[AddedToken]:
     """The added tokens of a directory, and the special tokens that its vocabulary lists."""
-    names = {*SPECIAL, *_named_special(path)}
-    added = {item.text: item for item in _added(path)}
-    added |= {name: _Added(listed[name], name) for name in names if name in listed and name not in added}
+    names = {*SPECIAL, *named_special(path)}
+    added = {item.text: item for item in added_tokens(path)}
+    added |= {name: AddedToken(listed[name], name) for name in names if name in listed and name not in added}
     return added.values()
-
-
-def _lines(file: Path) -> list[str]:
-    """The lines of a text file; the last one is empty if the file ends with a line break."""
-    try:
-        return [line.rstrip("\r") for line in file.read_text(encoding="utf-8").split("\n")]
-    except (OSError, UnicodeDecodeError) as error:
-        raise PretrainedError(f"{file}: cannot be read: {error}") from error
-
-
-def _listed(path: Path) -> dict[str, int]:
-    values = read_optional_json(path / "vocab.json")
-    if not values or not all(type(token) is int and token >= 0 for token in values.values()):
-        raise TokenizerError("vocab.json: must give each piece an id")
-    return values
-
-
-def _kind(path: Path) -> str:
-    """The family in lower case, from tokenizer_class or, if it is missing, model_type; "" if both are missing."""
-    named = read_optional_json(path / TOKENIZER_CONFIG).get("tokenizer_class") or ""
-    family = str(named).removesuffix("Fast").removesuffix("Tokenizer").lower()
-    return {"xlmroberta": "xlm-roberta"}.get(family, family) or str(
-        read_optional_json(path / CONFIG).get("model_type") or ""
-    )
-
-
-def _added(path: Path) -> list[_Added]:
-    """Added tokens with their ids, from tokenizer_config.json and added_tokens.json."""
-    listed = read_optional_json(path / TOKENIZER_CONFIG).get("added_tokens_decoder") or {}
-    found = {
-        item["content"]: _Added(int(token), item["content"], bool(item.get("special")))
-        for token, item in listed.items()
-    }
-    special = set(_named_special(path))
-    for text, token in read_optional_json(path / "added_tokens.json").items():
-        found.setdefault(text, _Added(token, text, text in special))
-    return list(found.values())
-
-
-def _named_special(path: Path) -> list[str]:
-    """Texts of the special tokens that configuration files name, in order, without duplicates."""
-    names: list[str] = []
-    for values in (read_optional_json(path / "special_tokens_map.json"), read_optional_json(path / TOKENIZER_CONFIG)):
-        for key, value in values.items():
-            if key.endswith("_token") or key in ("additional_special_tokens", "extra_special_tokens"):
-                names += [text_of(item) for item in (value if isinstance(value, list) else [value])]
-    return list(dict.fromkeys(filter(None, names)))
-
-
-def text_of(token: Any) -> str:
-    """The text of a token that is a string or an object with `content`; "" otherwise."""
-    content = token.get("content") if isinstance(token, dict) else token
-    return content if isinstance(content, str) else ""

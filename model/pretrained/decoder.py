@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from model.architecture_config import DecoderConfig
 from model.config import SpecialTokenTemplate
+from model.pretrained.banned_tokens import with_bans
 from model.pretrained.files import ACTIVATIONS, Family, Fields, Imported, Names, Weights, in_blocks, read_weights
 
+OUTPUT_BIAS = "decoder.unembedding.bias"
 BUFFERS = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")  # follow from the configuration
 
 
@@ -21,7 +25,7 @@ class DecoderFamily:
 
     begins: whether prompts begin with bos if the directory does not name the tokens that its tokenizer adds. biases:
     fields that state whether linear layers have a bias, with the prefix of the layers' names. changes: functions of
-    stored parameters.
+    stored parameters. Banned tokens get an output bias, as those of encoder-decoders.
     """
 
     describe: Callable[[Fields], dict[str, Any]]
@@ -35,12 +39,18 @@ class DecoderFamily:
         tokens = _special_tokens(config, generation)
         template = SpecialTokenTemplate(target_prefix=(tokens["bos_id"],) if self.begins else ())
         fields = {"bias": any(has_bias.values()), **self.describe(config), **tokens, "special_token_template": template}
-        model = DecoderConfig(**fields)
+        ban = functools.partial(
+            with_bans, fields=generation or config, ends=(fields["eos_id"], *fields["extra_eos_ids"])
+        )
+        ban_V = ban(torch.zeros(config.count("vocab_size")))
+        has_own, is_banned = fields.get("output_bias", False), bool(ban_V.any())
+        model = DecoderConfig(**{**fields, "output_bias": has_own or is_banned})
         unbiased = tuple(prefix for prefix, has in has_bias.items() if not has)
         names = {**self.names, **{f"{layer}.bias": () for layer in self.names if layer.startswith(unbiased)}}
         if model.tie_embeddings:
             names["decoder.unembedding.weight"] = f"{names['decoder.embedding.tokens']}.weight"
-        imported = read_weights(model, weights, names, changes=self.changes)
+        known = {OUTPUT_BIAS: ban_V} if is_banned and not has_own else {}
+        imported = read_weights(model, weights, names, known=known, changes={**self.changes, OUTPUT_BIAS: ban})
         weights.drop(*BUFFERS, *(["lm_head.weight"] if model.tie_embeddings else []))
         return imported
 

@@ -64,6 +64,13 @@ class EncoderFamily:
         config.only("pruned_heads", {}, default={})
         config.only("position_embedding_type", "absolute", default="absolute")
         kind = _kind(config)
+        problem = config.only("problem_type", *PROBLEM_TYPES, default=PROBLEM_TYPES[0]) if kind == "classify" else ""
+        shape: dict[str, Any] = {ours: config.count(theirs) for ours, theirs in self.shape.items()}
+        shape |= {
+            "vocab_size": config.count("vocab_size"),
+            "activation": config.choice(self.activation, ACTIVATIONS, default="gelu"),
+            "norm_eps": config.number("layer_norm_eps", NORM_EPS),
+        }
         for old, new in OLD_PARTS.items():
             weights.rename(old, new)
         names: dict[str, Any] = dict(self.names)
@@ -72,8 +79,7 @@ class EncoderFamily:
         if kind == "classify":
             names["pooler.dense"], head["pooler"] = self.classifier
             labels = _labels(config, weights.size(f"{names['label']}.bias"))
-            is_multiple = config.only("problem_type", *PROBLEM_TYPES, default=PROBLEM_TYPES[0]) == PROBLEM_TYPES[1]
-            head |= {"head": "classify", "labels": labels, "multi_label": is_multiple}
+            head |= {"head": "classify", "labels": labels, "multi_label": problem == PROBLEM_TYPES[1]}
             redundant += ["pooler.*", "*.pooler.*"]  # RoBERTa's classifier has a layer of its own
         elif kind == "tokens":
             head = {"head": "tokens", "labels": _labels(config, weights.size(f"{names['tag']}.bias"))}
@@ -93,11 +99,7 @@ class EncoderFamily:
         if is_tied := bool(config.get("tie_word_embeddings", True)):
             names["masked.unembedding.weight"] = f"{tokens}.weight"
         positions, pad_id = self._positions(config, weights), config.get("pad_token_id", 0)
-        shape: dict[str, Any] = {ours: config.count(theirs) for ours, theirs in self.shape.items()}
         model = EncoderConfig(
-            vocab_size=config.count("vocab_size"),
-            activation=config.choice(self.activation, ACTIVATIONS, default="gelu"),  # type: ignore[arg-type]
-            norm_eps=config.number("layer_norm_eps", NORM_EPS),
             norm_position="post",
             positions="learned",
             embedding_scale=1.0,

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from model.architecture_config import EncoderDecoderConfig
 from model.config import SpecialTokenTemplate
+from model.pretrained.banned_tokens import with_bans
 from model.pretrained.files import (
     ACTIVATIONS,
     Family,
@@ -39,7 +40,6 @@ from model.pretrained.files import (
 )
 
 SIDES = ("decoder", "encoder")
-NEVER = -3e4  # a bias below any logit, finite in float16
 POSITION_OFFSET = 2  # unused rows before the first learned position
 MAX_LENGTH = 512  # default of models without a position table
 T5_FEED_FORWARD = {
@@ -195,18 +195,20 @@ def _import(
     for name in ("is_decoder", "add_cross_attention", "tie_encoder_decoder"):
         config.only(name, False, default=False)
     config.only("pruned_heads", {}, default={})
-    vocab_size, eos, known = config.count("vocab_size"), tokens.need("eos_token_id"), _tables(config, weights, base)
-    source, target, output = known.values()
+    vocab_size, width = config.count("vocab_size"), config.count("d_model")
+    eos, pad = tokens.need("eos_token_id"), tokens.need("pad_token_id")
     bias_V = _output_bias(tokens, weights, vocab_size)
+    known = _tables(config, weights, base)
+    source, target, output = known.values()
     model = EncoderDecoderConfig(
         vocab_size=vocab_size,
-        d_model=config.count("d_model"),
+        d_model=width,
         output_bias=bias_V is not None,
         tie_embeddings=output is target,
         share_embeddings=source is target,
         max_source_len=length,
         max_target_len=length,
-        pad_id=tokens.need("pad_token_id"),
+        pad_id=pad,
         bos_id=template.target_prefix[0],
         eos_id=eos,
         unk_id=eos,
@@ -269,15 +271,13 @@ class _Tokens:
 
 
 def _output_bias(tokens: _Tokens, weights: Weights, vocab_size: int) -> Tensor | None:
-    """The bias of the logits (V), with `NEVER` for banned tokens; None if all zeros."""
+    """The bias of the logits (V), the lowest for banned tokens; None if all zeros."""
     name, fields = "final_logits_bias", tokens.steering
-    bias_V = weights.take(name).reshape(-1).clone() if name in weights else torch.zeros(vocab_size)
     fields.only("begin_suppress_tokens", [], default=[])
-    banned = [[token] for token in fields.get("suppress_tokens", [])] + fields.get("bad_words_ids", [])
-    for word in banned:
-        if len(word) != 1:
-            raise fields.refuse("bad_words_ids", "covered: single tokens")
-        bias_V[word[0]] = NEVER
+    ban = functools.partial(with_bans, fields=fields, ends=(tokens.need("eos_token_id"),))
+    bias_V = ban(torch.zeros(vocab_size))  # checks the ids without weights
+    if name in weights:
+        bias_V = ban(weights.take(name).reshape(-1))
     return bias_V if bias_V.any() else None
 
 

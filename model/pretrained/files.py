@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -154,6 +155,23 @@ class Weights:
             raise PretrainedError(f"weights: {len(names)} tensors are not covered: {', '.join(names[:5])}")
 
 
+class NeedsWeightsError(Exception):
+    """A configuration has been read as far as that is possible without weights."""
+
+
+class NoWeights(Weights):
+    """Stands for weights that are not there yet. Raises NeedsWeightsError when a tensor decides how to go on."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+    def __contains__(self, name: str) -> bool:
+        raise NeedsWeightsError(name)
+
+    def size(self, name: str) -> int:
+        raise NeedsWeightsError(name)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Imported:
     """An imported model. weights: float32, by the names of `build(config).state_dict()`, tied weights included."""
@@ -247,15 +265,10 @@ ACTIVATIONS = {
 }
 
 
-def read_directory(path: Path, *, allow_pickle: bool = False) -> tuple[Fields, Fields, Weights]:
-    """config.json, generation_config.json and the weights of a directory.
-
-    All weights are loaded into memory. allow_pickle: read pytorch_model.bin if there are no safetensors files, with
-    `weights_only`, which executes no code from the file.
-    """
-    config = read_json(path / CONFIG)
+def read_configuration(path: Path) -> tuple[Fields, Fields]:
+    """config.json and generation_config.json of a directory. Raises PretrainedError."""
     generation = read_optional_json(path / GENERATION_CONFIG)
-    return Fields(config), Fields(generation, file=GENERATION_CONFIG), Weights(_read_tensors(path, allow_pickle))
+    return Fields(read_json(path / CONFIG)), Fields(generation, file=GENERATION_CONFIG)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -274,7 +287,12 @@ def read_optional_json(path: Path) -> dict[str, Any]:
     return read_json(path) if path.is_file() else {}
 
 
-def _read_tensors(path: Path, allow_pickle: bool) -> dict[str, Tensor]:
+def load_weights(path: Path, *, allow_pickle: bool = False) -> Weights:
+    """The weights of a directory, all loaded into memory. Raises PretrainedError.
+
+    allow_pickle: read pytorch_model.bin if there are no safetensors files, with `weights_only`, which executes no code
+    from the file.
+    """
     tensors: dict[str, Tensor] = {}
     for file in weight_files(path):
         is_pickle = file.suffix != ".safetensors"
@@ -285,12 +303,14 @@ def _read_tensors(path: Path, allow_pickle: bool) -> dict[str, Tensor]:
             )
         try:
             if is_pickle:
-                tensors |= torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+                # Only files since PyTorch 1.6, which are zip files, can be mapped into memory.
+                is_zip = zipfile.is_zipfile(file)
+                tensors |= torch.load(file, map_location="cpu", weights_only=True, mmap=is_zip)
             else:
                 tensors |= safetensors.torch.load_file(file)
         except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, safetensors.SafetensorError) as error:
             raise PretrainedError(f"{file}: cannot be read: {error}") from error
-    return tensors
+    return Weights(tensors)
 
 
 def weight_files(path: Path) -> list[Path]:

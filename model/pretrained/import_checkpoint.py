@@ -7,6 +7,7 @@ An imported checkpoint has no TrainConfig and no metrics.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -25,12 +26,17 @@ from model.pretrained.files import (
     GENERATION_CONFIG,
     Fields,
     Imported,
+    NeedsWeightsError,
+    NoWeights,
     PretrainedError,
-    read_directory,
+    Weights,
+    load_weights,
+    read_configuration,
     read_json,
     read_optional_json,
     weight_files,
 )
+from model.pretrained.source_tokens import check_source_tokens
 from model.pretrained.special_tokens import with_languages, with_special_tokens
 from model.tokenizer import Tokenizer
 from model.training.report import table
@@ -57,21 +63,45 @@ def import_model(path: Path, *, allow_pickle: bool = False, eos_id: int | None =
     """
     if not path.is_dir():
         raise PretrainedError(f"{path}: no such directory; give one that save_pretrained has written")
-    config, generation, weights = read_directory(path, allow_pickle=allow_pickle)
-    if eos_id is not None:
-        config = config.with_value("eos_token_id", eos_id)
-        generation = generation.with_value("eos_token_id", eos_id) if generation else generation
-    check_covered(config)
+    check_configuration(path, eos_id=eos_id)  # before weights are read
+    imported = _of_family(*read_configuration(path), load_weights(path, allow_pickle=allow_pickle), eos_id)
     try:
-        imported = FAMILIES[config.need("model_type")](config, generation, weights)
-        weights.finish()
         return with_special_tokens(imported, path)
     except ConfigError as error:
         raise PretrainedError(f"{CONFIG}: the model is not covered: {error}") from error
 
 
-def check_covered(config: Fields) -> None:
-    """Raises PretrainedError for a model that its config.json alone excludes: before weights are read or fetched."""
+def check_configuration(path: Path, *, eos_id: int | None = None) -> None:
+    """Raises PretrainedError for a model that its config.json and generation_config.json exclude, as far as that is
+    known without weights: before they are fetched. eos_id: as of `import_model`."""
+    with contextlib.suppress(NeedsWeightsError):
+        _of_family(*read_configuration(path), NoWeights(), eos_id)
+
+
+def check_vocabulary(path: Path, tokenizer: Tokenizer) -> None:
+    """Raises PretrainedError for a tokenizer with more entries than its model. Needs no weights."""
+    size = read_configuration(path)[0].count("vocab_size")
+    if tokenizer.vocab_size > size:
+        raise PretrainedError(
+            f"{CONFIG}: vocab_size {size} is less than the {tokenizer.vocab_size} entries of the tokenizer"
+        )
+
+
+def _of_family(config: Fields, generation: Fields, weights: Weights, eos_id: int | None) -> Imported:
+    if eos_id is not None:
+        config = config.with_value("eos_token_id", eos_id)
+        generation = generation.with_value("eos_token_id", eos_id) if generation else generation
+    _check_covered(config)
+    try:
+        imported = FAMILIES[config.need("model_type")](config, generation, weights)
+    except ConfigError as error:
+        raise PretrainedError(f"{CONFIG}: the model is not covered: {error}") from error
+    weights.finish()
+    return imported
+
+
+def _check_covered(config: Fields) -> None:
+    """Raises PretrainedError for what excludes a model of every family."""
     kind = config.need("model_type")
     if kind not in FAMILIES:
         raise PretrainedError(f"{CONFIG}: model_type {kind!r} is not covered; covered: {', '.join(sorted(FAMILIES))}")
@@ -109,10 +139,9 @@ def import_checkpoint(
     """
     check_new(out)
     theirs = import_model(source, allow_pickle=allow_pickle, eos_id=eos_id)
-    if tokenizer.vocab_size > theirs.config.vocab_size:
-        sizes = f"{theirs.config.vocab_size} is less than the {tokenizer.vocab_size} entries of the tokenizer"
-        raise PretrainedError(f"{CONFIG}: vocab_size {sizes}")
+    check_vocabulary(source, tokenizer)
     ours = with_languages(theirs, source, tokenizer.special).shortened(max_length)
+    check_source_tokens(ours.config, source, tokenizer.special)
     with torch.device("meta"):
         names = [name for name, _ in build(ours.config).named_parameters()]  # tied weights once
     weights = {name: ours.weights[name] for name in names}

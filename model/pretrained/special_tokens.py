@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, SpecialTokenTemplate
-from model.pretrained.convert_tokenizer import convert_tokenizer, text_of
+from model.pretrained.convert_tokenizer import convert_tokenizer
 from model.pretrained.files import (
     CONFIG,
     SPECIAL_TOKENS_MAP,
@@ -22,9 +22,17 @@ from model.pretrained.files import (
     read_json,
     read_optional_json,
 )
+from model.pretrained.tokenizer_files import kind_of, text_of
 
-# XLM-R's special tokens, which no file names beside its SentencePiece model
-XLM_R = {"cls_token": "<s>", "sep_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
+# Special tokens of the tokenizers' classes, which no file of the original checkpoints names
+BERT = {"cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]", "mask_token": "[MASK]"}
+ROBERTA = {"cls_token": "<s>", "sep_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
+CLASS_TOKENS = {  # by the class's family
+    "bert": BERT,
+    "distilbert": BERT,
+    "albert": {**BERT, "unk_token": "<unk>"},
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "bart", "barthez"), ROBERTA),
+}
 LANGUAGE_NAMES = {  # patterns of language tokens by model_type; the group is the language code
     "marian": re.compile(">>(.+)<<"),
     "mbart": re.compile("([a-z]{2}_[A-Z]{2})"),
@@ -69,16 +77,13 @@ def _prompt_prefix(path: Path, bos_id: int) -> tuple[int, ...] | None:
 
 def _with_encoder_tokens(imported: Imported, path: Path) -> Imported:
     model = imported.config
-    texts = dict(XLM_R) if (path / "sentencepiece.bpe.model").is_file() else {}
-    for file in (SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG):
-        texts |= {key: text for key, value in read_optional_json(path / file).items() if (text := text_of(value))}
-    special = convert_tokenizer(path).special
+    texts, special = special_texts(path), convert_tokenizer(path).special
     ids: dict[str, Any] = {name: special.get(texts.get(f"{name}_token", "")) for name in ("cls", "sep", "unk", "mask")}
     for name in ("cls", "sep", *(("mask",) if model.head == "masked" else ())):
         if ids[name] is None:
             raise PretrainedError(
-                f"{path}: the id of {name}_token is missing in {TOKENIZER_CONFIG}, {SPECIAL_TOKENS_MAP} and the "
-                "vocabulary; save the model with its tokenizer"
+                f"{path}: the id of {name}_token is missing: {TOKENIZER_CONFIG} and {SPECIAL_TOKENS_MAP} name none "
+                "that the vocabulary has; save the model with its tokenizer"
             )
     config = model.replace(
         bos_id=ids["cls"],
@@ -88,6 +93,15 @@ def _with_encoder_tokens(imported: Imported, path: Path) -> Imported:
         special_token_template=SpecialTokenTemplate(source_prefix=(ids["cls"],), source_suffix=(ids["sep"],)),
     )
     return replace(imported, config=config)
+
+
+def special_texts(path: Path) -> dict[str, str]:
+    """The texts of special tokens by their roles, such as `cls_token`: those of the class, overridden by the files."""
+    is_fairseq = (path / "sentencepiece.bpe.model").is_file()
+    texts = dict(ROBERTA if is_fairseq else CLASS_TOKENS.get(kind_of(path), {}))
+    for file in (SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG):
+        texts |= {key: text for key, value in read_optional_json(path / file).items() if (text := text_of(value))}
+    return texts
 
 
 def with_languages(imported: Imported, path: Path, special: Mapping[str, int]) -> Imported:

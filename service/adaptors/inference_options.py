@@ -97,13 +97,21 @@ def _from_json(name: str, text: object) -> Any:
         raise InvalidRequest(f"options.{name}", f"must be a JSON {form}, got {text!r:.{SHOWN}}") from None
 
 
+def _enum_name(name: str, value: object, prefix: str) -> str:
+    """The name of an enum's value. Booleans are names, too: as a number, False would be the value that is not set.
+    prefix: of all names."""
+    text = str(value).lower() if isinstance(value, bool) else value
+    if not isinstance(text, str):
+        raise InvalidRequest(f"options.{name}", f"must be the name of a value, got {value!r:.{SHOWN}}")
+    return text if text.startswith(prefix) else prefix + text.upper()
+
+
 def _decoding(given: dict[str, Any]) -> DecodingOptions:
     message = pb.DecodingOptions()
     for name, value in given.items():
         kind = FIELDS[name].enum_type
-        if kind is not None and isinstance(value, str):
-            prefix = kind.values[0].name.removesuffix("UNSPECIFIED")
-            value = value if value.startswith(prefix) else prefix + value.upper()
+        if kind is not None and value is not None:
+            value = _enum_name(name, value, kind.values[0].name.removesuffix("UNSPECIFIED"))
         try:
             json_format.ParseDict({name: value}, message)
         except json_format.ParseError:

@@ -23,7 +23,7 @@ from service.edge.model_calls import ModelCalls, submitted
 from service.edge.preparation import Preparation
 from service.edge.request_memory import message_bytes
 from service.edge.served_model import ServedModel
-from service.edge.status import abort, status_code
+from service.edge.status import abort, shown, status_code
 from service.errors import InvalidRequest, RequestError
 from service.progress import Timings
 from service.request import Finished, Request
@@ -213,9 +213,8 @@ def _outputs(message: oip.ModelInferRequest) -> frozenset[str]:
         if output.name not in known:
             raise InvalidRequest(f"outputs[{output.name:.40}]", f"unknown; known: {', '.join(known)}")
         if output.parameters:
-            raise InvalidRequest(
-                f"outputs[{output.name}]", f"must have no parameters, got {', '.join(output.parameters)}"
-            )
+            given = ", ".join(output.parameters)
+            raise InvalidRequest(f"outputs[{output.name}]", f"must have no parameters, got {given:.40}")
     return frozenset(output.name for output in message.outputs)
 
 
@@ -279,4 +278,6 @@ def _failure(message: oip.ModelInferRequest, error: RequestError) -> oip.ModelSt
     """The error of one request of a stream: the name of its status code, and its text."""
     response = _empty_response(message, message.model_name)
     response.parameters[FINAL].bool_param = True
-    return oip.ModelStreamInferResponse(error_message=f"{status_code(error).name}: {error}", infer_response=response)
+    return oip.ModelStreamInferResponse(
+        error_message=f"{status_code(error).name}: {shown(str(error))}", infer_response=response
+    )

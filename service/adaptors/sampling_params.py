@@ -11,6 +11,7 @@ from service.errors import InvalidRequest
 from service.options import DecodingOptions
 
 ANY_OBJECT = '{"type": "object"}'
+TEXTS = ("json_schema", "regex", "grammar")  # constraints, of which an empty one would be none
 UNLIMITED = 1 << 31  # a top_k of -1, as a number that has no sign
 
 
@@ -64,7 +65,10 @@ def _max_tokens(params: vllm.SamplingParams, room: int) -> int:
 
 
 def _constraint(params: vllm.SamplingParams) -> dict[str, str]:
-    match params.WhichOneof("constraint"):
+    name = params.WhichOneof("constraint")
+    if (name in TEXTS and not getattr(params, name)) or (name == "choice" and not params.choice.choices):
+        raise InvalidRequest(f"sampling_params.{name}", "must not be empty")
+    match name:
         case None:
             return {}
         case "json_schema":

@@ -32,6 +32,7 @@ NUMBERS = {  # by datatype: as numpy has them, and their field of InferTensorCon
 BYTES = "BYTES"
 LENGTH = struct.Struct("<I")  # before each element of BYTES
 MAX_DIMENSIONS = 8
+SHOWN = 60  # characters of a name or a shape in an error
 
 
 class Tensor(NamedTuple):
@@ -49,22 +50,29 @@ def input_tensors(message: oip.ModelInferRequest) -> list[Tensor]:
     if len(raw) != len(message.inputs):
         problem = f"must be empty or one for each of the {len(message.inputs)} inputs, got {len(raw)}"
         raise InvalidRequest("raw_input_contents", problem)
-    names = [tensor.name for tensor in message.inputs]
-    for name in names:
-        if names.count(name) > 1:
-            raise InvalidRequest(f"inputs[{name}]", "must be given once")
+    names = set[str]()
+    for tensor in message.inputs:
+        if tensor.name in names:
+            raise InvalidRequest(_field(tensor), "must be given once")
+        names.add(tensor.name)
     return [_tensor(tensor, data) for tensor, data in zip(message.inputs, raw, strict=True)]
 
 
+def _field(tensor: oip.ModelInferRequest.InferInputTensor) -> str:
+    return f"inputs[{tensor.name:.{SHOWN}}]"
+
+
 def _tensor(tensor: oip.ModelInferRequest.InferInputTensor, raw: bytes | None) -> Tensor:
-    field, shape = f"inputs[{tensor.name}]", tuple(tensor.shape)
+    field, shape = _field(tensor), tuple(tensor.shape)
     if tensor.datatype != BYTES and tensor.datatype not in NUMBERS:
         known = ", ".join((BYTES, *NUMBERS))
         raise InvalidRequest(field, f"must have one of the datatypes {known}, got {tensor.datatype!r:.40}")
     if any(name.startswith("shared_memory") for name in tensor.parameters):
         raise InvalidRequest(field, "must be in the message: this server shares no memory with clients")
     if len(shape) > MAX_DIMENSIONS or any(size < 0 for size in shape):
-        raise InvalidRequest(field, f"must have at most {MAX_DIMENSIONS} dimensions, none negative, got {shape}")
+        raise InvalidRequest(
+            field, f"must have at most {MAX_DIMENSIONS} dimensions, none negative, got {shape!s:.{SHOWN}}"
+        )
     if raw is None:
         contents = BYTES if tensor.datatype == BYTES else NUMBERS[tensor.datatype][1]
         values = list(getattr(tensor.contents, "bytes_contents" if contents == BYTES else contents))

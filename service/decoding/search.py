@@ -14,7 +14,7 @@ from service.decoding.beam import BeamSearch
 from service.decoding.greedy_and_sampling import GreedyAndSampling
 from service.decoding.logits_processors import LogitsProcessor
 from service.decoding.stop_strings import StopMatcher
-from service.decoding.token_selection import TokenSelector
+from service.decoding.token_selection import ContextPlace, TokenSelector
 from service.errors import InternalFailure, RequestError
 from service.request import FinishReason, Request
 from service.sequence import Hypothesis, Search, Sequence
@@ -60,14 +60,15 @@ def search_for(
     eos_ids: tuple[int, ...],
     stops: StopMatcher | None = None,
     processors: tuple[LogitsProcessor, ...] = (),
+    context: ContextPlace | None = None,
 ) -> Search:
     """The decoding strategy of a request. A new strategy is selected here and nowhere else.
 
-    processors: from `service.decoding.request_processors`.
+    processors: from `service.decoding.request_processors`. context: see `TokenSelector`.
     """
     if request.encoder_request is not None or request.forced_target:
         return SingleTurn()
-    selector = TokenSelector(request, eos_ids=eos_ids, stops=stops, processors=processors)
+    selector = TokenSelector(request, eos_ids=eos_ids, stops=stops, processors=processors, context=context)
     if request.options.beam_size > 1 or request.options.phrases:
         return BeamSearch(selector)
     return GreedyAndSampling(selector)

@@ -13,7 +13,7 @@ import math
 from collections.abc import Collection
 from collections.abc import Sequence as Items
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,20 @@ from service.step import Scored, StepOutput
 
 Active = tuple[LogitsProcessor, Any]  # with its state
 SPARE = 6  # with one more, the graph ranks 8
+
+
+class ContextPlace(NamedTuple):
+    """Where a source has the sentences before its text (document context): from position `first` up to the last
+    `separator`, which is a token that no text has."""
+
+    first: int
+    separator: int
+
+    def positions(self, source: Items[int]) -> slice:
+        """Those of the sentences and their separators; empty for a source without any."""
+        if self.separator not in source:
+            return slice(0, 0)
+        return slice(self.first, len(source) - source[::-1].index(self.separator))
 
 
 class TokenSelector:
@@ -43,10 +57,11 @@ class TokenSelector:
         eos_ids: tuple[int, ...],
         stops: StopMatcher | None,
         processors: tuple[LogitsProcessor, ...] = (),
+        context: ContextPlace | None = None,
     ) -> None:
-        """eos_ids: the tokens that end an answer."""
+        """eos_ids: the tokens that end an answer. context: of a model that reads sentences before a text."""
         self.request, self.eos_ids, self.stops = request, eos_ids, stops
-        self.options = request.options
+        self.options, self._context = request.options, context
         self.processors = tuple(sorted(processors, key=lambda processor: processor.is_mask))
         self._num_alternatives = self.options.top_logprobs
         self.is_scored = True
@@ -172,11 +187,14 @@ class TokenSelector:
     def normalise(self, hypothesis: Hypothesis, row: int, output: StepOutput) -> None:
         """Sets the normalised score of a finished hypothesis, with the weighted coverage penalty (Wu et al. 2016,
         equation 14), 0 by default: Σ_i log(min(Σ_j a_ij, 1)) over source positions i, where a is the mean of all layers
-        and heads. row: one that has the request's source."""
+        and heads. Sentences before the text are not among these positions: the prompt translates them, not the answer.
+        row: one that has the request's source."""
         coverage = 0.0
         if weight := self.options.coverage_penalty:
             attention_LHTS = attention_of(self.request, hypothesis, row, output)
             covered_S = attention_LHTS.mean((0, 1), dtype=np.float64).sum(0)
+            if self._context is not None:
+                covered_S = np.delete(covered_S, self._context.positions(self.request.source))
             coverage = weight * float(np.log(np.clip(covered_S, 1e-10, 1.0)).sum())
         hypothesis.normalised = hypothesis.score / self.length_norm(len(hypothesis.tokens)) + coverage
 

@@ -23,7 +23,7 @@ from glossa.v1 import glossa_pb2 as pb
 from service.answer_pace import too_late
 from service.config import ServerSettings
 from service.edge import logs
-from service.edge.access import Guard
+from service.edge.access import OPEN_INFERENCE, VLLM, Guard
 from service.edge.backlog import Backlog
 from service.edge.call import REQUEST_ID, Call, report
 from service.edge.call_trace import PARENT, TRACE_PARENT
@@ -56,7 +56,20 @@ from service.errors import (
 from service.request import Caller
 
 SAFE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-WITHOUT_ENGINES = {pb.DESCRIPTOR.services_by_name[name].full_name for name in ("ModelService", "TokenService")}
+WITHOUT_ENGINES = frozenset(
+    [
+        *(
+            (service.full_name, method.name)
+            for service in pb.DESCRIPTOR.services_by_name.values()
+            for method in service.methods
+            if service.name in ("ModelService", "TokenService") or method.name == "Similarity"
+        ),
+        *((OPEN_INFERENCE, method) for method in ("ServerMetadata", "ModelMetadata")),
+        *((VLLM, method) for method in ("Abort", "GetModelInfo", "GetServerInfo", "GetTokenizer")),
+    ]
+)
+"""Methods, by their services, that are answered however long requests wait for engines: no engine has a part in them,
+or, of Similarity, only in a message with texts, whose requests the pool refuses."""
 WRITTEN_S = 5.0  # for statuses to be written to clients that read slowly, at the end of a drain
 RETRY_WHEN_FULL_S = 0.5  # when the whole server, not one queue, is full
 SUSPECT_S = 0.005  # until gRPC has told that a call was reset, even one that was before its handler started
@@ -268,8 +281,9 @@ class Calls:
         retry_after_s = RETRY_WHEN_FULL_S
         if full := self._shares.refusal(caller, limit, now_s, retry_after_s=retry_after_s, full=self._full):
             return full
-        late = None if rpc.service in WITHOUT_ENGINES else too_late(self._predicted_s(caller), remaining_s)
-        return late or caller
+        if (rpc.service, rpc.method) in WITHOUT_ENGINES:
+            return caller
+        return too_late(self._predicted_s(caller), remaining_s) or caller
 
     def _full(self) -> Overloaded:
         limit = self._settings.max_requests

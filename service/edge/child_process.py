@@ -39,9 +39,13 @@ class ChildProcess:
     def __init__(
         self, name: str, module: str, arguments: Sequence[str], files: Sequence[int], environment: Mapping[str, str]
     ) -> None:
+        """Raises StartupError."""
         self.name = name
         self._loop = asyncio.get_running_loop()
-        self._errors, write = os.pipe()
+        try:
+            self._errors, write = os.pipe()
+        except OSError as error:
+            raise not_started(error) from error
         self._last_words = ""
         self._partial = b""
         environment = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -52,9 +56,7 @@ class ChildProcess:
             )
         except OSError as error:
             os.close(self._errors)
-            raise StartupError(
-                f"its engine process cannot be started: {error}; fix: raise the limit of processes, or free memory"
-            ) from error
+            raise not_started(error) from error
         finally:
             os.close(write)
         os.set_blocking(self._errors, False)
@@ -123,6 +125,12 @@ class ChildProcess:
             if not self._last_words.startswith(CRASH):
                 self._last_words = text
             logs.event("engine_process_stderr", {"process": self.name, "line": text}, level=logs.WARNING)
+
+
+def not_started(error: OSError) -> StartupError:
+    """Why no program runs: the system has no more processes, open files or memory for it."""
+    fix = "raise the limits of processes and of open files, or free memory"
+    return StartupError(f"its engine process cannot be started: {error}; fix: {fix}")
 
 
 def _stat(process: Path) -> list[str]:

@@ -38,8 +38,9 @@ class DocumentCalls(ItemCalls):
     ) -> AsyncGenerator[pb.TranslateDocumentResponse, None]:
         first, limits = await anext(messages), self.catalog.limits
         model = self.find(first.model, call, "translation")
-        self.builder(model, call).check_options(options := decoding_options(first.options))
-        prompts = check_document(model, options, languages_of(first))
+        options, builder = decoding_options(first.options), self.builder(model, call)
+        check = partial(check_document, model, options, languages_of(first), builder)
+        prompts = await self.built(check, first, call, is_slow=options.use_shortlist)
         check_splitter(first.splitter_language)
         check_context(model, first.context_sentences)
         if first.markup.tags:

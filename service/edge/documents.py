@@ -22,18 +22,21 @@ from service.edge.document_context import TextInContext
 from service.edge.items import Item, Outcome
 from service.edge.preparation import Preparation
 from service.edge.prompt_encoder import LanguagePair, PromptEncoder, shorten
+from service.edge.request_builder import RequestBuilder
 from service.edge.request_limits import TextLimits, check_capabilities
 from service.edge.request_memory import CALL_BYTES
 from service.edge.served_model import ServedModel
 from service.edge.status import rich_status
 from service.errors import DeadlineExceeded, InvalidRequest, RequestError
 from service.option_checks import check_single
-from service.options import DecodingOptions
+from service.options import MAX_GRAMMAR_BYTES, DecodingOptions
 from service.text.cuts import parts_that_fit
 from service.text.documents import html, plain, xliff
+from service.text.inline_markup import MarkupError, extract
 from service.text.languages import LANGUAGES, PARAGRAPHS, language_of
+from service.text.mark_scanner import Kinds
 from service.text.segmentation import Splitter, splitter_for
-from service.text.segments import DocumentError, Place, Segment, Text
+from service.text.segments import DocumentError, Place, Segment, Text, has_words
 from service.text.spans import Cursor
 
 DOCUMENT_FACTOR = 12  # bytes of memory for each byte of a document: an ASCII text with one emoji has 4 in each copy
@@ -42,6 +45,8 @@ SPLIT_FIRST, SPLIT_GROWTH, SPLIT_TOGETHER = 4, 8, 512  # segments: the first sen
 ITEMS_TOGETHER = 64
 MAX_UNMET = 100  # sources of unmet terms in a summary
 MAX_SEGMENTS, MAX_TEXT = 128, 1 << 18  # of a response: segments, characters of their texts
+OPTIONS = "options."  # how the fields of decoding options begin in errors
+COMPILED = ("bad_words", *MAX_GRAMMAR_BYTES)  # options that the text of a request has no part in
 
 
 class Format(NamedTuple):
@@ -92,14 +97,40 @@ async def text_of(first: Any, messages: AsyncGenerator[Any, None], call: Call, *
     return text
 
 
-def check_document(model: ServedModel, options: DecodingOptions, languages: LanguagePair) -> PromptEncoder:
+def check_document(
+    model: ServedModel, options: DecodingOptions, languages: LanguagePair, builder: RequestBuilder
+) -> PromptEncoder:
     """Refuses options and languages that would be refused of every text, and options for more than an answer's text.
     Returns what encodes the texts. Raises InvalidRequest and Unsupported."""
+    builder.check_options(options)
     check_single(options)
     check_capabilities(model, options)
     prompts = PromptEncoder(model)
     prompts.language_ids(languages)
+    known = model.tokenizer.decode(model.manifest.golden.source)  # a text that the model reads
+    try:
+        builder.decoding(known, replace(options, max_length_ratio=0.0), languages)  # the ratio limits short texts alone
+    except InvalidRequest as error:
+        if _option_of(error):
+            raise
     return prompts
+
+
+def is_of_every_text(error: RequestError, first: Any) -> bool:
+    """Whether an engine refuses every text of a document for its options, as it has refused one. Limits of an answer's
+    tokens may depend on the text, its context and its terms. first: the document's first message."""
+    varies = first.options.max_length_ratio or first.context_sentences or first.HasField("glossary")
+    name = _option_of(error)
+    return name in COMPILED if varies else bool(name)
+
+
+def _option_of(error: RequestError) -> str:
+    """The decoding option that an error is about; empty for another field, and for the option whose memory depends on
+    the length of a text."""
+    if not isinstance(error, InvalidRequest) or not error.field.startswith(OPTIONS):
+        return ""
+    name = error.field.removeprefix(OPTIONS).partition("[")[0]
+    return "" if name == "coverage_penalty" else name
 
 
 def check_splitter(code: str) -> None:
@@ -182,6 +213,7 @@ class Document:
     ) -> None:
         """first: its first message. fits: whether the model takes a text."""
         self._text, self._first, self._call, self._fits = text, first, call, fits
+        self._marks = Kinds(*(getattr(first.markup, kind) for kind in Kinds._fields))
         self._preparation = preparation
         self._pending: deque[_Pending] = deque()  # segments that were not sent
         self._waiting: deque[_Pending] = deque()  # those of them whose texts are being translated
@@ -233,7 +265,7 @@ class Document:
         parts, whole = list[str | Text](), segment.parts
         if any(isinstance(part, Text) and part.has_tags and not self._fits(part.plain) for part in whole):
             whole = segment.pieces
-        for part in whole:
+        for part in map(self._with_words, whole):
             if isinstance(part, str) or self._fits(part.plain):
                 parts.append(part)
                 continue
@@ -243,12 +275,24 @@ class Document:
                 return _Pending(segment, (), 0, error=InvalidRequest("text", problem))
             place = 0
             for span in spans:
-                parts += [
-                    part.written(part.text[place : span.start]),
-                    replace(part, text=part.text[span.start : span.end]),
-                ]
+                text = replace(part, text=part.text[span.start : span.end])
+                parts += [part.written(part.text[place : span.start]), self._with_words(text)]
                 place = span.end
-        return _Pending(segment, tuple(parts), sum(isinstance(part, Text) for part in parts))
+        texts = sum(isinstance(part, Text) for part in parts)
+        if not texts:
+            parts = [self._text[segment.span.start : segment.span.end]]
+            segment = replace(segment, parts=tuple(parts))
+        return _Pending(segment, tuple(parts), texts)
+
+    def _with_words(self, part: str | Text) -> str | Text:
+        """A part; in place of a text that has no words beside its marks, what the document has there."""
+        if isinstance(part, str) or not any(self._marks):
+            return part
+        try:
+            marked = extract(part.text, self._marks._replace(tags=part.has_tags))
+        except MarkupError:  # the error of its item says why
+            return part
+        return part if has_words(marked.plain) else part.written(part.text)
 
     def _in_context(self, pending: _Pending) -> list[TextInContext]:
         """The texts of a segment that are to be translated, each with the one before it in its paragraph; those of
@@ -274,6 +318,8 @@ class Document:
         """The messages of a call, from the outcomes of its items."""
         async for some in outcomes:
             for outcome in some:
+                if outcome.error is not None and is_of_every_text(outcome.error, self._first):
+                    raise outcome.error
                 self._take(outcome)
             self._first_s = self._first_s or clock() - self._call.started_s
             while segments := self._ready():

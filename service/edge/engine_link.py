@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from service.answer_pace import AnswerPace
 from service.edge import logs
-from service.edge.child_process import ChildProcess
+from service.edge.child_process import ChildProcess, not_started
 from service.edge.tenant_paces import TenantPaces
 from service.edge.tenant_shares import TenantShares
 from service.errors import StartupError
@@ -70,7 +70,8 @@ class EngineLink:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """table: the descriptor of the table of busy engines. metrics: of the model. tenant_share: see `TenantShares`.
-        connect: makes both ends of the connection, sockets or what acts like them. clock: seconds."""
+        connect: makes both ends of the connection, sockets or what acts like them. clock: seconds.
+        Raises StartupError."""
         self.name = name
         self._clock = clock
         self.receivers: dict[int, EventSink] = {}
@@ -87,7 +88,10 @@ class EngineLink:
         self._requests: list[tuple[int, Request]] = []
         self._unsent: collections.deque[bytes] = collections.deque()
         self._is_full = False  # the socket, when it was last written to
-        self._end, theirs = connect()
+        try:
+            self._end, theirs = connect()
+        except OSError as error:
+            raise not_started(error) from error
         files = (theirs.fileno(), table)
         try:
             self.child = start_child(name, MODULE, [*map(str, files), str(os.getpid())], files, environment)

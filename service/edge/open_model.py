@@ -82,7 +82,7 @@ class ModelOpener:
             return await self._open(name, path, first, mine, give_back)
         except BaseException as error:
             give_back()
-            if isinstance(error, BundleError | TokenizerError | StartupError):
+            if isinstance(error, BundleError | TokenizerError | StartupError | OSError):  # OSError: no open files left
                 raise StartupError(f"model {name}: {error}") from error
             raise
 

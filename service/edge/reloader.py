@@ -237,9 +237,12 @@ class Reloader:
             del self._changes[name]
 
     async def _loaded(self, order: Order, change: _Change) -> Loaded:
+        served = _version(self._catalog, order.model, order.version)
+        if served is not None and served.bundle_sha256 == order.bundle_sha256:
+            return self._served_already(order, served, served.bundle_sha256)  # whatever its path has become
         try:
             bundle = await in_thread(self._read_bundle, change.path)
-        except BundleError as error:
+        except (BundleError, OSError) as error:
             raise VersionRefused(str(error)) from error
         digest = bundle.sha256
         if order.bundle_sha256 not in ("", digest):
@@ -248,7 +251,7 @@ class Reloader:
                 "back, or load it from where it is now"
             )
         change.version = order.version or digest[:VERSION_DIGITS]
-        served = next((one for one in self._catalog.versions(order.model) if one.version == change.version), None)
+        served = _version(self._catalog, order.model, change.version)
         if served is not None:
             return self._served_already(order, served, digest)
         others = [other.manifest for other in self._changes.values() if other.manifest is not None]
@@ -335,3 +338,7 @@ class Reloader:
         await model.aclose()
         self._draining = [(one, task) for one, task in self._draining if one is not model]
         logs.event("version_closed", {"model": model.name, "version": model.version})
+
+
+def _version(catalog: Catalog, name: str, version: str) -> ServedModel | None:
+    return next((one for one in catalog.versions(name) if one.version == version), None)

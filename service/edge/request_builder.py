@@ -24,6 +24,7 @@ from service.encoder_request import EncoderRequest
 from service.errors import InvalidRequest, Unsupported
 from service.option_checks import check, check_scoring
 from service.options import DecodingOptions
+from service.phrase_variants import phrase_variants
 from service.request import Request
 
 
@@ -195,10 +196,16 @@ class RequestBuilder(EncoderRequestBuilder):
         return request, choice
 
     def _shortlist(self, options: DecodingOptions, source: Sequence[int], prefix: Sequence[int]) -> tuple[int, ...]:
-        """The tokens that may be chosen; () for all. Prefix and end tokens are always among them."""
+        """The tokens that may be chosen; () for all. Prefix, end tokens and those of required phrases are always among
+        them."""
         if not options.use_shortlist or self._model.shortlist is None:
             return ()
-        given = (*prefix, *self._model.manifest.tokens.ends)
+        given = {*prefix, *self._model.manifest.tokens.ends}
+        allowed = given.union(options.allowed_tokens)
+        for index, text in enumerate(options.phrases):
+            for variant in phrase_variants(self._model.tokenizer.target, text, field=f"options.phrases[{index}]"):
+                if not options.allowed_tokens or allowed.issuperset(variant):
+                    given.update(variant)
         return tuple(sorted(self._model.shortlist.allowed(source, given=given)))
 
     def _max_tokens(self, options: DecodingOptions, source: Sequence[int], prompt: Sequence[int]) -> int:

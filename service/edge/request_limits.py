@@ -18,7 +18,9 @@ from service.options import DecodingOptions
 from service.request import Request
 
 MAX_RESPONSE_BYTES = 3 << 20  # gRPC clients accept messages of 4 MiB by default
-MAX_ATTENTION_BYTES = 1 << 28  # attention weights of all layers and heads, before an alignment is computed from them
+# Attention weights of all layers and heads, before an alignment is computed from them. They reach the edge in one
+# message: `service.wire.messages.MAX_MESSAGE_BYTES` is larger.
+MAX_ATTENTION_BYTES = 1 << 28
 TOKEN_BYTES = 24  # of a token with its text and log-probability in a message
 WORD_BYTES = 32  # of a word with its confidence, and of its span among the uncertain ones
 
@@ -57,7 +59,7 @@ class ResponseSize(NamedTuple):
     """Bytes that the hypotheses of a request may need."""
 
     message: int
-    attention: int  # weights of all layers and heads, from which an alignment is computed
+    attention: int  # weights of all layers and heads, from which an alignment or a coverage penalty is computed
 
 
 def check_token_ids(field: str, tokens: Sequence[int], vocab_size: int) -> None:
@@ -120,10 +122,11 @@ def response_size(
     message = TOKEN_BYTES * tokens * (1 + options.top_logprobs)
     if words_per_token:  # the best answer's confidence stands beside it, too
         message += WORD_BYTES * (count + 1) * (1 + max_tokens * words_per_token)
-    attention = manifest.alignment
-    if options.alignment == "none" or attention is None:
+    attention, is_aligned = manifest.alignment, options.alignment != "none"
+    if attention is None or not (is_aligned or options.coverage_penalty):
         return ResponseSize(message, 0)
-    weights = 4 * tokens * source_len
+    # A coverage penalty alone needs the weights of one hypothesis at a time, when it ends, and keeps none.
+    weights = 4 * source_len * (tokens if is_aligned else max_tokens)
     is_soft = options.alignment in ("soft", "both")
     return ResponseSize(message + (weights if is_soft else 0), weights * attention.layers * attention.heads)
 
@@ -164,10 +167,11 @@ def check_response_size(
             "request fewer hypotheses, fewer max_tokens or fewer details",
         )
     if size.attention > MAX_ATTENTION_BYTES:
+        is_aligned = options.alignment != "none"
         raise InvalidRequest(
-            "options.alignment",
+            "options.alignment" if is_aligned else "options.coverage_penalty",
             f"must need at most {MAX_ATTENTION_BYTES} bytes of attention weights, this could be {size.attention}; "
-            "request fewer hypotheses or fewer max_tokens",
+            f"request {'fewer hypotheses or ' if is_aligned else ''}fewer max_tokens",
         )
 
 

@@ -14,12 +14,20 @@ async def give_back_what_calls_took() -> None:
     """Gives back, again and again, what is above the memory that this process has now. In a thread, as it can take
     20 ms; ever less often while it gains little. At first it also gives back what starting took, so that the thread is
     there from the beginning and load does not add one."""
-    settled, pause_s = resident_bytes(), PAUSE_S
+    settled, pause_s = _resident_bytes(), PAUSE_S
     await asyncio.to_thread(give_back_memory)
     while True:
         await asyncio.sleep(pause_s)
-        before = resident_bytes()
+        before = _resident_bytes()
         if before > settled + KEPT_BYTES:
             await asyncio.to_thread(give_back_memory)
-            has_gained = before - resident_bytes() > KEPT_BYTES / 4
+            has_gained = before - _resident_bytes() > KEPT_BYTES / 4
             pause_s = PAUSE_S if has_gained else min(2 * pause_s, MOST_PAUSE_S)
+
+
+def _resident_bytes() -> int:
+    """Memory of this process; 0 while the system cannot tell, because no more files may be open."""
+    try:
+        return resident_bytes()
+    except OSError:
+        return 0

@@ -1,10 +1,15 @@
-"""Errors as gRPC statuses: the one table from error classes to codes, and the google.rpc details of each class."""
+"""Errors as gRPC statuses: the one table from error classes to codes, and the google.rpc details of each class.
+
+Texts of errors repeat what clients sent. Here, and here alone, they are cut (`shown`): gRPC clients take 8 KiB of
+metadata, and fail a call with more of it with a status of their own.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -62,12 +67,48 @@ STATUS: dict[type[RequestError], grpc.StatusCode] = {
 }
 
 DOMAIN = "glossa"
+MAX_BYTES = 1024  # of an error's message, which its details repeat
+MAX_NAME_BYTES = 256  # of each other text: fields, names of models and tenants
+CUT = " … "
 RETRY_ELSEWHERE_S = 1.0  # for clients of a server that drains
 
 
 def status_code(error: RequestError) -> grpc.StatusCode:
     """The code of an error's class, or of its nearest base class in the table."""
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+
+
+def shown(text: str, limit: int = MAX_BYTES) -> str:
+    """A text without its middle, if it has more bytes than `limit`: what an error is about comes first, the fix
+    last."""
+    data = text.encode(errors="replace") if len(text) > limit or not text.isascii() else b""
+    if len(data) <= limit:
+        return text
+    rest = limit - len(CUT.encode())
+    last = rest // 4
+    return data[: rest - last].decode(errors="ignore") + CUT + data[-last:].decode(errors="ignore")
+
+
+def _shown_fields(error: RequestError) -> dict[str, Any]:
+    """The fields of an error, cut."""
+    return {name: _shown_field(name, value) for name, value in vars(error).items()}
+
+
+def _shown_field(name: str, value: Any) -> Any:
+    """One field. Of several names, those that have room."""
+    if isinstance(value, str):
+        return shown(value, MAX_BYTES if name == "problem" else MAX_NAME_BYTES)
+    if isinstance(value, tuple) and all(isinstance(one, str) for one in value):
+        sizes = itertools.accumulate(len(one.encode()) + 1 for one in value)
+        return tuple(one for one, size in zip(value, sizes, strict=True) if size <= MAX_BYTES)
+    return value
+
+
+def _restored(kind: type[RequestError], arguments: Iterable[str], fields: Mapping[str, Any]) -> RequestError:
+    """An error of these arguments and fields."""
+    error = kind.__new__(kind, *arguments)
+    vars(error).update(fields)
+    return error
 
 
 def error_details(error: RequestError) -> Iterator[Message]:
@@ -112,7 +153,8 @@ def error_details(error: RequestError) -> Iterator[Message]:
 
 
 def rich_status(error: RequestError) -> status_pb2.Status:
-    """The code, the message and the details of an error."""
+    """The code, the message and the details of an error, cut."""
+    error = _restored(type(error), map(shown, error.args), _shown_fields(error))
     status = status_pb2.Status(code=status_code(error).value[0], message=str(error))
     for detail in error_details(error):
         status.details.add().Pack(detail)
@@ -122,8 +164,7 @@ def rich_status(error: RequestError) -> status_pb2.Status:
 @functools.lru_cache(maxsize=1024)
 def _rich_status(kind: type[RequestError], message: str, fields: tuple[tuple[str, Any], ...]) -> Any:
     """The code, the details and the trailing metadata of an error. Cached: under overload few are sent many times."""
-    error = kind.__new__(kind, message)
-    vars(error).update(fields)
+    error = _restored(kind, (message,), dict(fields))
     rich = rpc_status.to_status(rich_status(error))
     pushback = (
         [("grpc-retry-pushback-ms", str(round(error.retry_after_s * 1000)))] if isinstance(error, Retryable) else []
@@ -140,7 +181,7 @@ def check_time(client_deadline_s: float, now_s: float) -> None:
 
 
 async def abort(context: Any, error: RequestError, trailers: tuple[tuple[str, str], ...]) -> None:
-    """Ends the RPC with the status and details of `error`. Raises, as grpc requires."""
-    fields: tuple[tuple[str, Any], ...] = tuple(vars(error).items())
-    code, details, metadata = _rich_status(type(error), error.args[0], fields)  # type: ignore[arg-type]
+    """Ends the RPC with the status and details of `error`, cut. Raises, as grpc requires."""
+    fields: tuple[tuple[str, Any], ...] = tuple(_shown_fields(error).items())
+    code, details, metadata = _rich_status(type(error), shown(error.args[0]), fields)  # type: ignore[arg-type]
     await context.abort(code, details, (*trailers, *metadata))

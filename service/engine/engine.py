@@ -18,6 +18,7 @@ from model.tokenizer import Tokenizer
 from service.decoding.request_processors import processors_of
 from service.decoding.search import search_for
 from service.decoding.stop_strings import StopMatcher
+from service.decoding.token_selection import ContextPlace
 from service.decoding.vocabulary import Vocabulary
 from service.engine.core import EngineCore, EventBatch, Snapshot
 from service.engine.detokenizer import Detokenizer
@@ -67,14 +68,15 @@ class Engine:
         metrics: EngineMetrics | None = None,
         *,
         vocabulary: Vocabulary | None = None,
+        context: ContextPlace | None = None,
         clock: Callable[[], float] = time.monotonic,
         name: str = "engine",
     ) -> None:
-        """vocabulary: of the tokenizer, if engines share one."""
+        """vocabulary: of the tokenizer, if engines share one. context: see `service.decoding.search.search_for`."""
         self.config = config or EngineConfig()
         rows = self.config.scheduler.max_rows
         assert rows == runner.max_rows, f"{rows} rows are scheduled on a runner with {runner.max_rows}"
-        self._runner, self._tokenizer, self._clock = runner, tokenizer, clock
+        self._runner, self._tokenizer, self._context, self._clock = runner, tokenizer, context, clock
         self._vocabulary = vocabulary or Vocabulary.of(tokenizer, eos_ids=runner.eos_ids)
         self._core = EngineCore(
             runner,
@@ -124,7 +126,9 @@ class Engine:
         tokenizer, vocabulary = self._tokenizer, self._vocabulary
         stops = StopMatcher(vocabulary, request.stop) if request.stop else None
         processors = processors_of(request, vocabulary, tokenizer.target)
-        search = search_for(request, eos_ids=vocabulary.eos_ids, stops=stops, processors=processors)
+        search = search_for(
+            request, eos_ids=vocabulary.eos_ids, stops=stops, processors=processors, context=self._context
+        )
         sequence = Sequence(request, search)
         response = Response(ticket, sequence, lambda: Detokenizer(tokenizer.incremental(), request.stop), self._clock())
         self.inbox.put(response)

@@ -27,7 +27,7 @@ from service.engine_process.open_engines import OpenedEngines
 from service.errors import Cancelled, DeadlineExceeded, InternalFailure, RequestError
 from service.fair_executor import FairExecutor
 from service.process_memory import resident_bytes
-from service.request import Event, Request
+from service.request import Event, Request, TextDelta
 from service.step import DeviceLost
 from service.wire.channel import receive, send
 from service.wire.messages import (
@@ -42,7 +42,7 @@ from service.wire.messages import (
     decode_to_engine,
     encode,
     failure_of,
-    split_events,
+    turn_messages,
 )
 
 BEAT_S = 0.25
@@ -61,7 +61,10 @@ class Connection:
 
     def send(self, message: FromEngine) -> None:
         """Sends one message; blocks while the edge does not read. Does nothing once the edge is gone."""
-        data = encode(message)
+        self.send_bytes(encode(message))
+
+    def send_bytes(self, data: bytes) -> None:
+        """`send` of an encoded message."""
         with self._lock, contextlib.suppress(BrokenPipeError, ConnectionResetError):
             send(self.end, data)
 
@@ -82,6 +85,7 @@ class EngineProcess:
         self._group = EngineGroup(opened.engines)
         self._slow = FairExecutor(SLOW_THREADS, "prepare")
         self._preparing: dict[int, Future[None]] = {}
+        self._names: dict[int, str] = {}  # ids of the requests that engines have, by ticket
         self._next_beat_s = 0.0
         self._poll = select.poll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # ends the wait of a single engine
@@ -174,15 +178,20 @@ class EngineProcess:
         self._connection.send(Rejected(ticket, failure_of(error)))
 
     def _submit(self, ticket: int, request: Request) -> None:
+        self._names[ticket] = request.request_id
         try:
             if request.attention_kinds:
                 self._opened.open_attention()
             self._group.submit(ticket, request)
         except RequestError as error:
-            self._connection.send(Rejected(ticket, failure_of(error)))
+            self._reject(ticket, error)
         except Exception:
             log.exception("request %s: it could not be prepared", request.log_name)
-            self._connection.send(Rejected(ticket, failure_of(InternalFailure(request.request_id))))
+            self._reject(ticket, InternalFailure(request.request_id))
+
+    def _reject(self, ticket: int, error: RequestError) -> None:
+        del self._names[ticket]
+        self._connection.send(Rejected(ticket, failure_of(error)))
 
     def _cancel(self, ticket: int) -> None:
         preparing = self._preparing.get(ticket)
@@ -195,8 +204,10 @@ class EngineProcess:
 
     def _deliver(self, index: int, events: list[tuple[int, Event]]) -> None:
         """On the engine's thread."""
-        state = _state(self._opened.engines[index])
-        self._connection.send(Turn(index, state, *split_events(events), self._measurements[index].take()))
+        turn = Turn(index, _state(self._opened.engines[index]), [], [], [], self._measurements[index].take())
+        names = {ticket: self._names.pop(ticket) for ticket, event in events if type(event) is not TextDelta}
+        for data in turn_messages(turn, events, names):
+            self._connection.send_bytes(data)
 
     def _beat(self) -> None:
         self._next_beat_s = self._clock() + BEAT_S

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from export.bundle import BundleError, CheckedBundle, check_bundle
-from export.manifest import TOKENIZER
+from export.manifest import TOKENIZER, Manifest
 from model.tokenizer import Tokenizer, TokenizerError
+from service.decoding.token_selection import ContextPlace
 from service.decoding.vocabulary import Vocabulary
 from service.engine.engine import Engine, EngineConfig
 from service.engine.engine_metrics import EngineMetrics, NullMetrics
@@ -100,7 +101,15 @@ def _open(
     vocabulary = Vocabulary.of(tokenizer, eos_ids=manifest.tokens.ends)
     return OpenedEngines(
         engines=[
-            Engine(runner, tokenizer, config, new_metrics(), vocabulary=vocabulary, name=f"{name}-{index}")
+            Engine(
+                runner,
+                tokenizer,
+                config,
+                new_metrics(),
+                vocabulary=vocabulary,
+                context=_context_place(manifest),
+                name=f"{name}-{index}",
+            )
             for index, runner in enumerate(runners)
         ],
         choice=model.choice,
@@ -109,6 +118,13 @@ def _open(
         open_attention=model.open_attend,
         memory_bytes=partial(_memory_bytes, model, runners),
     )
+
+
+def _context_place(manifest: Manifest) -> ContextPlace | None:
+    """Where sources have the sentences before a text; None of a model that reads none."""
+    if manifest.context is None:
+        return None
+    return ContextPlace(len(manifest.template.source_prefix), manifest.context.separator)
 
 
 class _Checked(NamedTuple):

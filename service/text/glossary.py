@@ -207,7 +207,7 @@ def _check(term: Term, place: int) -> None:
         raise GlossaryError(place, "targets", f"must be 1..{MAX_FORMS} forms, got {len(term.targets)}")
     named = [("source", term.source), *((f"targets[{index}]", form) for index, form in enumerate(term.targets))]
     for field, text in named:
-        if not text.strip() or text != text.strip():
-            raise GlossaryError(place, field, f"must be a word or more, without blanks around it, got {text!r}")
         if (size := len(text.encode())) > MAX_TERM_BYTES:
             raise GlossaryError(place, field, f"must be at most {MAX_TERM_BYTES} bytes, got {size}")
+        if not text.strip() or text != text.strip():
+            raise GlossaryError(place, field, f"must be a word or more, without blanks around it, got {text!r}")

@@ -10,24 +10,29 @@ Two programs that differ in VERSION do not understand each other; `Start` and `O
 
 from __future__ import annotations
 
+import logging
 import mmap
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_type_hints
 
 import msgspec
 import numpy as np
 
 from service.engine_settings import EngineSettings
-from service.errors import ERRORS, RequestError
+from service.errors import ERRORS, InternalFailure, RequestError
 from service.execution_choice import ExecutionChoice
 from service.progress import Progress
 from service.request import Event, Finished, Request, TextDelta
 
 VERSION = 4
-MAX_MESSAGE_BYTES = 1 << 28
+MAX_MESSAGE_BYTES = (1 << 28) + (1 << 26)  # all attention that one request may ask for, and 64 MiB for the rest of it
 _ARRAY = 1  # extension type of float32 arrays
 
 Data = bytes | mmap.mmap
 """The bytes of a message. Arrays of a large one stay views of it."""
+
+
+log = logging.getLogger(__name__)
 
 
 class WireError(Exception):
@@ -120,7 +125,7 @@ class Refused(msgspec.Struct, array_like=True, tag=5):
 
 
 class Turn(msgspec.Struct, array_like=True, tag=6):
-    """What one turn of one engine gave. Deltas come before the ends of the same turn."""
+    """What one turn of one engine gave, or a part of it. Deltas come before the ends of the same message."""
 
     engine: int
     state: State
@@ -213,6 +218,29 @@ def split_events(events: list[tuple[int, Event]]) -> tuple[list[Any], list[Any],
             assert isinstance(event, RequestError)
             failures.append((ticket, failure_of(event)))
     return deltas, ends, failures
+
+
+def turn_messages(turn: Turn, events: list[tuple[int, Event]], names: Mapping[int, str]) -> Iterator[bytes]:
+    """The bytes of a turn with these events: one message, or several where one would have more than MAX_MESSAGE_BYTES.
+    An answer that needs more by itself becomes an InternalFailure. turn: without events; the first message has its
+    measurements. names: the request ids of the ends, by ticket.
+    """
+    deltas, ends, failures = split_events(events)
+    data = encode(Turn(turn.engine, turn.state, deltas, ends, failures, turn.measurements))
+    if (size := len(data)) <= MAX_MESSAGE_BYTES:
+        yield data
+        return
+    del data  # it may be large: halves are encoded without it
+    rest = Turn(turn.engine, turn.state, [], [], [], [])
+    if (half := len(events) // 2) > 0:
+        yield from turn_messages(turn, events[:half], names)
+        yield from turn_messages(rest, events[half:], names)
+        return
+    ((ticket, event),) = events
+    assert type(event) is Finished, f"{type(event).__name__} and measurements of {size} bytes"
+    name = names[ticket]
+    log.error("request %s: its answer has %d bytes, at most %d can be sent", name, size, MAX_MESSAGE_BYTES)
+    yield from turn_messages(turn, [(ticket, InternalFailure(name))], names)
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[Any], data: Data) -> Any:

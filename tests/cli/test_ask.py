@@ -144,6 +144,25 @@ async def test_uncertain_words_are_marked_and_the_confidence_is_printed(edge):
     assert several == f" 1   -0.3750  {shown} 2   -0.3750  {shown}"
 
 
+async def test_marks_are_printed_with_the_confidence_and_no_word_is_marked_as_uncertain(edge):
+    """The places of uncertain words are those of the text without its marks."""
+    edge.calibrate()
+    tokens, logprobs = TOKENIZERS["translation"].encode(RESULT.text), map(math.log, (0.75, 0.5, 0.25, 0.9))
+    sure = dataclasses.replace(RESULT, tokens=(*tokens, 2), token_logprobs=tuple(logprobs))
+    edge.pool.answer = answered(sure)
+    text, flags = "the <b>black</b> {x} house", ("--markup", "tags,placeholders")
+    kept = await ask(edge, "translate", text, *flags)
+    assert sorted(mark for mark in ("<b>", "</b>", "{x}") if mark in kept) == ["</b>", "<b>", "{x}"]
+    assert await ask(edge, "translate", text, *flags, "--confidence") == f"0.50  {kept}"
+    assert await ask(edge, "translate", *flags, "--confidence", lines=f"{text}\n") == f"0.50  {kept}"
+    found = json.loads(await ask(edge, "translate", text, *flags, "--confidence", "--json"))
+    assert [found["markup"]["plain_text"][slice(*span)] for span in found["confidence"]["uncertain"]] == ["Häuser"]
+    assert await ask(edge, "translate", "a cat", *flags, "--confidence") == "0.50  zwei rote [Häuser]\n"
+    edge.pool.answer = answered(sure, sure)
+    several = await ask(edge, "translate", text, *flags, "--confidence", "--beam-size", 2, "--num-hypotheses", 2)
+    assert several == f" 1   -0.3750  0.50  {kept} 2   -0.3750  0.50  {kept}"
+
+
 async def test_what_confidence_needs_is_named(edge):
     refused = await ask(edge, "translate", "a cat", "--uncertain-below", 0.3, fails=True)
     assert refused == "error: --uncertain-below needs --confidence\n"

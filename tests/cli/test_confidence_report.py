@@ -1,8 +1,10 @@
 """What confidence is worth on a test set, on answers whose figures are known."""
 
+import sys
+
 import pytest
 
-from cli.confidence_report import by_confidence, draw, figures, judged, quality
+from cli.confidence_report import by_confidence, check_curve, draw, figures, judged, quality
 from cli.terminal import UsageError
 from glossa.client.types import Confidence, WordConfidence
 from model.training.evaluate import chrf
@@ -49,8 +51,18 @@ def test_a_picture_is_written_and_an_unknown_format_is_named(tmp_path):
     assert (tmp_path / "curve.svg").read_text().count("<path") > 20
     draw(ANSWERS, chrf, "chrF", tmp_path / "curve.webp")
     assert (tmp_path / "curve.webp").read_bytes()[8:12] == b"WEBP"
-    with pytest.raises(UsageError, match=r"curve\.xyz"):
-        draw(ANSWERS, chrf, "chrF", tmp_path / "curve.xyz")
+    for name in ("curve.svg", "curve.webp", "new.PNG"):
+        check_curve(tmp_path / name)
+    with pytest.raises(UsageError, match=r"curve\.xyz: must end in one of .*\.svg.*, got '\.xyz'"):
+        check_curve(tmp_path / "curve.xyz")
+    with pytest.raises(UsageError, match=r"nowhere is not a directory; make it first"):
+        check_curve(tmp_path / "nowhere" / "curve.svg")
+
+
+def test_a_picture_needs_matplotlib(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
+    with pytest.raises(UsageError, match="--curve needs matplotlib, which is not installed; fix: pip install"):
+        check_curve(tmp_path / "curve.svg")
 
 
 def test_answers_without_words_have_no_figures():

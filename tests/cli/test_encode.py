@@ -6,9 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from google.rpc import status_pb2
 
 from cli.encode import classify, embed, fill_mask, similarity, tag
 from cli.terminal import UsageError
+from glossa.client import ClientError
 from glossa.client.types import (
     Classification,
     LabelProbability,
@@ -24,13 +26,20 @@ COST: Any = {"prompt_tokens": 2, "generated_tokens": 0, "queue_s": 0.0, "prefill
 
 
 class ScriptedClient:
-    """Answers every text alike, and keeps what was asked."""
+    """Answers every text alike but a zebra, and keeps what was asked."""
 
     def __init__(self):
         self.calls = []
 
-    def embed(self, text, **options):
+    def ask(self, text, options):
+        if text == "zebra":
+            raise ClientError.of_status(status_pb2.Status(code=3, message="text: unknown words: zebra"))
+        if text == "lost":
+            raise ClientError.of_status(status_pb2.Status(code=14, message="connection refused"))
         self.calls.append((text, options))
+
+    def embed(self, text, **options):
+        self.ask(text, options)
         return [0.5, -1.0]
 
     def similarity(self, items, **options):
@@ -38,20 +47,20 @@ class ScriptedClient:
         return [[1.0, 0.25], [0.25, 1.0]] if len(items) == 2 else [[1.0, 0.25, 0.5]] * 3
 
     def embed_tokens(self, text, **options):
-        self.calls.append((text, options))
+        self.ask(text, options)
         return [TokenVector(5, " cat", (1, 5), (0.5, -1.0)), TokenVector(2, "<eos>", (5, 5), (0.25, 0.0))]
 
     def tag(self, text, **options):
-        self.calls.append((text, options))
+        self.ask(text, options)
         tokens = (TaggedToken(2, "<eos>", (5, 5), "O", 0.5),) if options["include_tokens"] else ()
         return Tagging(spans=(TaggedSpan((1, 5), "animal", 0.75, "cat"),), tokens=tokens, **COST)
 
     def fill_mask(self, text, **options):
-        self.calls.append((text, options))
+        self.ask(text, options)
         return [[TokenCandidate(5, " cat", 0.75), TokenCandidate(6, " dog", 0.25)], [TokenCandidate(7, " sat", 1.0)]]
 
     def classify(self, text, **options):
-        self.calls.append((text, options))
+        self.ask(text, options)
         weights = (TokenWeight((0, 0), 0.25), TokenWeight((0, 1), 0.75)) if options["token_weights"] else ()
         labels = (LabelProbability("good", 0.9), LabelProbability("bad", 0.1))
         return Classification(labels=labels, token_weights=weights, **COST)
@@ -116,6 +125,43 @@ def test_spans_are_lines_of_probability_label_and_text(called):
     assert called(tag, "a cat", tokens=True)[1].splitlines()[1].split() == ["0.5000", "O", "<eos>"]
     assert called(tag, lines="a cat\na cat\n")[1] == "0.7500  animal\tcat\n\n" * 2
     assert json.loads(called(tag, "a cat", as_json=True)[1])["spans"][0]["label"] == "animal"
+
+
+VERBS: Any = [
+    (embed, {"options": {}}),
+    (embed, {"options": {}, "tokens": True}),
+    (fill_mask, {}),
+    (fill_mask, {"as_json": True}),
+    (classify, {}),
+    (classify, {"as_json": True}),
+    (tag, {}),
+    (tag, {"as_json": True}),
+]
+
+
+@pytest.mark.parametrize(("verb", "options"), VERBS)
+def test_a_blank_line_is_answered_by_a_blank_one(called, verb, options):
+    _, one = called(verb, lines="a cat\n", **options)
+    calls, printed = called(verb, lines="a cat\n\na cat\n \n", **options)
+    assert printed == f"{one}\n{one}\n"
+    assert [text for text, _ in calls] == ["a cat", "a cat"]
+
+
+@pytest.mark.parametrize(("verb", "options"), VERBS)
+def test_a_line_that_is_refused_is_named(called, verb, options):
+    with pytest.raises(UsageError, match=r"^line 3: INVALID_ARGUMENT: text: unknown words: zebra$"):
+        called(verb, lines="a cat\n\nzebra\n", **options)
+    with pytest.raises(ClientError, match=r"^INVALID_ARGUMENT: text: unknown"):
+        called(verb, "zebra", **options)
+    with pytest.raises(ClientError, match=r"^UNAVAILABLE"):  # which is explained by the address
+        called(verb, lines="lost\n", **options)
+
+
+def test_weights_that_would_not_be_shown_are_refused(called):
+    with pytest.raises(UsageError, match="--weights: needs a text or --json"):
+        called(classify, lines="a cat\n", weights=True)
+    _, printed = called(classify, lines="a cat\n", weights=True, as_json=True)
+    assert len(json.loads(printed)["token_weights"]) == 2
 
 
 def test_two_texts_have_one_similarity_and_more_a_table(called):

@@ -4,6 +4,8 @@ import json
 import re
 import shutil
 
+import pytest
+
 from model.atomic_write import DIGESTS, digests_of
 from model.presets import PRESETS
 from model.training.data import split
@@ -17,6 +19,9 @@ def test_a_checkpoint_and_its_bundle_have_one_bleu(trained, trained_bundle, test
     for name in ("TLS_CERTIFICATE", "TLS_KEY", "TLS_CLIENT_CA", "TOKENS", "TLS_CA", "CLIENT_CERT", "CLIENT_KEY"):
         monkeypatch.setenv(f"GLOSSA_{name}", str(tmp_path / "nowhere.pem"))
     monkeypatch.setenv("GLOSSA_TLS", "1")
+    others = tmp_path / "others.yaml"
+    others.write_text(f"tokens: {tmp_path / 'nowhere.pem'}\nmodels: {{other: /nowhere}}\nhost: 192.0.2.1\n")
+    monkeypatch.setenv("GLOSSA_CONFIG", str(others))
     in_torch = json.loads(run("eval", trained, "--data", test_set, "--json").splitlines()[-1])
     served = json.loads(run("eval", trained_bundle, "--data", test_set, "--json"))
     assert served["BLEU"] == in_torch["BLEU"]
@@ -78,6 +83,44 @@ def test_no_row_is_seen_only_where_all_rows_are_known(trained, test_set, tmp_pat
     assert "0 of 1 test sources" in note
     assert "not recorded: the rows of the base opus" in note
     assert json.loads("{" + figures)["sources in training data"] is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "unused"),
+    [
+        (("--confidence",), "--confidence"),
+        (("--confidence", "--curve", "curve.svg"), "--confidence, --curve"),
+        (("--curve", "curve.svg"), "--curve"),
+        (("--beam", 4), "--beam"),
+        (("--source", "a.en", "--reference", "a.de"), "--source, --reference"),
+        (("--source-language", "en", "--model", "m"), "--source-language"),
+        (("--top-k", 5, "--logprobs"), "--top-k, --logprobs"),
+        (("--option", "bad_words=x"), "--bad-word"),
+    ],
+)
+def test_what_spans_would_ignore_is_refused(tmp_path, test_set, flags, unused):
+    printed = run("eval", tmp_path / "nowhere", "--spans", "--data", test_set, *flags, fails=True)
+    (line,) = printed.splitlines()
+    assert line.startswith("error: --spans: labels a text instead of translating it; leave out ")
+    assert set(line.partition("leave out ")[2].split(", ")) == set(unused.split(", "))
+
+
+def test_a_curve_that_cannot_be_drawn_is_refused_before_anything_is_translated(tmp_path, test_set):
+    arguments = ("eval", tmp_path / "nowhere", "--data", test_set, "--confidence", "--curve")
+    assert "curve.xyz: must end in one of" in run(*arguments, tmp_path / "curve.xyz", fails=True)
+    assert "is not a directory" in run(*arguments, tmp_path / "no" / "curve.svg", fails=True)
+
+
+def test_figures_are_shown_though_the_curve_cannot_be_written(calibrated_bundle, monkeypatch, tmp_path):
+    def full(*_):
+        raise OSError(28, "No space left on device", str(tmp_path / "curve.svg"))
+
+    monkeypatch.setattr("cli.confidence_report.draw", full)
+    bundle, data = calibrated_bundle
+    arguments = ("eval", bundle, "--data", data, "--confidence", "--curve", tmp_path / "curve.svg")
+    figures, error = run(*arguments, "--json", fails=True).splitlines()
+    assert json.loads(figures)["sentences"] > 0
+    assert "No space left on device" in error
 
 
 def test_references_are_required(tmp_path, test_set):

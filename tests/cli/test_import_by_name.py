@@ -97,13 +97,30 @@ def test_what_cannot_be_imported_writes_nothing(hub, here, tmp_path):
     [
         ({"config.json": b'{"model_type": "unheard-of"}'}, "model_type 'unheard-of' is not covered"),
         ({"config.json": b'{"model_type": "llama", "num_experts": 8}'}, "num_experts 8 is not covered"),
+        ({"config.json": {"hidden_act": "xielu"}}, "hidden_act 'xielu' is not covered"),
+        ({"config.json": {"vocab_size": 5}}, "vocab_size 5 is less than the"),
+        ({"generation_config.json": {"eos_token_id": 2, "suppress_tokens": [3]}}, "suppress_tokens [3] is not covered"),
+        ({"generation_config.json": {"eos_token_id": 2, "bad_words_ids": [[-1]]}}, "bad_words_ids must be ids 0.."),
         ({"tokenizer.json": b"{}"}, "tokenizer"),
     ],
 )
 def test_no_weights_are_fetched_of_a_model_that_its_other_files_exclude(hub, here, tmp_path, changed, problem):
-    hub.files[COMMIT] |= changed
+    for name, content in changed.items():  # bytes replace a file, fields change it
+        known = hub.files[COMMIT][name]
+        hub.files[COMMIT][name] = (
+            content if isinstance(content, bytes) else json.dumps({**json.loads(known), **content}).encode()
+        )
     assert problem in run("import", hub.name, tmp_path / "out", fails=True)
     assert hub.fetched(".safetensors") == []
+
+
+def test_the_end_of_the_command_line_counts_before_weights_are_fetched(hub, here, tmp_path):
+    values = json.loads(hub.files[COMMIT]["config.json"])
+    hub.files[COMMIT]["config.json"] = json.dumps({**values, "eos_token_id": None}).encode()
+    del hub.files[COMMIT]["generation_config.json"]
+    assert "set it with --eos-id ID" in run("import", hub.name, tmp_path / "out", fails=True)
+    assert hub.fetched(".safetensors") == []
+    assert json.loads(run("import", hub.name, tmp_path / "out", "--eos-id", 3, "--json"))["ends"] == [3]
 
 
 @pytest.mark.slow

@@ -1,12 +1,16 @@
 """Servers on this machine: started, found, and refused with what they logged."""
 
+import http.client
 import os
 import socket
+import threading
+from typing import Any
 
 import pytest
 
 from cli.local_server import free_port, is_ready, measure_serving, process_at, resident_bytes, samples, serving
 from cli.terminal import UsageError
+from tests.cli.command import run
 
 
 def test_the_process_that_listens_on_a_port_is_named():
@@ -22,6 +26,76 @@ def test_the_process_that_listens_on_a_port_is_named():
 
 def test_nothing_is_ready_where_nothing_listens():
     assert not is_ready(f"http://127.0.0.1:{free_port()}")
+
+
+class _Peer:
+    """Accepts connections on a port and answers each with the same bytes."""
+
+    def __init__(self, answer):
+        self._answer, self._listener = answer, socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._thread = threading.Thread(target=self._answer_all)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+
+    def _answer_all(self):
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(4096)
+                connection.sendall(self._answer)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"SSH-2.0-OpenSSH_9.2\r\n", b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok"], ids=ascii
+)
+def test_a_port_that_does_not_answer_in_http_is_not_ready(answer):
+    with _Peer(answer) as peer:
+        assert not is_ready(f"http://127.0.0.1:{peer.port}")
+        assert "no ready server" in run("healthcheck", "--http-port", peer.port, fails=True)
+        assert "no ready server" in run("healthcheck", "--http-port", peer.port, "--wait", 0.2, fails=True)
+
+
+@pytest.mark.parametrize("error", [TimeoutError("timed out"), ConnectionResetError(), http.client.BadStatusLine("x")])
+def test_a_port_that_answers_late_is_waited_for(monkeypatch, error):
+    answers = iter([error, error, "ok"])
+
+    def fetch(_):
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("cli.local_server.fetch", fetch)
+    assert run("healthcheck", "--wait", 5) == ""
+
+
+def test_a_temporary_server_has_no_settings_of_other_servers(monkeypatch, tmp_path):
+    started: dict[str, Any] = {}
+
+    def popen(command, *, env, **_):
+        started.update(command=command, env=env)
+        raise OSError("stopped by the test")
+
+    monkeypatch.setattr("subprocess.Popen", popen)
+    for name in ("GLOSSA_CONFIG", "glossa_config", "GLOSSA_TOKENS", "GLOSSA_HOST"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("GLOSSA_ENGINES", "2")
+    with pytest.raises(OSError, match="stopped by the test"), serving(tmp_path):
+        raise AssertionError("nothing is served")
+    assert [name for name in started["env"] if name.upper().startswith("GLOSSA_")] == ["GLOSSA_ENGINES"]
+    age = started["command"].index("--max-connection-age-s")
+    assert started["command"][age + 1] == "86400"
 
 
 def test_a_server_that_does_not_start_is_reported_with_its_log(tmp_path):

@@ -5,10 +5,13 @@ import io
 import json
 
 import pytest
+from google.rpc import status_pb2
 
 from cli.terminal import UsageError
-from cli.tokens import BATCH, tokens
+from cli.tokens import BATCH, BATCH_BYTES, blocks, tokens
+from glossa.client import ClientError
 from glossa.client.types import Token, TokenCount, Tokenized, TokenLimits
+from tests.cli.command import ask
 
 FOUND = Tokenized(
     tokens=(Token(5, " a", (0, 1), is_special=False), Token(2, "<eos>", (1, 1), is_special=True)),
@@ -29,6 +32,13 @@ class ScriptedClient:
 
     def count_tokens(self, texts, **options):
         self.calls.append((texts, options))
+        if "zebra" in texts:
+            message = f"texts[{texts.index('zebra')}]: must be at most 4 bytes, got 5; shorten or split it"
+            raise ClientError.of_status(status_pb2.Status(code=3, message=message))
+        if "xx" in texts:
+            raise ClientError.of_status(status_pb2.Status(code=5, message="model 'xx' is not served here"))
+        if "lost" in texts:
+            raise ClientError.of_status(status_pb2.Status(code=14, message="connection refused"))
         return [TokenCount(len(text), len(text) > 2, ("dog",) if "dog" in text else ()) for text in texts]
 
 
@@ -63,3 +73,38 @@ def test_lines_are_counted_in_batches(called):
     calls, printed = called(lines="a\n" * (BATCH + 1), as_json=True)
     assert [len(texts) for texts, _ in calls] == [BATCH, 1]
     assert json.loads(printed.out.splitlines()[0]) == {"tokens": 1, "exceeds_limit": False, "unknown_words": []}
+
+
+def test_a_call_has_no_more_text_than_a_message_may(called):
+    paragraph = "ü" * 1000
+    calls, printed = called(lines=f"{paragraph}\n" * 200)
+    assert [len(texts) for texts, _ in calls] == [32] * 6 + [8]
+    assert printed.out == "1000\texceeds the limit\n" * 200
+    long = "a" * (BATCH_BYTES + 1)
+    assert list(blocks(["a", long, "b", "c"])) == [["a"], [long], ["b", "c"]]
+    assert list(blocks(["a" * BATCH_BYTES, ""])) == [["a" * BATCH_BYTES, ""]]
+    assert list(blocks([])) == []
+
+
+def test_a_line_that_is_refused_is_named_by_its_place_in_the_input(called):
+    with pytest.raises(UsageError, match=r"^line 259: INVALID_ARGUMENT: must be at most 4 bytes, got 5; shorten"):
+        called(lines="a\n" * (BATCH + 2) + "zebra\n")
+    with pytest.raises(UsageError, match=r"^lines 257 to 259: NOT_FOUND: model 'xx' is not served here$"):
+        called(lines="a\n" * BATCH + "a\nxx\na\n")
+    with pytest.raises(ClientError, match=r"^UNAVAILABLE"):  # which is explained by the address
+        called(lines="lost\n")
+
+
+def test_special_tokens_that_would_not_be_shown_are_refused(called):
+    with pytest.raises(UsageError, match="--special: needs a text or --target"):
+        called(lines="a\n", special=True)
+    assert called(target="b", special=True)[0] == [("", {"target": "b", "add_special_tokens": True})]
+
+
+async def test_many_paragraphs_are_counted_by_a_server(edge):
+    counted = await ask(
+        edge, "tokens", "--model", "en", lines="a black cat " * 200 + "\n" + f"{'a cat ' * 400}\n" * 150
+    )
+    assert len(counted.splitlines()) == 151
+    refused = await ask(edge, "tokens", "--model", "en", lines="a\n" * 300 + "a" * 20000 + "\n", fails=True)
+    assert "error: line 301: INVALID_ARGUMENT: must be at most 16384 bytes, got 20000; shorten or split it" in refused

@@ -22,7 +22,7 @@ def bare_environment(monkeypatch):
 def yaml_file(tmp_path, monkeypatch):
     def write(text):
         path = tmp_path / "glossa.yaml"
-        path.write_text(text)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
         monkeypatch.setenv("GLOSSA_CONFIG", str(path))
         return path
 
@@ -143,6 +143,42 @@ def test_broken_yaml_is_named(yaml_file):
     yaml_file("port: [1\n")
     with pytest.raises(StartupError, match="config: not readable as YAML"):
         load_settings(MODELS)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- port: 1\n", "must be a mapping of settings, is a list: {}; write one setting a line, such as max_queue: "),
+        ("port 1\n", "must be a mapping of settings, is text: {}; write one setting a line"),
+        ("0\n", "must be a mapping of settings, is a single value: {}; write"),
+        ("1: 2\n", "must have text as keys, has 1: {}; write the name of a setting"),
+        ("on: 2\n", "must have text as keys, has True: {}; write the name of a setting"),
+        ("commit: ü\n".encode("latin-1"), "must be UTF-8, is not at byte 8: {}; convert it"),
+        ("commit: 2026-13-45\n", "not readable as YAML: {}: month must be in 1..12"),
+    ],
+)
+def test_a_file_that_has_no_settings_is_named_with_its_problem(yaml_file, text, message):
+    path = yaml_file(text)
+    with pytest.raises(StartupError, match=re.escape(f"config: {message.format(path)}")):
+        load_settings(MODELS)
+
+
+def test_a_file_that_cannot_be_read_is_named(yaml_file, monkeypatch):
+    path = yaml_file("port: 1\n")
+
+    def refuse(_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(StartupError, match=f"config: cannot be read: {path}: Permission denied; check its permissions"):
+        load_settings(MODELS)
+
+
+def test_a_file_may_be_empty_or_begin_with_a_byte_order_mark(yaml_file):
+    yaml_file("# nothing yet\n")
+    assert load_settings(MODELS).max_queue == 256
+    yaml_file("\ufeffmax_queue: 3\n")
+    assert load_settings(MODELS).max_queue == 3
 
 
 def test_every_setting_is_described():

@@ -274,7 +274,107 @@ def test_a_tokenizer_json_is_used_unchanged(tmp_path):
     assert convert_tokenizer(tmp_path).to_json() == converted.to_json()
 
 
+# ---- how texts match added tokens
+
+
+def byte_level(path, **named):
+    """The files of a byte-level tokenizer with the special tokens of fairseq."""
+    from tokenizers import ByteLevelBPETokenizer
+
+    trainer = ByteLevelBPETokenizer()
+    names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    trainer.train_from_iterator(lines(200, 10), vocab_size=500, special_tokens=names, show_progress=False)
+    trainer.save_model(str(path))
+    (path / "tokenizer_config.json").write_text(json.dumps(named))
+
+
+MASKED = ["a <mask> b", "a  <mask>  b", " <mask>b", "a<mask>", "<mask>", "a <mask><mask> b"]
+
+
+def masks_read(path):
+    """The ids of texts with masks, as a service of masks reads them."""
+    tokenizer = convert_tokenizer(path)
+    reading = tokenizer.matching_special(tokenizer.special["<mask>"])
+    return [reading.encode(text) for text in MASKED]
+
+
+@pytest.mark.parametrize("name", ["RobertaTokenizer", "BartTokenizer"])
+@pytest.mark.parametrize("flags", [{"lstrip": True}, {"lstrip": True, "rstrip": True}, {"single_word": True}, {}])
+def test_added_tokens_absorb_blanks_as_their_flags_say(name, flags, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    plain = dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized"), False)
+    byte_level(
+        tmp_path, tokenizer_class=name, mask_token={"__type": "AddedToken", "content": "<mask>", **plain, **flags}
+    )
+    theirs = getattr(transformers, name).from_pretrained(tmp_path)
+    assert masks_read(tmp_path) == [theirs(text, add_special_tokens=False).input_ids for text in MASKED]
+    decoded = {"4": {"content": "<mask>", "special": True, **plain, **flags}}
+    byte_level(tmp_path, tokenizer_class=name, added_tokens_decoder=decoded)
+    theirs = getattr(transformers, name).from_pretrained(tmp_path)
+    assert masks_read(tmp_path) == [theirs(text, add_special_tokens=False).input_ids for text in MASKED]
+
+
+def test_masks_of_roberta_absorb_the_blanks_before_them_without_a_flag(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    byte_level(tmp_path, tokenizer_class="RobertaTokenizer", mask_token="<mask>")
+    # transformers 5 drops the flag of the class; its tokenizer.json of roberta-base has it
+    mask = transformers.AddedToken("<mask>", lstrip=True, special=True)
+    theirs = transformers.RobertaTokenizer.from_pretrained(tmp_path, mask_token=mask)
+    assert masks_read(tmp_path) == [theirs(text, add_special_tokens=False).input_ids for text in MASKED]
+
+
+def test_the_flags_of_a_sentencepiece_model_s_tokens_are_in_the_file(tmp_path):
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(trained(**MODELS["unigram"]))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "XLMRobertaTokenizer"}))
+    flags = {
+        item["content"]: item["lstrip"] for item in json.loads(convert_tokenizer(tmp_path).to_json())["added_tokens"]
+    }
+    assert [name for name, absorbs in flags.items() if absorbs] == ["<mask>"]
+
+
 # ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("config", "named", "problem"),
+    [
+        (
+            {},
+            {"tokenizer_class": "BertJapaneseTokenizer"},
+            "tokenizer_class BertJapaneseTokenizer with vocab.txt is not",
+        ),
+        (
+            {"tokenizer_class": "BertJapaneseTokenizer"},
+            {"do_lower_case": False},
+            "tokenizer_class BertJapaneseTokenizer",
+        ),
+        ({}, {"tokenizer_class": "PreTrainedTokenizerFast"}, "tokenizer_class PreTrainedTokenizer with vocab.txt"),
+        ({}, {"word_tokenizer_type": "mecab"}, "word_tokenizer_type mecab .* covered: basic; save it with a tokenizer"),
+        ({}, {"subword_tokenizer_type": "character"}, "subword_tokenizer_type character .* covered: wordpiece"),
+    ],
+)
+def test_a_vocabulary_of_another_tokenizer_than_bert_s_is_refused(config, named, problem, tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\n")
+    for name in ("BertTokenizer", "BertTokenizerFast", "DistilBertTokenizerFast"):
+        plain = {"tokenizer_class": name, "word_tokenizer_type": "basic", "subword_tokenizer_type": "wordpiece"}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(plain))
+        assert convert_tokenizer(tmp_path).encode("A") == [5]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
+    with pytest.raises(PretrainedError, match=problem):
+        convert_tokenizer(tmp_path)
+
+
+def test_separate_vocabularies_of_marian_are_refused(tmp_path):
+    for name in ("source.spm", "target.spm"):
+        (tmp_path / name).write_bytes(trained(**MODELS["unigram"]))
+    (tmp_path / "vocab.json").write_text(json.dumps(listed(trained(**MODELS["unigram"]))))
+    (tmp_path / "target_vocab.json").write_text("{}")
+    (tmp_path / "tokenizer_config.json").write_text('{"separate_vocabs": false}')
+    convert_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"separate_vocabs": true}')
+    with pytest.raises(PretrainedError, match=r"separate_vocabs true is not covered: .* those of target_vocab\.json"):
+        convert_tokenizer(tmp_path)
 
 
 def test_a_directory_without_a_tokenizer_lists_what_is_covered(tmp_path):

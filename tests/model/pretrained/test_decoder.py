@@ -1,5 +1,7 @@
 """Imported decoder-only checkpoints against `transformers`."""
 
+import json
+
 import pytest
 import torch
 
@@ -115,3 +117,39 @@ def test_eos_ids_come_from_the_files_or_the_option(llama, tmp_path):
     (path / "generation_config.json").write_text('{"suppress_tokens": [3]}')
     with pytest.raises(PretrainedError, match=r"generation_config\.json: suppress_tokens \[3\] is not covered"):
         import_model(path)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "phi"])  # untied, tied, and with a bias of its own
+def test_banned_tokens_have_the_scores_of_transformers(name, tmp_path):
+    theirs = make_decoder(name)
+    theirs.generation_config.bad_words_ids = [[5], [7], [2]]
+    theirs.generation_config.eos_token_id = 2
+    theirs.save_pretrained(tmp_path)
+    model = ours(tmp_path)
+    assert model.config.output_bias
+    tokens = torch.randint(0, theirs.config.vocab_size, (2, 20))
+    with torch.no_grad():
+        expected = theirs(tokens).logits
+    found = logits(model, tokens)
+    assert found[..., [5, 7]].max() < expected.min() - 1e4
+    kept = [token for token in range(theirs.config.vocab_size) if token not in (5, 7)]  # eos cannot be banned
+    torch.testing.assert_close(found[..., kept], expected[..., kept], rtol=0, atol=1e-4)
+    answers = theirs.generate(tokens[:1, :4], max_new_tokens=12, do_sample=False, use_cache=False, pad_token_id=0)
+    row = tokens[0, :4].tolist()
+    while len(row) < answers.shape[1]:
+        row.append(int(logits(model, torch.tensor([row]))[0, -1].argmax()))
+    assert row == answers[0].tolist()
+
+
+def test_banned_phrases_and_unknown_tokens_are_refused(llama, tmp_path):
+    path = rewritten(llama, tmp_path)
+    for words, problem in (
+        ([[5, 6]], r"generation_config\.json: bad_words_ids \[\[5, 6\]\] is not covered; covered: single tokens"),
+        ([[97]], r"bad_words_ids must be ids 0\.\.96 of the vocabulary, got 97"),
+        ([[-1]], r"bad_words_ids must be ids 0\.\.96 of the vocabulary, got -1"),
+        ([5], r"bad_words_ids \[5\] is not covered"),
+        (5, r"bad_words_ids 5 is not covered"),
+    ):
+        (path / "generation_config.json").write_text(json.dumps({"eos_token_id": 2, "bad_words_ids": words}))
+        with pytest.raises(PretrainedError, match=problem):
+            import_model(path)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from model.architectures import build
-from model.pretrained.encoder_decoder import NEVER
+from model.pretrained.banned_tokens import NEVER
 from model.pretrained.files import PretrainedError
 from model.pretrained.import_checkpoint import import_model
 from model.training.evaluate import greedy_batch
@@ -157,6 +157,33 @@ def test_banned_phrases_are_refused(tmp_path):
     model.save_pretrained(tmp_path)
     with pytest.raises(PretrainedError, match=r"generation_config.json: bad_words_ids \[\[5, 6\]\] is not covered"):
         import_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("steering", "problem"),
+    [
+        ({"bad_words_ids": [[101]]}, r"bad_words_ids must be ids 0\.\.100 of the vocabulary, got 101"),
+        ({"bad_words_ids": [[-1]]}, r"bad_words_ids must be ids 0\.\.100 of the vocabulary, got -1"),
+        ({"suppress_tokens": [-1]}, r"suppress_tokens must be ids 0\.\.100 of the vocabulary, got -1"),
+        ({"suppress_tokens": ["a"]}, r"suppress_tokens must be ids 0\.\.100 of the vocabulary, got 'a'"),
+    ],
+)
+@pytest.mark.parametrize("variant", ["marian", "t5"])
+def test_banned_tokens_outside_the_vocabulary_are_refused(variant, steering, problem, tmp_path):
+    make(variant).save_pretrained(tmp_path)
+    file = tmp_path / "generation_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | steering))
+    with pytest.raises(PretrainedError, match=problem):
+        import_model(tmp_path)
+
+
+def test_the_end_is_not_banned_by_bad_words(tmp_path):
+    """`generate` of transformers leaves eos out of them."""
+    model = make("t5")
+    model.generation_config.bad_words_ids = [[1], [7]]
+    model.save_pretrained(tmp_path)
+    bias = import_model(tmp_path).weights["decoder.unembedding.bias"]
+    assert bias.nonzero().flatten().tolist() == [7]
 
 
 def test_a_bias_of_zeros_is_left_out(tmp_path):

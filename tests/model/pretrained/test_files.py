@@ -33,6 +33,13 @@ def test_a_pickle_is_read_only_with_allow_pickle(llama, tmp_path):
         import_model(path)
     imported = import_model(path, allow_pickle=True)
     assert torch.equal(imported.weights["decoder.norm.weight"], weights["model.norm.weight"])
+    # the format before PyTorch 1.6, which is not a zip file
+    torch.save(weights, path / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    imported = import_model(path, allow_pickle=True)
+    assert torch.equal(imported.weights["decoder.norm.weight"], weights["model.norm.weight"])
+    torch.save(print, path / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    with pytest.raises(PretrainedError, match=r"pytorch_model\.bin: cannot be read"):
+        import_model(path, allow_pickle=True)
     torch.save(print, path / "pytorch_model.bin")
     with pytest.raises(PretrainedError, match=r"pytorch_model\.bin: cannot be read"):
         import_model(path, allow_pickle=True)

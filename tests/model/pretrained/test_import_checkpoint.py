@@ -8,8 +8,10 @@ import torch
 from export.to_onnx import export_bundle
 from model.checkpoint import CheckpointError, load_checkpoint
 from model.pretrained.files import PretrainedError
-from model.pretrained.import_checkpoint import import_checkpoint
+from model.pretrained.import_checkpoint import check_configuration, import_checkpoint
 from tests.decoders import make_decoder
+from tests.pretrained_encoder import theirs_of
+from tests.pretrained_seq2seq import make
 from tests.tiny import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
@@ -70,3 +72,36 @@ def test_a_failed_import_leaves_no_files(theirs, tmp_path):
     import_checkpoint(theirs, tmp_path / "ours", TOKENIZER)
     with pytest.raises(CheckpointError, match="already holds a finished checkpoint"):
         import_checkpoint(theirs, tmp_path / "ours", TOKENIZER)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "problem"),
+    [
+        ("llama", {"hidden_act": "xielu"}, "hidden_act 'xielu' is not covered"),
+        ("llama", {"num_key_value_heads": 2}, "the model is not covered: num_kv_heads: must divide"),
+        ("llama", {"num_experts": 8}, "num_experts 8 is not covered"),
+        ("marian", {"normalize_embedding": True}, "normalize_embedding True is not covered"),
+        ("marian", {"is_encoder_decoder": False}, "is_encoder_decoder False is not covered"),
+        ("t5", {"feed_forward_proj": "gated-mish"}, "feed_forward_proj 'gated-mish' is not covered"),
+        ("t5", {"eos_token_id": [1, 5]}, r"eos_token_id \[1, 5\] is not covered"),
+        ("bert", {"hidden_act": "mish"}, "hidden_act 'mish' is not covered"),
+        ("bert", {"architectures": ["BertForQuestionAnswering"]}, "architectures"),
+        ("bert", {"problem_type": "regression"}, "problem_type 'regression' is not covered"),
+    ],
+)
+def test_a_configuration_is_checked_without_weights(family, changes, problem, tmp_path):
+    if family == "llama":
+        make_decoder(family).save_pretrained(tmp_path)
+    elif family == "bert":
+        theirs_of(family, "ForSequenceClassification").save_pretrained(tmp_path)
+    else:
+        make(family).save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "generation_config.json").unlink(missing_ok=True)
+    check_configuration(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with pytest.raises(PretrainedError, match=problem):
+        check_configuration(tmp_path)
+    if "eos_token_id" in changes:
+        check_configuration(tmp_path, eos_id=1)

@@ -3,11 +3,13 @@ import json
 import pytest
 
 from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, LanguagePair, SpecialTokenTemplate
+from model.pretrained.convert_tokenizer import convert_tokenizer
 from model.pretrained.files import PretrainedError
 from model.pretrained.import_checkpoint import import_model
-from model.pretrained.special_tokens import with_languages
+from model.pretrained.special_tokens import special_texts, with_languages
 from tests.decoders import rewritten
 from tests.model.tokenizers.spm import MODELS, trained
+from tests.multilingual import lines
 from tests.pretrained_encoder import saved as save_encoder
 from tests.pretrained_encoder import theirs_of as make_encoder
 from tests.pretrained_seq2seq import TINY, make, transformers
@@ -105,7 +107,7 @@ def test_a_tokenizer_that_appends_tokens_is_refused(llama, tmp_path):
 
 def test_a_model_without_its_tokenizer_is_refused(tmp_path):
     save_encoder(make_encoder("bert", "ForMaskedLM"), tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"cls_token": "[CLS]", "sep_token": "[SEP]"}))
+    (tmp_path / "vocab.txt").write_text((tmp_path / "vocab.txt").read_text().replace("[MASK]", "masked"))
     with pytest.raises(PretrainedError, match="the id of mask_token is missing"):
         import_model(tmp_path)
 
@@ -116,3 +118,50 @@ def test_xlm_r_has_the_special_tokens_of_fairseq(tmp_path):
     config = import_model(tmp_path).config
     assert (config.bos_id, config.eos_id, config.unk_id, config.mask_id) == (0, 2, 3, 701)
     assert (config.template.source_prefix, config.template.source_suffix) == ((0,), (2,))
+
+
+BERTS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+
+
+def original(family, path, *, with_json):
+    """A masked model with the tokenizer files of the first checkpoints, which name no special tokens."""
+    import tokenizers
+
+    if is_bert := family != "roberta":
+        trained = tokenizers.BertWordPieceTokenizer()
+        trained.train_from_iterator(lines(100, 12), vocab_size=500, special_tokens=list(BERTS), show_progress=False)
+    else:
+        trained = tokenizers.ByteLevelBPETokenizer()
+        trained.train_from_iterator(lines(100, 12), vocab_size=500, special_tokens=list(FAIRSEQ), show_progress=False)
+    make_encoder(family, "ForMaskedLM", {"vocab_size": trained.get_vocab_size()}).save_pretrained(path)
+    trained.save_model(str(path))
+    if with_json:
+        trained.save(str(path / "tokenizer.json"))
+    named = {"model_max_length": 512} | ({"do_lower_case": True} if is_bert else {})
+    (path / "tokenizer_config.json").write_text(json.dumps(named))
+
+
+@pytest.mark.parametrize("with_json", [True, False])
+@pytest.mark.parametrize("family", ["bert", "distilbert", "roberta"])
+def test_special_tokens_that_no_file_names_are_those_of_the_class(family, with_json, tmp_path):
+    original(family, tmp_path, with_json=with_json)
+    names = ("<s>", "</s>", "<unk>", "<mask>") if family == "roberta" else ("[CLS]", "[SEP]", "[UNK]", "[MASK]")
+    config, special = import_model(tmp_path).config, convert_tokenizer(tmp_path).special
+    assert [config.bos_id, config.eos_id, config.unk_id, config.mask_id] == [special[name] for name in names]
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert config.template.wrap_source(theirs("a b", add_special_tokens=False).input_ids) == theirs("a b").input_ids
+    assert config.mask_id == theirs.mask_token_id
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"cls_token": names[2]}))
+    assert import_model(tmp_path).config.bos_id == special[names[2]], "files override the class"
+
+
+def test_a_class_beside_the_family_has_its_own_special_tokens(tmp_path):
+    """A BERT with the tokenizer of RoBERTa."""
+    original("roberta", tmp_path, with_json=False)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "RobertaTokenizer"}))
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**values, "model_type": "bert"}))
+    assert [special_texts(tmp_path)[f"{name}_token"] for name in ("cls", "sep")] == ["<s>", "</s>"]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    assert "cls_token" not in special_texts(tmp_path)

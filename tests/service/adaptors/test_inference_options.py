@@ -33,6 +33,8 @@ def test_without_parameters_all_is_default():
         ({"logit_bias": '{"5": -1.5}'}, {"logit_bias": {5: -1.5}}),
         ({"early_stopping": "never"}, {"early_stopping": "never"}),
         ({"early_stopping": "EARLY_STOPPING_NEVER"}, {"early_stopping": "never"}),
+        ({"early_stopping": False, "beam_size": 2}, {"early_stopping": "false", "beam_size": 2}),
+        ({"early_stopping": True, "beam_size": 2}, {"early_stopping": "true", "beam_size": 2}),
         ({"ignore_eos": True, "regex": "a+"}, {"ignore_eos": True, "regex": "a+"}),
     ],
 )
@@ -47,9 +49,12 @@ def test_options_may_be_inputs():
         Tensor("logit_bias", "BYTES", (1,), ['{"5": 1.0}']),
         Tensor("target_language", "BYTES", (1,), ["de"]),
         Tensor("stream", "BOOL", (1,), [False]),
+        Tensor("early_stopping", "BOOL", (1,), [False]),
     ]
     options = parsed(*inputs, length_penalty=0.5)
-    assert options.decoding == DecodingOptions(beam_size=4, stop=(".", "!"), logit_bias={5: 1.0}, length_penalty=0.5)
+    assert options.decoding == DecodingOptions(
+        beam_size=4, stop=(".", "!"), logit_bias={5: 1.0}, length_penalty=0.5, early_stopping="false"
+    )
     assert (options.languages, options.stream) == (LanguagePair("", "de"), False)
 
 
@@ -72,6 +77,9 @@ def test_what_tritonclient_adds_by_itself_changes_nothing():
         ((), {"beam_size": "many"}, "options.beam_size", "must be int, got 'many'"),
         ((), {"ignore_eos": 1}, "options.ignore_eos", "must be bool"),
         ((), {"early_stopping": "soon"}, "options.early_stopping", "got 'EARLY_STOPPING_SOON'"),
+        ((), {"early_stopping": 0}, "options.early_stopping", "must be the name of a value, got 0"),
+        ((), {"early_stopping": 2.0}, "options.early_stopping", "must be the name of a value, got 2.0"),
+        ((), {"alignment": True}, "options.alignment", "got 'ALIGNMENT_KIND_TRUE'"),
         ((), {"stop": "."}, "options.stop", "must be a JSON list, got '.'"),
         ((), {"logit_bias": "{"}, "options.logit_bias", "must be a JSON object"),
         ((), {"stop": "{}"}, "options.stop", "must be tuple"),

@@ -27,6 +27,7 @@ def options(**fields):
         ({"logprobs": 2}, {"temperature": 1.0, "token_logprobs": True, "top_logprobs": 2}),
         ({"stop_token_ids": [7, 2]}, {"temperature": 1.0}),
         ({"json_schema": "{}"}, {"temperature": 1.0, "json_schema": "{}"}),
+        ({"json_object": False}, {"temperature": 1.0}),
         ({"json_object": True}, {"temperature": 1.0, "json_schema": '{"type": "object"}'}),
         ({"regex": "a+"}, {"temperature": 1.0, "regex": "a+"}),
         ({"grammar": 'start: "a"'}, {"temperature": 1.0, "lark": 'start: "a"'}),
@@ -46,6 +47,10 @@ def test_parameters_become_options(fields, expected):
         ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
         ({"stop_token_ids": [2, 5]}, "stop_token_ids"),
         ({"structural_tag": "{}"}, "structural_tag"),
+        ({"json_schema": ""}, "json_schema"),
+        ({"regex": ""}, "regex"),
+        ({"grammar": ""}, "grammar"),
+        ({"choice": {}}, "choice"),
     ],
 )
 def test_what_the_service_lacks_is_refused(fields, field):

@@ -21,13 +21,15 @@ from bench.lean_client import (
     request_headers,
 )
 from glossa.v1 import glossa_pb2 as pb
+from service.adaptors.selection import ADAPTORS
 from service.answer_pace import MARGIN
+from service.edge.access import POLICY
 from service.edge.call import Call
-from service.edge.calls import Calls
+from service.edge.calls import WITHOUT_ENGINES, Calls
 from service.edge.metrics import Metrics
 from service.edge.request_memory import Reservation, message_bytes
 from service.edge.servicer import RPCS
-from service.errors import Cancelled, DeadlineExceeded, InternalFailure, Overloaded, ShuttingDown
+from service.errors import Cancelled, DeadlineExceeded, DeadlineTooSoon, InternalFailure, Overloaded, ShuttingDown
 from service.request import Caller, Priority, TextDelta
 from tests.edge import ANSWER, failure, method, running, settings
 
@@ -108,6 +110,54 @@ async def test_a_call_whose_answer_is_expected_too_late_is_refused_unread(edge, 
     assert not edge.pool.requests
     await method(channel, "Translate")(text=TEXT, timeout=30.0)  # there is time enough
     await method(channel, "ListModels")(timeout=1.0)  # no engine has to answer
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "glossa.v1.ModelService/GetModel",
+        "glossa.v1.TokenService/CountTokens",
+        "glossa.v1.EncodingService/Similarity",
+        "inference.GRPCInferenceService/ServerMetadata",
+        "inference.GRPCInferenceService/ModelMetadata",
+        "vllm.grpc.engine.VllmEngine/Abort",
+        "vllm.grpc.engine.VllmEngine/GetModelInfo",
+        "vllm.grpc.engine.VllmEngine/GetServerInfo",
+        "vllm.grpc.engine.VllmEngine/GetTokenizer",
+    ],
+)
+async def test_calls_that_no_engine_answers_are_not_refused_for_the_time_of_engines(path):
+    assert {tuple(path.split("/"))} <= WITHOUT_ENGINES
+    async with running(adaptors=tuple(ADAPTORS)) as edge, grpc.aio.insecure_channel(edge.address) as channel:
+        for pool in edge.pools.values():
+            pool.prediction = 1000.0
+        if path.endswith("GetTokenizer"):
+            stream: Any = channel.unary_stream(f"/{path}")
+            call = stream(b"", timeout=5)
+            assert await call.read()
+            return
+        error: Any = None
+        unary: Any = channel.unary_unary(f"/{path}")
+        try:
+            await unary(b"", timeout=5)
+        except grpc.aio.AioRpcError as failed:
+            error = failed
+        codes = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)  # of the empty message
+        assert error is None or error.code() in codes, error
+
+
+async def test_vectors_are_compared_while_engines_are_busy_and_texts_are_left_to_the_pool(edge, channel):
+    edge.pool.refuse = DeadlineTooSoon("too late", retry_after_s=0.5)
+    for pool in edge.pools.values():
+        pool.prediction = 1000.0
+    vector = pb.SimilarityItem(vector=pb.Vector(values=[1.0, 2.0]))
+    assert (await method(channel, "Similarity")(items=[vector])).rows[0].values[0] == pytest.approx(1.0)
+    error, details = await failure(method(channel, "Similarity")(items=[pb.SimilarityItem(text=TEXT)], model="en-de"))
+    assert details["ErrorInfo"].reason == "DEADLINE_TOO_SOON", error
+
+
+def test_every_method_without_engines_is_one_of_the_server():
+    assert {f"/{service}/{method}" for service, method in WITHOUT_ENGINES} <= POLICY.keys()
 
 
 async def test_the_refusals_of_a_second_are_one_line(edge, channel, caplog):

@@ -1,6 +1,7 @@
 """Programs that end in every way: what the server learns of it, and what stays open."""
 
 import asyncio
+import errno
 import gc
 import logging
 import os
@@ -222,6 +223,15 @@ async def test_progress_tells_a_stopped_process_from_a_busy_one_and_an_ended_one
 async def test_a_program_that_cannot_be_started_leaves_no_descriptor(started, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     with pytest.raises(StartupError, match=r"cannot be started: .*; fix: "):
+        started("pass")
+
+
+async def test_without_descriptors_for_its_errors_no_program_starts(started, monkeypatch):
+    def none_left():
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "pipe", none_left)
+    with pytest.raises(StartupError, match=r"cannot be started: .*Too many open files; fix: .* open files"):
         started("pass")
 
 

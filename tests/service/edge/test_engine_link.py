@@ -1,7 +1,9 @@
 import asyncio
 import contextlib
+import errno
 import itertools
 import os
+import socket
 
 import numpy as np
 import pytest
@@ -93,6 +95,17 @@ async def test_the_program_inherits_its_socket_and_the_table(link, peer):
     name, module, arguments, files = peer.arguments
     assert (name, module) == ("m-0", MODULE)
     assert arguments == [str(files[0]), str(files[1]), str(os.getpid())]
+
+
+async def test_without_descriptors_for_a_connection_nothing_starts(peer, metrics):
+    def none_left():
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with pytest.raises(StartupError, match=r"cannot be started: .*Too many open files; fix: "):
+        EngineLink("m-0", START, 0, metrics.model("m"), {}, peer.start_child, connect=none_left)
+    assert peer.arguments == ()
+    peer.end, other = socket.socketpair()  # which the fixture closes
+    other.close()
 
 
 async def test_requests_of_one_turn_leave_as_one_message(link, peer):

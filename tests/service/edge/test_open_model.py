@@ -1,11 +1,13 @@
 import asyncio
 import dataclasses
+import errno
 import hashlib
 import os
 
 import pytest
 
 from service.config import ServerSettings
+from service.edge import open_model
 from service.edge.metrics import Metrics
 from service.edge.open_model import MAX_MORE_VERSIONS, ModelOpener
 from service.errors import StartupError
@@ -23,6 +25,15 @@ def opener(path, **settings):
 
 async def test_a_directory_without_a_bundle_is_refused_by_the_edge_in_the_models_name(tmp_path):
     with pytest.raises(StartupError, match=r"^model en: .*manifest\.json"):
+        await opener(tmp_path).open("en", tmp_path)
+
+
+async def test_a_bundle_that_no_descriptor_is_left_for_is_refused(tmp_path, monkeypatch):
+    def none_left(path, only):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    monkeypatch.setattr(open_model, "check_bundle", none_left)
+    with pytest.raises(StartupError, match=r"^model en: .*Too many open files"):
         await opener(tmp_path).open("en", tmp_path)
 
 

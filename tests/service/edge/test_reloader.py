@@ -38,6 +38,7 @@ class World:
         self.opened: list[Any] = []
         self.exchanges = 0
         self.task, self.choice, self.problem = "translation", CHOICE, ""
+        self.unreadable: OSError | None = None
         self.digests, self.answer = dict(DIGESTS), ANSWER
         self.going_on: Any = None  # an Event that opening waits for
         self.reloader = Reloader(
@@ -54,6 +55,8 @@ class World:
         self.exchanges += 1
 
     def read_bundle(self, path):
+        if self.unreadable is not None:
+            raise self.unreadable
         if path not in self.digests:
             raise NotABundleError(path, "has no manifest")
         return CheckedBundle(path, manifest(self.task), self.digests[path], {})
@@ -193,6 +196,20 @@ async def test_a_return_to_a_version_that_serves_opens_nothing():
         await settle(lambda: old.pool.closed)
 
 
+@pytest.mark.parametrize("digests", [{}, {OLD: "04" * 32}])
+async def test_a_return_to_a_version_that_serves_does_not_need_its_path(digests):
+    async with world() as it:
+        old = it.catalog.find("m")
+        await it.load(keep_previous=True)
+        it.digests = digests
+        assert await it.reloader.roll_back("m") is old
+        assert it.catalog.find("m") is old
+        await settle(lambda: len(it.states()) == 1)
+        assert it.loads() == {"loaded": 2}
+        with pytest.raises(VersionRefused, match="has no manifest"):
+            await it.reloader.roll_back("m")
+
+
 async def test_a_bundle_that_serves_is_not_opened_again():
     async with world() as it:
         await it.load(keep_default=True)
@@ -209,6 +226,7 @@ async def test_a_bundle_that_serves_is_not_opened_again():
         ({"task": "generation"}, Unsupported, "model m serves translation, and the bundle generation"),
         ({"digests": {NEW: "04" * 32}}, VersionRefused, "/new changed while it was opened; fix: load it again"),
         ({"digests": {}}, VersionRefused, "has no manifest"),
+        ({"unreadable": OSError(24, "Too many open files")}, VersionRefused, "Too many open files"),
         (
             {"choice": dataclasses.replace(CHOICE, fallback=True, reason="no GPU")},
             VersionRefused,

@@ -72,6 +72,25 @@ def test_prefix_tokens_are_always_in_the_shortlist():
         assert {6, 7, 9} < set(request.shortlist)
 
 
+def test_tokens_of_required_phrases_are_always_in_the_shortlist():
+    model = dataclasses.replace(TRANSLATION, shortlist=Shortlist(always=(7,), by_source={}))
+    options: dict[str, Any] = {"use_shortlist": True, "beam_size": 2, "phrases": ("rote", "zwei Häuser")}
+    given = {token for text in options["phrases"] for token in TRANSLATION.tokenizer.encode(text)}
+    assert len(given) == 3
+    plain, request = decoding_request(model, "cat", use_shortlist=True), decoding_request(model, "cat", **options)
+    assert not given & set(plain.shortlist)
+    assert set(request.shortlist) == {*plain.shortlist, *given}
+    red = TRANSLATION.tokenizer.encode("rote")
+    only_red = decoding_request(model, "cat", **options, allowed_tokens=(7, *red))
+    assert set(only_red.shortlist) == {*plain.shortlist, *red}, "nothing can have the other phrase"
+
+
+def test_a_phrase_without_tokens_is_refused_beside_a_shortlist():
+    model = dataclasses.replace(TRANSLATION, shortlist=Shortlist(always=(7,), by_source={}))
+    with pytest.raises(InvalidRequest, match=r"phrases\[1\]: the model's closed vocabulary does not know blau"):
+        decoding_request(model, "cat", use_shortlist=True, beam_size=2, phrases=("rote", "blau"))
+
+
 @pytest.mark.parametrize(("ratio", "most"), [(5e-324, 1), (0.1, 1), (1.0, 4), (1.5, 6), (0.26, 2), (100.0, 16)])
 def test_length_may_be_bounded_by_the_source(ratio, most):
     assert decoding_request(TRANSLATION, "cat cat cat", max_length_ratio=ratio).max_tokens == most

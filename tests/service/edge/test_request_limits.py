@@ -3,9 +3,11 @@ import dataclasses
 import pytest
 
 from export.manifest import AlignmentSpec
-from service.edge.request_limits import response_size
+from service.edge import request_limits
+from service.edge.request_limits import MAX_ATTENTION_BYTES, MAX_RESPONSE_BYTES, response_size
 from service.errors import InvalidRequest, Unsupported
 from service.options import DecodingOptions
+from service.wire.messages import MAX_MESSAGE_BYTES
 from tests.edge import GENERATION, TRANSLATION, decoding_request, manifest
 
 ALIGNED = dataclasses.replace(
@@ -151,3 +153,27 @@ def test_the_size_of_a_hard_alignment_includes_attention_weights():
     assert soft.attention == hard.attention == 4 * 100 * 50 * attention.layers * attention.heads
     assert soft.message - hard.message == 4 * 100 * 50
     assert response_size(ALIGNED.manifest, DecodingOptions(), 100, 50) == (hard.message, 0)
+
+
+def test_the_size_of_a_coverage_penalty_is_that_of_one_hypothesis():
+    options = DecodingOptions(coverage_penalty=0.2, beam_size=4, num_hypotheses=3)
+    plain, aligned = dataclasses.replace(options, coverage_penalty=0.0), dataclasses.replace(options, alignment="hard")
+    sizes = [response_size(ALIGNED.manifest, one, 100, 50) for one in (plain, options, aligned)]
+    assert [size.attention for size in sizes] == [0, 4 * 2 * 4 * 100 * 50, 3 * 4 * 2 * 4 * 100 * 50]
+    assert {size.message for size in sizes} == {sizes[0].message}
+
+
+@pytest.mark.parametrize(("alignment", "field"), [("none", "coverage_penalty"), ("hard", "alignment")])
+def test_a_coverage_penalty_that_needs_too_much_attention_is_rejected(monkeypatch, alignment, field):
+    one_token = 4 * 2 * 4 * 4  # "cat cat cat" and the end token
+    monkeypatch.setattr(request_limits, "MAX_ATTENTION_BYTES", 5 * one_token)
+    options = {"coverage_penalty": 0.2, "beam_size": 4, "alignment": alignment}
+    assert decoding_request(ALIGNED, "cat cat cat", **options, max_tokens=5)
+    with pytest.raises(InvalidRequest, match="bytes of attention weights") as caught:
+        decoding_request(ALIGNED, "cat cat cat", **options, max_tokens=6)
+    assert caught.value.field == f"options.{field}"
+    assert "fewer max_tokens" in caught.value.problem
+
+
+def test_a_message_has_room_for_the_largest_answer():
+    assert MAX_ATTENTION_BYTES + 8 * MAX_RESPONSE_BYTES < MAX_MESSAGE_BYTES

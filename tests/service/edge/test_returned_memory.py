@@ -1,5 +1,9 @@
+import asyncio
+import errno
 import subprocess
 import sys
+
+from service.edge import returned_memory
 
 
 def test_what_calls_took_goes_back_while_others_run():
@@ -24,3 +28,24 @@ async def main():
 asyncio.run(main())
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+async def test_memory_that_cannot_be_read_for_a_while_is_read_again(monkeypatch):
+    reads, read_again = list[int](), asyncio.Event()
+
+    def resident_bytes():
+        reads.append(len(reads))
+        if len(reads) % 2 == 0:
+            raise OSError(errno.EMFILE, "Too many open files")
+        if len(reads) > 6:
+            read_again.set()
+        return 0
+
+    monkeypatch.setattr(returned_memory, "resident_bytes", resident_bytes)
+    monkeypatch.setattr(returned_memory, "PAUSE_S", 0.0)
+    giving = asyncio.create_task(returned_memory.give_back_what_calls_took())
+    waiting = asyncio.create_task(read_again.wait())
+    await asyncio.wait((giving, waiting), timeout=50, return_when=asyncio.FIRST_COMPLETED)
+    assert read_again.is_set()
+    assert not giving.done()
+    giving.cancel()

@@ -2,8 +2,12 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2
 
+from glossa.v1 import glossa_pb2 as pb
 from service import errors
-from service.edge.status import STATUS, abort, error_details, status_code
+from service.edge.status import MAX_BYTES, MAX_NAME_BYTES, STATUS, abort, error_details, rich_status, shown, status_code
+from tests.edge import failure, method, running
+
+METADATA_BYTES = 8192  # that clients of gRPC take by default
 
 EXAMPLES = {
     errors.Unauthenticated: errors.Unauthenticated("the call has no token"),
@@ -127,3 +131,57 @@ def test_a_lost_engine_is_unavailable_so_that_clients_try_again():
 def test_a_subclass_of_an_error_has_the_status_of_its_parent():
     special = type("Special", (errors.InvalidRequest,), {})("text", "is odd")
     assert status_code(special) is grpc.StatusCode.INVALID_ARGUMENT
+
+
+LONG = "ä" * 50_000
+LONG_ERRORS: dict[type[errors.RequestError], errors.RequestError] = {
+    **{kind: kind(LONG) for kind in (errors.Unauthenticated, errors.Unsupported, errors.VersionRefused)},
+    errors.InvalidRequest: errors.InvalidRequest(LONG, LONG),
+    errors.ModelNotFound: errors.ModelNotFound(LONG, ["model-name"] * 5000),
+    errors.TenantLimit: errors.TenantLimit(LONG, retry_after_s=0.5, limit=64),
+    errors.Overloaded: errors.Overloaded(LONG, retry_after_s=0.5, limit=3),
+}
+
+
+@pytest.mark.parametrize("kind", LONG_ERRORS)
+async def test_what_clients_sent_is_cut_so_that_they_can_read_the_status(kind):
+    context = Context()
+    await abort(context, LONG_ERRORS[kind], ())
+    encoded, room = 3 * len(context.details.encode()), METADATA_BYTES - 400  # as %C3; and room for other trailers
+    assert len(context.details.encode()) <= MAX_BYTES + len("; try again in 0.50 s")
+    assert encoded + sum(4 / 3 * len(value) for _, value in context.trailers) < room
+    assert rich_status(LONG_ERRORS[kind]).message == context.details
+
+
+def test_a_text_loses_its_middle_and_only_if_it_is_too_long():
+    assert shown("a" * MAX_BYTES) == "a" * MAX_BYTES
+    assert shown("ä" * (MAX_BYTES // 2)) == "ä" * (MAX_BYTES // 2)
+    cut = shown("ä" * MAX_BYTES + "; fix: shorten it")
+    assert cut.startswith("ää")
+    assert cut.endswith("ä; fix: shorten it")
+    assert " … " in cut
+    assert MAX_BYTES - 4 <= len(cut.encode()) <= MAX_BYTES
+    assert shown(cut) == cut
+
+
+def test_the_details_of_an_error_have_whole_names_and_a_short_field():
+    status = rich_status(errors.ModelNotFound("x", [f"model-{number}" for number in range(5000)]))
+    info = error_details_pb2.ErrorInfo()
+    status.details[0].Unpack(info)
+    names = info.metadata["models"].split(",")
+    assert names == [f"model-{number}" for number in range(len(names))]
+    assert 900 <= len(info.metadata["models"]) <= MAX_BYTES
+    bad = error_details_pb2.BadRequest()
+    rich_status(errors.InvalidRequest("a" * 5000, "is odd")).details[1].Unpack(bad)
+    assert len(bad.field_violations[0].field.encode()) == MAX_NAME_BYTES
+    assert bad.field_violations[0].description == "is odd"
+
+
+async def test_a_client_that_sent_a_long_text_gets_the_error_of_that_text():
+    forms = [["ä" * 100 + str(number * count) for number in range(16)] for count in (1, 2)]
+    glossary = pb.Glossary(terms=[pb.GlossaryTerm(source="a", targets=targets) for targets in forms])
+    async with running() as edge, grpc.aio.insecure_channel(edge.address) as channel:
+        error, details = await failure(method(channel, "Translate")(text="a cat", glossary=glossary))
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert details["BadRequest"].field_violations[0].field == "glossary.terms[1].source"
+    assert error.details().endswith("give each source once, with all forms")

@@ -1,5 +1,8 @@
+import math
+
 import pytest
 
+from service.decoding.token_selection import ContextPlace
 from service.encoder_request import EncoderRequest
 from service.engine.engine import EngineConfig
 from service.engine.scheduler import SchedulerConfig
@@ -7,7 +10,7 @@ from service.errors import (
     InternalFailure,
 )
 from service.options import DecodingOptions
-from service.request import FinishReason, TextDelta
+from service.request import FinishReason, Request, TextDelta
 from tests.engines import (
     RecordingMetrics,
     answer_events,
@@ -49,6 +52,19 @@ async def test_every_answer_has_its_alignment_weights(start):
         assert answer.attention is not None
         assert answer.attention.shape == (1, 2, len(answer.tokens), 3)
         assert answer.attention[0, 0].argmax(1).tolist() == [place % 3 for place in range(len(answer.tokens))]
+
+
+def test_the_coverage_of_an_answer_is_that_of_the_text_after_its_context(manual):
+    """The scripted attention of the three answer tokens is at source positions 2, 3 and 0."""
+    options = DecodingOptions(beam_size=2, coverage_penalty=1.0)
+    asked = Request(request_id="r", source=(5, 9, 6, 2), prompt=(1, 5, 9), max_tokens=3, options=options)
+    scores = []
+    for context in (ContextPlace(0, 9), None):
+        runner = ScriptedRunner(rule=lambda source, fed, size: {3: 4, 4: 5}.get(len(fed), EOS))
+        engine, loop = manual(runner, context=context)
+        (final,) = answer_events(engine, loop, asked).finals
+        scores.append(final.hypotheses[0].score)
+    assert scores[0] - scores[1] == pytest.approx(-math.log(1e-10))
 
 
 async def test_an_encoder_request_ends_with_its_encoder_output(start):

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
-from service.engine.engine import Engine
+from service.engine.engine import Engine, EngineConfig
+from service.engine.scheduler import SchedulerConfig
 from service.engine_process.engine_process import Connection, EngineProcess
 from service.engine_process.measurements import Measurements
 from service.engine_process.open_engines import OpenedEngines
+from service.options import DecodingOptions
 from service.step import DeviceLost
+from service.wire import channel, messages
 from service.wire.channel import receive, send, socket_pair
 from service.wire.messages import Beat, Close, Rejected, Turn, Work, decode_from_engine, encode
 from tests.engine_processes import CHOICE, DIGEST
@@ -23,14 +26,15 @@ WITHIN_S = 60
 class Edge:
     """The edge's end. prepared: set when the first attention request is being prepared; it waits for `gate`."""
 
-    def __init__(self):
+    def __init__(self, **runner):
         self.end, theirs = socket_pair()
         self.end.settimeout(WITHIN_S)
         self.gate, self.prepared = threading.Event(), threading.Semaphore(0)
         measurements = Measurements()
         tokenizer: Any = LetterTokenizer()
-        self.runner = ScriptedRunner(rule=spell(*"ab"))
-        engine = Engine(self.runner, tokenizer, metrics=measurements)
+        self.runner = ScriptedRunner(rule=spell(*"ab"), **runner)
+        config = EngineConfig(scheduler=SchedulerConfig(max_rows=self.runner.max_rows, max_prefill_tokens=1 << 16))
+        engine = Engine(self.runner, tokenizer, config, measurements)
         opened = OpenedEngines(
             engines=[engine],
             choice=CHOICE,
@@ -62,7 +66,9 @@ class Edge:
     def ends(self, *tickets):
         """How these requests end, by ticket: the reason of a failure, or OK."""
         found: dict[int, str] = {}
+        until_s = time.monotonic() + WITHIN_S
         while not set(tickets) <= set(found):
+            assert time.monotonic() < until_s, f"only {found} of {tickets} have ended"
             match decode_from_engine(receive(self.end)):
                 case Rejected(ticket=ticket, failure=failure):
                     found[ticket] = failure.reason
@@ -145,3 +151,32 @@ def test_a_process_ends_itself_when_its_device_is_lost(edge):
     assert edge.ends(0, 1) == {0: "ENGINE_UNAVAILABLE", 1: "ENGINE_UNAVAILABLE"}
     edge.thread.join(WITHIN_S)
     assert edge.has_lost_device
+
+
+def aligned(name, source_len):
+    """A request whose answer of three tokens has 24 bytes of attention for each position of its source."""
+    return request(name, source=(*(5,) * (source_len - 1), 2), options=DecodingOptions(alignment="hard"))
+
+
+@pytest.fixture
+def roomy(monkeypatch):
+    """An edge and an engine with room for long sources, between which a message has at most 100,000 bytes."""
+    for module in (channel, messages):
+        monkeypatch.setattr(module, "MAX_MESSAGE_BYTES", 100_000)
+    found = Edge(max_len=1 << 14)
+    yield found
+    found.close()
+
+
+def test_answers_of_one_turn_come_in_several_messages_where_one_cannot_hold_them(roomy):
+    roomy.send(*((ticket, aligned("r", 3000)) for ticket in range(5)))
+    assert roomy.ends(*range(5)) == dict.fromkeys(range(5), "OK")
+    assert roomy.runner.runs == 3, "they ended in the same turn"
+
+
+def test_an_answer_that_no_message_can_hold_fails_alone(roomy, caplog):
+    roomy.send((1, request("a")), (2, aligned("large", 5000)), (3, request("b")))
+    assert roomy.ends(1, 2, 3) == {1: "OK", 2: "INTERNAL", 3: "OK"}
+    assert "request large: its answer has" in caplog.text
+    roomy.send((4, request("c")))
+    assert roomy.ends(4) == {4: "OK"}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from export.bundle import load_bundle
+from service.decoding.token_selection import ContextPlace
 from service.engine.golden_check import check_golden_decode
 from service.engine_process.open_engines import open_engines
 from service.engine_settings import EngineSettings
@@ -71,6 +72,13 @@ def test_a_bundle_that_changed_since_the_server_started_is_refused(tiny_translat
 def half_bundle(exported):
     """Path of a bundle with float32 and float16 graphs."""
     return exported(tiny_model(tiny_config("decoder")), precisions=("fp32", "fp16"))
+
+
+def test_engines_know_where_sources_have_their_context(tiny_translation_bundle, exported):
+    config = tiny_config(context_sentences=2, separator_id=4, extra_eos_ids=(4,))
+    for path, place in ((tiny_translation_bundle, None), (exported(tiny_model(config)), ContextPlace(0, 4))):
+        (engine,) = open_engines(path, EngineSettings(device="cpu")).engines
+        assert engine._context == place
 
 
 class FailingCuda:

@@ -143,6 +143,11 @@ def test_terms_that_cannot_be_used_are_refused(terms, place, field):
     assert (caught.value.place, caught.value.field) == (place, field)
 
 
+def test_the_error_of_a_long_term_does_not_repeat_it():
+    with pytest.raises(GlossaryError, match=r"^must be at most 256 bytes, got 20001$"):
+        Glossary([Term("x" * 20_000 + " ", ("b",))])
+
+
 def test_a_term_may_be_given_twice_if_it_is_the_same():
     assert len(Glossary([Term("a", ("b",))] * 2).occurrences("a")) == 1
 

@@ -417,3 +417,40 @@ def test_events_are_split_by_kind_in_order():
     assert deltas == [events[0], events[2]]
     assert ends == [events[3]]
     assert failures == [(2, failure_of(failure))]
+
+
+def sent_turns(events, limit, monkeypatch, measurements=()):
+    """What arrives of a turn with these events when a message may have `limit` bytes."""
+    monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", limit)
+    names = {ticket: f"name {ticket}" for ticket, event in events if not isinstance(event, TextDelta)}
+    found = list(messages.turn_messages(messages.Turn(3, STATE, [], [], [], list(measurements)), events, names))
+    assert all(len(data) <= limit for data in found)
+    return [messages.decode_from_engine(data) for data in found]
+
+
+def weighty(size):
+    """An end with attention of `size` bytes."""
+    attention_LHTS = np.ones((1, 1, 1, size // 4), np.float32)
+    result = HypothesisResult("", (), FinishReason.LENGTH, 0.0, 0.0, (), attention=attention_LHTS)
+    return Finished(FinishReason.LENGTH, hypotheses=(result,))
+
+
+@pytest.mark.parametrize("limit", [1 << 20, 9000, 5000])
+def test_a_turn_is_split_where_one_message_would_be_too_large(monkeypatch, limit):
+    events = [(1, TextDelta("a", (4,))), *((ticket, weighty(4000)) for ticket in range(1, 6)), (7, ERRORS[-2])]
+    turns = sent_turns(events, limit, monkeypatch, [("generated", (3,))])
+    assert len(turns) == 1 if limit > 30_000 else len(turns) > 2
+    assert [(turn.engine, turn.state) for turn in turns] == [(3, STATE)] * len(turns)
+    assert [turn.measurements for turn in turns] == [[("generated", (3,))], *[[]] * (len(turns) - 1)]
+    assert turns[0].deltas == [events[0]]
+    assert [ticket for turn in turns for ticket, _ in turn.ends] == [1, 2, 3, 4, 5]
+    assert [ticket for turn in turns for ticket, _ in turn.failures] == [7]
+
+
+def test_an_answer_that_no_message_can_hold_fails_alone(monkeypatch, caplog):
+    turns = sent_turns([(1, weighty(400)), (2, weighty(4000)), (3, weighty(400))], 2000, monkeypatch)
+    assert [ticket for turn in turns for ticket, _ in turn.ends] == [1, 3]
+    ((ticket, failure),) = [one for turn in turns for one in turn.failures]
+    assert ticket == 2
+    assert str(error_of(failure)) == str(errors.InternalFailure("name 2"))
+    assert "request name 2: its answer has" in caplog.text

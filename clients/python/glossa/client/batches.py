@@ -228,11 +228,12 @@ class BatchCalls:
         self,
         pairs: Iterable[tuple[str, str] | pb.ScoreRequest] | AsyncIterable[tuple[str, str] | pb.ScoreRequest],
         *,
+        omit_eos: bool = False,
         concurrency: int = 0,
         **options: Unpack[ScoreOptions],
     ) -> BatchCall[Score]:
-        """Score many targets in one call, each a pair of text and target."""
-        defaults = pb.ScoreRequest(**text_fields("", options))
+        """Score many targets in one call, each a pair of text and target. omit_eos: as of `score`."""
+        defaults = pb.ScoreRequest(omit_eos=omit_eos, **text_fields("", options))
         return BatchCall(
             "ScoreBatch", pairs, _score_request, defaults, options, functools.partial(read, Score), concurrency
         )

@@ -95,6 +95,17 @@ async def test_pairs_are_scored(client):
     assert scores == [unary] * 2
 
 
+@pytest.mark.parametrize("concurrency", [0, 2])
+async def test_pairs_are_scored_without_their_end_token(edge, client, concurrency):
+    items = [(TEXT, "zwei rote"), pb.ScoreRequest(text=TEXT, target="zwei")]
+    async for _ in client.score_batch(items, omit_eos=True, concurrency=concurrency, model="en-de"):
+        pass
+    assert [request.prefix[-1] == 2 for request in edge.pool.requests] == [False, False]
+    async for _ in client.score_batch(items[:1], concurrency=concurrency, model="en-de"):
+        pass
+    assert edge.pool.requests[-1].prefix[-1] == 2
+
+
 async def test_an_error_of_the_call_is_raised(client):
     with pytest.raises(ClientError, match="model 'xx' is not served here"):
         await collect(client.translate_batch([TEXT], model="xx"), [])
