@@ -234,7 +234,12 @@ ALERTS = (
     ),
     Alert(
         name="GlossaMemoryAbovePrediction",
-        cases=_one("instance:glossa_resident_memory:bytes / glossa_memory_predicted_peak_bytes", ">", "1"),
+        cases=_one(
+            "instance:glossa_resident_memory:bytes"
+            " / on (job, instance) group_right () glossa_memory_predicted_peak_bytes",
+            ">",
+            "1",
+        ),
         hold="5m",
         summary="{{ $labels.instance }} has {{ $value | humanizePercentage }} of the memory predicted at most",
         runbook="memory-above-prediction",

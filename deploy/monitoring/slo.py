@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 # What a client cannot help. RESOURCE_EXHAUSTED is an overloaded server; other statuses are the request's own.
 FAILURES = "Unknown|DeadlineExceeded|ResourceExhausted|Internal|Unavailable|DataLoss|Unimplemented"
-RPCS = 'grpc_service=~"glossa[.].*"'
+RPCS = 'grpc_service=~"(glossa|inference|vllm)[.].*"'  # those of the adaptors, too
 
 
 @dataclass(frozen=True, kw_only=True)

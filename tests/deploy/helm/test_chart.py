@@ -65,6 +65,8 @@ def test_values_give_valid_objects(path, tmp_path):
         ("podDisruptionBudget.maxUnavailable=all", "podDisruptionBudget.maxUnavailable"),
         ("fullnameOverride=translator", "fullnameOverride"),
         ("terminationGracePeriodSeconds=40", "terminationGracePeriodSeconds"),
+        ("server.engines=13", "server.maxRequests"),  # 832 rows, and 256 that wait
+        ("server.maxRequests=383", "server.maxRequests"),
         ("modelVolume.claimName=", "modelVolume.claimName"),
         ("modelVolume.kind=image", "modelVolume.image.reference"),
         ("modelVolume.kind=initContainer", "modelVolume.initContainer.image"),
@@ -79,6 +81,14 @@ def test_a_wrong_value_is_refused_by_name(setting, name):
     done = template("--set", setting)
     assert done.returncode != 0, "rendered"
     assert re.search(rf"(?<![\w.]){re.escape(name)}\b", done.stderr), done.stderr
+
+
+def test_a_server_may_be_given_more_time_to_start():
+    objects = rendered(*values("server.startTimeoutSeconds=900", "probes.startup.periodSeconds=7"))
+    (container,) = of_kind(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert "--start-timeout-s=900" in container["args"]
+    assert container["startupProbe"]["failureThreshold"] == 132  # of 7 s: at least 920 s
+    assert container["readinessProbe"]["failureThreshold"] == 2
 
 
 def test_the_least_time_to_end_is_accepted():

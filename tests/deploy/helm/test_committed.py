@@ -1,7 +1,6 @@
 """What is committed of the deployment on Kubernetes, without helm."""
 
 import copy
-import math
 
 import pytest
 import yaml
@@ -150,10 +149,11 @@ def test_the_defaults_are_those_of_the_code():
     adapter = yaml.safe_load(FILE.with_name("prometheus-adapter.yaml").read_text())
     assert adapter["rules"]["external"][0]["name"]["as"] == EXTERNAL_METRIC
     fields = type(settings).model_fields
-    for name in ("port", "http_port", "max_rows", "max_queue", "drain_delay_s", "drain_timeout_s"):
+    times = ("drain_delay_s", "drain_timeout_s", "start_timeout_s")
+    for name in ("port", "http_port", "max_rows", "max_queue", "max_requests", *times):
         assert getattr(settings, name) == fields[name].default, name
-    startup = DEFAULTS["probes"]["startup"]
-    assert math.isclose(startup["periodSeconds"] * startup["failureThreshold"], fields["start_timeout_s"].default)
+    startup = POD["containers"][0]["startupProbe"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] == settings.start_timeout_s + 20
 
 
 def merged(defaults, values):

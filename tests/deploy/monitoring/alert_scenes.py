@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 
 WELL_MINUTES, BAD_MINUTES = 60, 90
-MODEL = 'instance="a:9464",job="glossa",model="en-de"'
-SERVER = 'instance="a:9464",job="glossa"'
+MODEL = 'instance="a:9464",job="glossa",model="en-de",namespace="prod",pod="glossa-0"'
+SERVER = 'instance="a:9464",job="glossa",namespace="prod",pod="glossa-0"'  # as a ServiceMonitor names targets
 PROCESS = MODEL + ',process="en-de-0"'
 
 
@@ -41,7 +41,7 @@ def counter(name, labels, well, bad):
 
 def rpcs(bad_share):
     """RPCs of which 5 in 10,000 fail while all is well."""
-    labels = f'{SERVER},grpc_service="glossa.v1.TranslationService",grpc_method="Translate",grpc_type="unary"'
+    labels = f'{SERVER},grpc_service="inference.GRPCInferenceService",grpc_method="ModelInfer",grpc_type="unary"'
     return [
         counter("grpc_server_handled_total", f'{labels},grpc_code="OK"', 9995, 10000 * (1 - bad_share)),
         counter("grpc_server_handled_total", f'{labels},grpc_code="Internal"', 5, 10000 * bad_share),

@@ -4,6 +4,11 @@
 {{- if not (contains "glossa" (include "glossa.fullname" .)) -}}
 {{- fail (printf "fullnameOverride: must contain glossa, or the alerts do not find its job, got %q" (include "glossa.fullname" .)) -}}
 {{- end -}}
+{{- $server := $values.server -}}
+{{- $held := add (mul $server.engines $server.maxRows (len $values.models)) $server.maxQueue -}}
+{{- if and $server.engines (gt $held (int64 $server.maxRequests)) -}}
+{{- fail (printf "server.maxRequests: must be at least %d, the rows of all models and maxQueue, got %d; with fewer calls a full server looks idle to autoscaling and alerts" $held (int $server.maxRequests)) -}}
+{{- end -}}
 {{- $volume := $values.modelVolume -}}
 {{- if and (eq $volume.kind "persistentVolumeClaim") (not $volume.claimName) -}}
 {{- fail "modelVolume.claimName: empty; name the claim with the bundles" -}}

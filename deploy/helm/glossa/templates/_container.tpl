@@ -11,6 +11,8 @@
 - --engines={{ $server.engines }}
 - --max-rows={{ $server.maxRows }}
 - --max-queue={{ $server.maxQueue }}
+- --max-requests={{ $server.maxRequests }}
+- --start-timeout-s={{ $server.startTimeoutSeconds }}
 - --drain-delay-s={{ $server.drainDelaySeconds }}
 - --drain-timeout-s={{ $server.drainTimeoutSeconds }}
 - --log-format={{ $server.logFormat }}
@@ -50,7 +52,9 @@ overloaded or drains, where a restart would lose what runs.
 {{- define "glossa.probes" -}}
 startupProbe:
   {{- include "glossa.readinessCheck" . | nindent 2 }}
-  {{- toYaml .Values.probes.startup | nindent 2 }}
+  {{- $startup := .Values.probes.startup }}
+  {{- $failures := div (add .Values.server.startTimeoutSeconds 20 $startup.periodSeconds -1) $startup.periodSeconds }}
+  {{- toYaml (set (deepCopy $startup) "failureThreshold" ($startup.failureThreshold | default $failures)) | nindent 2 }}
 readinessProbe:
   {{- include "glossa.readinessCheck" . | nindent 2 }}
   {{- toYaml .Values.probes.readiness | nindent 2 }}
