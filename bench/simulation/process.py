@@ -190,7 +190,10 @@ class _Connection:
 
     def send(self, message: FromEngine) -> None:
         """Says something in the turn that is being computed, or now."""
-        self._said.append(encode(message))
+        self.send_bytes(encode(message))
+
+    def send_bytes(self, data: bytes) -> None:
+        self._said.append(data)
 
     def take(self) -> list[bytes]:
         """What was said since the last call."""
