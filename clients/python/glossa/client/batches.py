@@ -102,18 +102,21 @@ class _Attempts:
 
     def __init__(self, options: CallOptions) -> None:
         self._options, self._began_s = options, time.monotonic()
-        self._has_answered = False
+        self._results, self._has_answered = _InOrder(), False
         self.goes_on = True
 
     def options(self) -> CallOptions:
         """Those of the next call, which has what is left of the time."""
-        self._has_answered = False
+        self._results, self._has_answered = _InOrder(), False
         if (timeout_s := self._options.get("timeout_s")) is None:
             return self._options
         return {**self._options, "timeout_s": max(0.0, self._began_s + timeout_s - time.monotonic())}
 
-    def answered(self) -> None:
-        self._has_answered = True
+    def results(self, message: Any) -> Iterator[Any]:
+        """`_InOrder.take` of the current call."""
+        for result in self._results.take(message):
+            self._has_answered = True
+            yield result
 
     def end(self) -> None:
         """The call has brought all results."""
@@ -306,13 +309,11 @@ class Blocking(BatchCalls):
         running = None
         try:
             while attempts.goes_on:
-                results = _InOrder()
                 try:
                     running = self._start_batch(call.name, feed.messages(), attempts.options())
                     for message in running:
-                        for result in results.take(message):
+                        for result in attempts.results(message):
                             feed.answered()
-                            attempts.answered()
                             yield call.outcome(result)
                     attempts.end()
                 except grpc.RpcError as error:
@@ -361,14 +362,12 @@ class Asynchronous(BatchCalls):
         feed, attempts, running = AsyncFeed(call.texts, call.item, call.message), _Attempts(call.options), None
         try:
             while attempts.goes_on:
-                results = _InOrder()
                 try:
                     running = self._start_batch(call.name, feed.messages(), attempts.options())
                     status = ServerStatus(running)
                     async for message in running:
-                        for result in results.take(message):
+                        for result in attempts.results(message):
                             feed.answered()
-                            attempts.answered()
                             yield call.outcome(result)
                     attempts.end()
                 except grpc.RpcError as error:

@@ -257,7 +257,7 @@ def test_only_a_lost_connection_that_brought_results_is_followed_by_another_call
     assert 0 < attempts.options()["timeout_s"] < 1e9
     with pytest.raises(ClientError, match="UNAVAILABLE: lost"):
         attempts.fail(error_of(unavailable))
-    attempts.answered()
+    assert len(list(attempts.results(pb.TranslateBatchResponse(results=[{"id": "0"}])))) == 1
     attempts.fail(error_of(unavailable))
     for error in (error_of(unavailable, "SHUTTING_DOWN"), error_of(grpc.StatusCode.INTERNAL)):
         with pytest.raises(ClientError):
