@@ -20,7 +20,7 @@ from typing import Any
 from bench.case import case
 from bench.engine_overhead import RANDOM_BUNDLE, SOURCE_TOKENS, random_bundle
 from bench.measure import machine
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
 from service.decoding.search import advance, search_for
 from service.engine.scheduler import Scheduler, SchedulerConfig
 from service.options import DecodingOptions

@@ -14,7 +14,7 @@ from typing import Any
 from bench.case import Flag, case
 from cli.local_server import serving
 from glossa.client import Client
-from model.training.data import read_tsv
+from model.training.data.examples import read_tsv
 from model.training.evaluate import bleu
 
 

@@ -31,8 +31,8 @@ from bench.lean_client import LeanConnection
 from bench.measure import Spread, Verdict, report, seconds
 from bench.peer_server import glossa_server
 from bench.sentences import sentence_pairs
-from cli.load_report import percentile
-from export.bundle import load_manifest
+from cli.load.load_report import percentile
+from export.bundle.directory import load_manifest
 from glossa.client import Client
 from glossa.v1 import glossa_pb2 as pb
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.case import case
 from bench.peer_answers import Ask, Found, Options, arguments, compare
 from bench.peers import NotRepresentable, ctranslate2_model
-from model.checkpoint import Checkpoint
+from model.checkpoints.checkpoint import Checkpoint
 from model.transformer import EncoderDecoder
 
 SETTINGS: dict[str, Options] = {

@@ -34,7 +34,7 @@ from bench.engines import Engines
 from bench.measure import Verdict, interleaved, report, seconds
 from bench.pipe import Pipe
 from cli.local_server import serving
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
 from export.to_onnx import export_model
 from glossa.client import AsyncClient
 from model.architectures import build

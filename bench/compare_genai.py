@@ -31,10 +31,10 @@ from bench.engines import Engines
 from bench.measure import machine
 from bench.peers_llama import BUNDLE, PEER, Shape, prepare
 from bench.pipe import Pipe
-from export.bundle import load_bundle
-from export.manifest import TOKENIZER
+from export.bundle.directory import load_bundle
+from export.bundle.manifest import TOKENIZER
 from model.tokenizer import SPECIAL, Tokenizer
-from service.processors import processors
+from service.machine.processors import processors
 from service.request import Request
 from service.runtime.model_sessions import BusyEngines
 from service.runtime.runner import OnnxModel

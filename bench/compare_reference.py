@@ -15,7 +15,7 @@ from bench.sentences import sentence_pairs
 from cli.local_server import serving
 from glossa.client import Client
 from model.architectures import GenerativeModel
-from model.checkpoint import load_checkpoint
+from model.checkpoints.checkpoint import load_checkpoint
 from model.reference.beam import beam_search
 from model.reference.greedy import greedy, score
 

@@ -21,15 +21,15 @@ from bench.measure import Verdict, interleaved, machine, report, seconds
 from bench.peers import save_ctranslate2
 from bench.sentences import sentence_pairs
 from bench.speed_models import SpeedModel, Workload
-from export.bundle import load_bundle, load_shortlist
-from export.manifest import SHORTLIST, TOKENIZER, Shortlist
+from export.bundle.directory import load_bundle, load_shortlist
+from export.bundle.manifest import SHORTLIST, TOKENIZER, Shortlist
 from export.passes.quantization_scheme import SCHEMES
 from model.tokenizer import Tokenizer
-from service.engine_settings import Precision
-from service.execution_choice import SINGLE_ENGINE_MIN_BYTES
+from service.machine.execution_choice import SINGLE_ENGINE_MIN_BYTES
 from service.options import DecodingOptions
 from service.request import Request
 from service.runtime.runner import OnnxModel
+from service.settings.engine_settings import Precision
 
 ROWS, BATCH = 64, 64
 COUNTS = {"alone": 20, "offline": 256, "beam": 96}

@@ -24,11 +24,11 @@ from bench.measure import PART_LABELS, Spread, Verdict, interleaved, machine, re
 from bench.peer_server import ctranslate2_server, glossa_server
 from bench.speed_models import MODEL_OPTIONS, SpeedModel, chosen_model
 from bench.speed_worker import HUGE_PAGES, Worker, Workers
-from export.bundle import load_manifest
+from export.bundle.directory import load_manifest
 from export.passes.quantization_scheme import SCHEMES
-from service.config import load_settings
-from service.edge.process_plan import plan_processes
-from service.processors import processors as found_processors
+from service.edge.models.process_plan import plan_processes
+from service.machine.processors import processors as found_processors
+from service.settings.config import load_settings
 
 ISA = widest_isa()
 FORCED = {"CT2_FORCE_CPU_ISA": ISA}

@@ -10,7 +10,7 @@ import torch
 from bench.case import case
 from bench.peer_answers import Ask, Found, Options, arguments, compare, cut
 from bench.peers import transformers_model
-from model.checkpoint import Checkpoint
+from model.checkpoints.checkpoint import Checkpoint
 
 BATCH = 16
 EARLY_STOPPING = {"true": True, "false": False, "never": "never"}

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.case import case
-from export.manifest import TOKENIZER
+from export.bundle.manifest import TOKENIZER
 from model.tokenizer import Tokenizer
 from service.decoding.grammar import Grammar
 from service.decoding.lexical_constraints import LexicalConstraints

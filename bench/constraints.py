@@ -20,8 +20,8 @@ from typing import Any
 from bench.case import case
 from bench.sentences import sentence_pairs
 from cli.local_server import serving
-from export.bundle import load_manifest
-from export.manifest import TOKENIZER
+from export.bundle.directory import load_manifest
+from export.bundle.manifest import TOKENIZER
 from glossa.client import Client, ClientError
 from glossa.client.types import Answer
 from model.tokenizer import Tokenizer

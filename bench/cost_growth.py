@@ -18,7 +18,7 @@ from bench.case import Flag, case
 from bench.measure import Spread, Verdict, interleaved, machine, report
 from bench.speed_models import MODEL_OPTIONS, chosen_model
 from bench.steps import Rows
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
 from export.passes.quantization_scheme import SCHEMES
 from service.runtime.runner import OnnxModel
 

@@ -43,7 +43,7 @@ from bench.peer_server import glossa_server
 from bench.process_faults import Call, Load, Log
 from bench.process_tree import children
 from bench.sentences import sentence_pairs
-from service.edge.process_pool import FAILING_DEATHS
+from service.edge.models.process_pool import FAILING_DEATHS
 
 HOOK = Path(__file__).with_name("process_hook")
 PROCESSES = 2

@@ -27,12 +27,11 @@ import grpc
 from bench.case import Flag, case
 from bench.engines import Engines
 from bench.measure import machine
-from export.bundle import load_bundle
-from export.manifest import TOKENIZER
+from export.bundle.directory import load_bundle
+from export.bundle.manifest import TOKENIZER
 from glossa.v1 import glossa_pb2, glossa_pb2_grpc
 from model.tokenizer import Tokenizer
-from service.config import load_settings
-from service.edge.served_model import ServedModel
+from service.edge.models.served_model import ServedModel
 from service.engine.engine import Engine, EngineConfig
 from service.engine.pool import EnginePool
 from service.engine.scheduler import SchedulerConfig
@@ -40,6 +39,7 @@ from service.request import Request
 from service.runtime.memory import HostMemory
 from service.runtime.runner import OnnxModel, OnnxRunner
 from service.server import Server
+from service.settings.config import load_settings
 from service.step import StepOutput, StepPlan
 
 LIMITS = {"engine": 0.08, "unary": 0.08, "streaming": 0.20}

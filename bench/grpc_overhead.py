@@ -31,12 +31,12 @@ from bench.process_tree import memory_mb
 from bench.sentences import sentence_pairs
 from bench.speed_models import MODEL_OPTIONS, SpeedModel, Workload, chosen_model
 from bench.speed_worker import HUGE_PAGES, Worker, Workers
-from export.bundle import load_bundle
-from export.manifest import TOKENIZER
+from export.bundle.directory import load_bundle
+from export.bundle.manifest import TOKENIZER
 from export.passes.quantization_scheme import SCHEMES
 from model.tokenizer import Tokenizer
 from service.engine.scheduler import SchedulerConfig
-from service.processors import processors
+from service.machine.processors import processors
 
 BARS = {"unary": 0.05, "streaming": 0.15}  # of the throughput of the engines alone
 ONE_PROCESS, PROCESSES = "engines alone, in one process", "engines alone, in a process each"

@@ -33,9 +33,9 @@ from bench.hostile_peers import (
 )
 from bench.measure import report
 from bench.open_loop import p99
-from service.config import load_settings
-from service.edge.connections import shut_down
+from service.edge.admission.connections import shut_down
 from service.server import server_options
+from service.settings.config import load_settings
 
 SERVICE, METHOD = "glossa.v1.TranslationService", "Translate"
 HELD_S = 2.0  # of streams of headers, all of them open

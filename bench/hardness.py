@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from bench.case import Flag, case
 from bench.measure import machine, verdict_row, versions
-from export.bundle import load_manifest
+from export.bundle.directory import load_manifest
 
 BEGIN, END = "<!-- hardness: begin, rewritten by `make hardness` -->", "<!-- hardness: end -->"
 LIMIT_S = 900.0  # of one case

@@ -35,13 +35,13 @@ from bench.case import Flag, case
 from bench.hostile_graphs import SPECIAL, seal
 from bench.measure import Verdict, report
 from bench.process_tree import children
-from export.bundle import BundleError, check_bundle
-from export.manifest import MANIFEST
-from service.config import load_settings
-from service.edge.metrics import Metrics
-from service.edge.open_model import ModelOpener
+from export.bundle.directory import BundleError, check_bundle
+from export.bundle.manifest import MANIFEST
+from service.edge.observability.metrics import Metrics
+from service.edge.versions.open_model import ModelOpener
 from service.errors import StartupError
-from service.process_memory import give_back_memory
+from service.machine.process_memory import give_back_memory
+from service.settings.config import load_settings
 
 TIME_BAR_S, MEMORY_BAR_MB, PARENT_BAR_MB = 2.0, 64.0, 32.0
 ROOM_BYTES = 1 << 30  # of address space that a refusal may take before it counts as a crash

@@ -15,8 +15,8 @@ from typing import Any
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from export.bundle import digest_line
-from export.manifest import MANIFEST, MANIFEST_DIGEST, TOKENIZER
+from export.bundle.directory import digest_line
+from export.bundle.manifest import MANIFEST, MANIFEST_DIGEST, TOKENIZER
 
 Change = Callable[[Path], object]
 HUGE = 1 << 40

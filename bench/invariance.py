@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from bench.case import Flag, case
 from bench.measure import Verdict, report
 from bench.sentences import sentence_pairs
-from export.bundle import load_bundle, load_manifest, load_shortlist
-from export.manifest import TOKENIZER, Manifest
+from export.bundle.directory import load_bundle, load_manifest, load_shortlist
+from export.bundle.manifest import TOKENIZER, Manifest
 from model.tokenizer import Tokenizer
 from service.decoding.search import advance, search_for
 from service.engine.invariants import check_invariants

@@ -45,15 +45,15 @@ from bench.file_faults import Ended, Fault, is_supported, run
 from bench.kill_resume import MODEL, TRAIN
 from bench.measure import Verdict, report
 from cli.main import app
-from cli.train import run_training
+from cli.training.train import run_training
 from export import variants
-from export.bundle import BundleError, load_bundle
-from export.manifest import MANIFEST, MANIFEST_DIGEST
-from model.atomic_write import DIGESTS, DamagedError, verify
-from model.checkpoint import CheckpointError, load_checkpoint
+from export.bundle.directory import BundleError, load_bundle
+from export.bundle.manifest import MANIFEST, MANIFEST_DIGEST
+from model.checkpoints.atomic_write import DIGESTS, DamagedError, verify
+from model.checkpoints.checkpoint import CheckpointError, load_checkpoint
 from model.training import finish
 from model.training import train as training
-from model.training.embedded import copy_examples
+from model.training.data.embedded import copy_examples
 from model.training.report import metrics_csv
 from model.training.training_state import list_states
 

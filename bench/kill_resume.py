@@ -17,7 +17,7 @@ import torch
 from bench.case import Flag, case
 from model.architecture_config import EncoderDecoderConfig
 from model.config import TrainConfig
-from model.training.embedded import copy_examples
+from model.training.data.embedded import copy_examples
 from model.training.train import train
 
 STEPS_PER_KILL = 12

@@ -27,17 +27,17 @@ from bench.mixed_load import MixedLoad, Shares
 from bench.process_tree import children, process_tree
 from bench.sentences import sentence_pairs
 from bench.soak import rows_after_rest
-from cli.load_report import percentile
+from cli.load.load_report import percentile
 from cli.local_server import serving
-from service.config import load_settings
-from service.edge.metrics import Metrics
-from service.edge.open_model import ModelOpener
-from service.edge.process_pool import ProcessPool
-from service.edge.request_builder import RequestBuilder
-from service.edge.request_limits import TextLimits
-from service.edge.served_model import ServedModel
+from service.edge.models.process_pool import ProcessPool
+from service.edge.models.served_model import ServedModel
+from service.edge.observability.metrics import Metrics
+from service.edge.requests.request_builder import RequestBuilder
+from service.edge.requests.request_limits import TextLimits
+from service.edge.versions.open_model import ModelOpener
 from service.options import DecodingOptions
 from service.request import Event, Finished, TextDelta
+from service.settings.config import load_settings
 
 WARM_UP = 500  # requests: threads and files that the first ones need stay
 REST_S = 10.0  # for threads and files to go

@@ -26,8 +26,8 @@ from bench.case import Flag, case
 from bench.measure import Verdict, interleaved, report, seconds
 from bench.peer_server import glossa_server
 from bench.sentences import sentence_pairs
-from export.bundle import load_bundle
-from export.manifest import AlignmentSpec
+from export.bundle.directory import load_bundle
+from export.bundle.manifest import AlignmentSpec
 from glossa.client import Client
 from glossa.client.requests import MarkKind
 from glossa.client.types import MarkupResult

@@ -36,13 +36,13 @@ from bench.process_tree import peak_bytes
 from bench.sentences import sentence_pairs
 from bench.unfinished_messages import UnfinishedMessages
 from cli.local_server import fetch, samples
-from export.bundle import load_manifest
+from export.bundle.directory import load_manifest
 from glossa.v1 import glossa_pb2 as pb
-from service.config import MIN_PROCESS_BYTES, ServerSettings, load_settings
-from service.edge.memory_plan import predict_memory
-from service.edge.process_plan import plan_processes
-from service.memory_prediction import Prediction
-from service.processors import processors
+from service.edge.models.process_plan import plan_processes
+from service.edge.versions.memory_plan import predict_memory
+from service.machine.processors import processors
+from service.memory.memory_prediction import Prediction
+from service.settings.config import MIN_PROCESS_BYTES, ServerSettings, load_settings
 
 MOST, LEAST = 1.1, 0.5  # times the prediction
 WIDTH, ALTERNATIVES, TENANTS = 32, 20, 20

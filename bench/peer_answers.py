@@ -23,10 +23,10 @@ from bench.case import Flag
 from bench.peer_rules import RULES, process_of
 from cli.local_server import serving
 from glossa.client import Client
-from model.checkpoint import Checkpoint, load_checkpoint
+from model.checkpoints.checkpoint import Checkpoint, load_checkpoint
 from model.corpus.corpus import pairs
 from model.reference.beam import beam_search
-from model.training.data import read_tsv
+from model.training.data.examples import read_tsv
 
 TIE = 1e-5  # of a ranking score
 NOISE = 1e-5  # of a log-probability, a little above what the peers' logits differ by (bench/peers.py)

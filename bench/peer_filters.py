@@ -20,7 +20,7 @@ import torch
 
 from bench.case import case
 from model.architectures import GenerativeModel
-from model.checkpoint import load_checkpoint
+from model.checkpoints.checkpoint import load_checkpoint
 from model.reference.greedy import next_logits
 from model.reference.sampling import sampling_distribution
 

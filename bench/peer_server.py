@@ -29,17 +29,17 @@ from pathlib import Path
 from typing import Any
 
 from cli.local_server import free_port, is_ready
-from export.bundle import load_bundle
-from export.manifest import TOKENIZER
+from export.bundle.directory import load_bundle
+from export.bundle.manifest import TOKENIZER
 from model.tokenizer import Tokenizer
-from service.config import load_settings
-from service.edge import logs
-from service.edge.served_model import ServedModel
+from service.edge.models.served_model import ServedModel
+from service.edge.observability import logs
 from service.errors import InternalFailure
-from service.execution_choice import ExecutionChoice
+from service.machine.execution_choice import ExecutionChoice
 from service.progress import Timings
 from service.request import Caller, Cancel, EventSink, Finished, FinishReason, HypothesisResult, Request
 from service.server import Server
+from service.settings.config import load_settings
 
 ROOMY = {"max_queue": 8192, "max_requests": 8192, "max_concurrent_streams": 8192, "kv_cache_bytes": 1 << 33}
 """Settings under which nothing is refused: what is measured is how fast answers come."""

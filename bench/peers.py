@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from bench.case import case
 from model.architecture_config import TransformerConfig
 from model.architectures import GenerativeModel
-from model.checkpoint import load_checkpoint
+from model.checkpoints.checkpoint import load_checkpoint
 from model.config import ModelConfig
 from model.layers import Block
 from model.recurrent import Recurrent

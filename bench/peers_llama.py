@@ -29,8 +29,8 @@ from torch import Tensor, nn
 from bench.case import Flag, case
 from bench.peers import NotRepresentable, transformers_logits, verify
 from bench.unverified_bundle import random_tokenizer, save_unverified
-from export.bundle import VersionError, load_manifest
-from export.manifest import TOKENIZER
+from export.bundle.directory import VersionError, load_manifest
+from export.bundle.manifest import TOKENIZER
 from export.variants import Traced, trace_model
 from model.architecture_config import DecoderConfig
 from model.layers import Block

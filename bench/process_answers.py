@@ -28,19 +28,19 @@ from bench.measure import Verdict, report
 from bench.peer_server import ROOMY
 from bench.sentences import sentence_pairs
 from service.attention_request import AttentionChoice
-from service.config import ServerSettings, load_settings
-from service.edge.metrics import Metrics
-from service.edge.open_model import ModelOpener
-from service.edge.process_plan import ProcessPlan, engine_settings
-from service.edge.request_builder import RequestBuilder
-from service.edge.request_limits import TextLimits
-from service.edge.served_model import Pool, ServedModel
+from service.edge.models.process_plan import ProcessPlan, engine_settings
+from service.edge.models.served_model import Pool, ServedModel
+from service.edge.observability.metrics import Metrics
+from service.edge.requests.request_builder import RequestBuilder
+from service.edge.requests.request_limits import TextLimits
+from service.edge.versions.open_model import ModelOpener
 from service.engine.pool import EnginePool
 from service.engine_process.open_engines import open_engines
-from service.engine_settings import EngineSettings
 from service.errors import RequestError
 from service.options import DecodingOptions
 from service.request import Finished, Request, TextDelta
+from service.settings.config import ServerSettings, load_settings
+from service.settings.engine_settings import EngineSettings
 
 WORD = ("the first word of the request's text",)  # which a closed vocabulary knows
 DECODED: dict[str, dict[str, Any]] = {

@@ -30,7 +30,7 @@ from bench.measure import Spread, Verdict, report
 from bench.peer_server import glossa_server
 from bench.process_tree import cpu_seconds
 from bench.sentences import sentence_pairs
-from cli.load_report import percentile
+from cli.load.load_report import percentile
 from glossa.v1 import glossa_pb2 as pb
 
 MODES = ("unary", "stream")

@@ -21,8 +21,8 @@ from bench.case import Flag, case
 from bench.measure import report
 from bench.speed_models import MODEL_OPTIONS, chosen_model
 from bench.steps import CONTEXT, SOURCE_TOKENS, Rows
-from export.bundle import load_bundle
-from export.manifest import SESSION_CONFIG, SESSION_MEM_PATTERN, SESSION_OPTIMIZATION, SESSION_THREADS, Manifest
+from export.bundle.directory import load_bundle
+from export.bundle.manifest import SESSION_CONFIG, SESSION_MEM_PATTERN, SESSION_OPTIMIZATION, SESSION_THREADS, Manifest
 from export.passes.quantization_scheme import SCHEMES
 from service.runtime.runner import OnnxModel
 

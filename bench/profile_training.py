@@ -21,10 +21,10 @@ from bench.case import Flag, case
 from model.architectures import build
 from model.presets import load_preset
 from model.tokenizer import Tokenizer
-from model.training.data import Examples, batches_of, read_tsv
+from model.training.data.examples import Examples, batches_of, read_tsv
 from model.training.flops import peak_flops_per_s, training_flops
-from model.training.loss import batch_loss, takes_bf16
-from model.training.optimiser import make_optimiser
+from model.training.objective.loss import batch_loss, takes_bf16
+from model.training.objective.optimiser import make_optimiser
 from model.training.report import processor_name
 
 KINDS = {  # operator → what it is for; the rest is "other"

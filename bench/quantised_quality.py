@@ -18,7 +18,7 @@ from export.options import ExportOptions, QuantizationOptions
 from export.select_scheme import Development
 from export.to_onnx import export_bundle
 from glossa.client import Client
-from model.training.data import read_tsv
+from model.training.data.examples import read_tsv
 from model.training.evaluate import bleu
 
 MAX_LOSS = 0.3  # BLEU points that the scheme which the exporter takes may lose on a test set; 0.1 is aimed for

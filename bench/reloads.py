@@ -29,7 +29,7 @@ from bench.measure import Spread, Verdict, report
 from bench.peer_server import glossa_server
 from bench.process_tree import children, memory_mb
 from bench.sentences import sentence_pairs
-from cli.load_report import percentile
+from cli.load.load_report import percentile
 from glossa.client.admin import AdminClient
 from glossa.v1 import glossa_pb2 as pb
 

@@ -25,8 +25,8 @@ from bench.engines import Engines
 from bench.measure import machine
 from bench.peers_llama import Shape, random_llama, save_bundle
 from bench.unverified_bundle import random_tokenizer
-from export.bundle import load_bundle
-from export.manifest import TOKENIZER
+from export.bundle.directory import load_bundle
+from export.bundle.manifest import TOKENIZER
 from export.options import ExportOptions, QuantizationOptions
 from export.passes.quantization_scheme import SCHEMES
 from export.select_scheme import Development

@@ -24,7 +24,7 @@ from typing import Any
 from bench.case import Flag, case
 from bench.measure import Verdict, machine, verdict_row, versions
 from bench.speed_models import CACHE
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
 
 BEGIN, END = "<!-- speed: begin, rewritten by `make bench` -->", "<!-- speed: end -->"
 PLOT = "docs/cost_growth.svg"

@@ -24,9 +24,9 @@ from bench.peers import save_ctranslate2
 from bench.random_model import ENDLESS, LONGEST, SHORTEST, random_model, random_source
 from bench.sentences import sentence_pairs
 from bench.unverified_bundle import random_tokenizer, save_unverified
-from export.manifest import TOKENIZER, Shortlist
+from export.bundle.manifest import TOKENIZER, Shortlist
 from export.variants import Traced, trace_model
-from model.checkpoint import load_checkpoint, save_checkpoint, weights_of
+from model.checkpoints.checkpoint import load_checkpoint, save_checkpoint, weights_of
 from model.config import TrainConfig
 from model.tokenizer import Tokenizer
 from model.transformer import EncoderDecoder

@@ -97,11 +97,11 @@ class Workers:
 
 def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
     from bench.engines import Engines
-    from export.bundle import load_bundle
-    from export.manifest import TOKENIZER
+    from export.bundle.directory import load_bundle
+    from export.bundle.manifest import TOKENIZER
     from model.tokenizer import Tokenizer
+    from service.machine.processors import processors
     from service.options import DecodingOptions
-    from service.processors import processors
     from service.request import Request
     from service.runtime.runner import OnnxModel
 
@@ -180,7 +180,7 @@ def transformers(path: str) -> Callable[[Order, Workload], Lengths]:
     import torch
 
     from bench.peers import transformers_model
-    from model.checkpoint import load_checkpoint
+    from model.checkpoints.checkpoint import load_checkpoint
 
     with contextlib.redirect_stdout(sys.stderr):
         plain = transformers_model(load_checkpoint(Path(path)).model)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bench.gpu.decoding import decode, sureness
-from export.bundle import file_digests, write_bundle
-from export.manifest import SHORTLIST, TOKENIZER, Golden, Manifest, Shortlist
+from export.bundle.directory import file_digests, write_bundle
+from export.bundle.manifest import SHORTLIST, TOKENIZER, Golden, Manifest, Shortlist
 from export.manifest_entries import entries_of
 from export.passes.calibrate import calibrate
 from export.passes.quantization_scheme import SCHEMES

@@ -14,7 +14,7 @@ from cli.connection import Connection, report_call_errors
 from cli.export import export
 from cli.local_server import fetch, serving
 from cli.terminal import report_errors
-from cli.train import run_training
+from cli.training.train import run_training
 
 SENTENCES = 500
 LEAST_EXACT = 0.97  # share of unseen sentences that the demo model must translate exactly
@@ -53,9 +53,9 @@ def demo(
 
 def train_demo(checkpoint: Path, bundle: Path) -> None:
     """Train the preset `demo`, or continue a training that was interrupted. A finished one is repeated."""
-    from model.atomic_write import DIGESTS
+    from model.checkpoints.atomic_write import DIGESTS
     from model.presets import PRESETS
-    from model.training.embedded import embedded_examples
+    from model.training.data.embedded import embedded_examples
 
     if (checkpoint / DIGESTS).exists():
         shutil.rmtree(checkpoint)

@@ -17,7 +17,7 @@ from cli.terminal import AsJson, UsageError, print_json, report_errors
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from export.manifest import Manifest, Variant
+    from export.bundle.manifest import Manifest, Variant
     from export.select_scheme import Development
 
 PRECISIONS = ("fp32", "fp16", "int8", "int4", "w4a16")
@@ -110,13 +110,13 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Export a checkpoint to a verified bundle: graphs, tokenizer, manifest."""
-    from export.bundle import BundleError
+    from export.bundle.directory import BundleError
     from export.export_errors import ExportError
     from export.options import ExportOptions, QuantizationOptions
     from export.to_onnx import export_bundle
-    from model.checkpoint import CheckpointError
+    from model.checkpoints.checkpoint import CheckpointError
     from model.config import ConfigError
-    from model.training.data import DataError, read_tsv
+    from model.training.data.examples import DataError, read_tsv
 
     with report_errors(BundleError, ConfigError, ExportError, CheckpointError, DataError):
         asked: list[Any] = [name.strip() for names in precision or [AUTO] for name in names.split(",") if name.strip()]
@@ -148,9 +148,9 @@ def development_text(
     """The text on which a quantized variant is compared with fp32, with references where the file has both columns.
     Raises ConfigError for languages that are not the model's, or that it needs and that are missing."""
     from export.select_scheme import Development
-    from model.checkpoint import read_config
+    from model.checkpoints.checkpoint import read_config
     from model.config import LanguagePair
-    from model.training.languages import check_languages
+    from model.training.data.languages import check_languages
 
     if file is None:
         return None
@@ -167,8 +167,8 @@ def development_text(
 def sample_pairs(checkpoint: Path, file: Path) -> Sequence[tuple[str, str]]:
     """Text for a model: the pairs of a .tsv, else each line as a source. A decoder-only model gets texts: lines, or the
     first column. Raises DataError, OSError."""
-    from model.checkpoint import read_config
-    from model.training.data import read_text, read_tsv
+    from model.checkpoints.checkpoint import read_config
+    from model.training.data.examples import read_text, read_tsv
 
     model, training = read_config((checkpoint / "config.json").read_bytes(), checkpoint)
     if ".tsv" in file.suffixes:
@@ -185,9 +185,9 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check a bundle: digests, golden answer and, with its checkpoint, every output."""
-    from export.bundle import BundleError, load_manifest
+    from export.bundle.directory import BundleError, load_manifest
     from export.verification.verifier import verify_bundle
-    from model.checkpoint import CheckpointError
+    from model.checkpoints.checkpoint import CheckpointError
 
     with report_errors(BundleError, CheckpointError):
         report = verify_bundle(bundle, checkpoint)

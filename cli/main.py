@@ -12,23 +12,23 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.admin import admin
-from cli.ask import generate, score, translate
-from cli.attend import attend
-from cli.bench import bench
-from cli.corpus import corpus
 from cli.demo import demo
-from cli.distill import distill
-from cli.doctor import doctor
-from cli.encode import classify, embed, fill_mask, similarity, tag
-from cli.ensemble import ensemble
-from cli.evaluate import evaluate
 from cli.export import export, verify
-from cli.import_model import import_
-from cli.serve import ServeCommand, healthcheck, serve
-from cli.token import token
-from cli.tokens import tokens
-from cli.train import train
+from cli.load.bench import bench
+from cli.requests.ask import generate, score, translate
+from cli.requests.attend import attend
+from cli.requests.encode import classify, embed, fill_mask, similarity, tag
+from cli.requests.tokens import tokens
+from cli.serving.admin import admin
+from cli.serving.doctor import doctor
+from cli.serving.serve import ServeCommand, healthcheck, serve
+from cli.serving.token import token
+from cli.training.corpus import corpus
+from cli.training.distill import distill
+from cli.training.ensemble import ensemble
+from cli.training.evaluate import evaluate
+from cli.training.import_model import import_
+from cli.training.train import train
 
 VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Train and export": {

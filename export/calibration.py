@@ -1,5 +1,5 @@
 """Calibrates the confidence of a bundle's variants: answers development sentences as a server would, finds out which
-words are right, and fits the maps of `export.confidence`.
+words are right, and fits the maps of `export.bundle.confidence`.
 
 The expected calibration errors are those of maps fitted to half of the sentences, on the other half. Every variant is
 calibrated with its own graphs, except fp16, which a CPU only emulates: it has the map of fp32, whose weights are the
@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from export.confidence import CalibratedConfidence, Calibration, ConfidenceMap, raw_sentence, raw_words
+from export.bundle.confidence import CalibratedConfidence, Calibration, ConfidenceMap, raw_sentence, raw_words
+from export.bundle.manifest import Limits, Variant
 from export.confidence_fit import DIGITS, expected_calibration_error, fit_map, mapped
-from export.manifest import Limits, Variant
 from export.scheme_speed import ROWS
 from export.select_scheme import TOKENS_BESIDE_SOURCE, Development
 from export.verification.golden import answer_greedily

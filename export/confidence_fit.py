@@ -1,4 +1,4 @@
-"""Fits the maps of `export.confidence` to examples, and measures how well confidences are calibrated and ranked.
+"""Fits the maps of `export.bundle.confidence` to examples, and measures how well confidences are calibrated and ranked.
 
 Everything is pure and works on arrays: N examples, each with a confidence and its correctness, both 0..1. Correctness
 is 0 or 1 of a word, and a share of a sentence.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from export.confidence import MAX_KNOTS, ConfidenceMap
+from export.bundle.confidence import MAX_KNOTS, ConfidenceMap
 
 Floats = NDArray[np.float64]
 

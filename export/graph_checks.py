@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 from onnx import ModelProto, TensorProto
 
+from export.bundle.manifest import Role
 from export.export_errors import ExportError
 from export.graphs.attention import seen_attention
 from export.graphs.group_query_attention import EncoderOperator
 from export.graphs.tracing import versions
-from export.manifest import Role
 from export.passes.fuse_rotary import ROTARY_MULTIPLE
 from export.passes.optimize import makers_of
 from model.architecture_config import EncoderDecoderConfig, RecurrentConfig

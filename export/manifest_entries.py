@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from export.graphs.attention import seen_attention
-from export.manifest import (
+from export.bundle.manifest import (
     SOURCE_LANGUAGE,
     TARGET_LANGUAGE,
     AlignmentSpec,
@@ -15,6 +14,7 @@ from export.manifest import (
     Task,
     Tokens,
 )
+from export.graphs.attention import seen_attention
 from export.verification.verifier import limits_of
 from model.config import SOURCE_LANGUAGE as SOURCE_ID
 from model.config import TARGET_LANGUAGE as TARGET_ID

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from export.manifest import PAD_MULTIPLE
+from export.bundle.manifest import PAD_MULTIPLE
 from export.verification.golden import encode_for_decode
 from export.verification.inputs import Ids
 from export.verification.ort_graphs import OrtGraphs, round_up

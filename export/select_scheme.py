@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from export.manifest import PAD_MULTIPLE, SchemeMeasurement
+from export.bundle.manifest import PAD_MULTIPLE, SchemeMeasurement
 from export.scheme_speed import ROWS, measure_speeds
 from export.verification.golden import answer_greedily
 from export.verification.inputs import Ids

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnxruntime
 
-from export.manifest import SESSION_CONFIG, SESSION_MEM_PATTERN, SESSION_OPTIMIZATION, SESSION_THREADS
+from export.bundle.manifest import SESSION_CONFIG, SESSION_MEM_PATTERN, SESSION_OPTIMIZATION, SESSION_THREADS
 
 PROVIDER = "CPUExecutionProvider"
 

@@ -4,7 +4,7 @@ The method is IBM Model 1 (Brown et al. 1993, "The Mathematics of Statistical Ma
 token ids: every target token comes from one source token or from none, with equal prior probability; expectation
 maximization estimates the probability of each target token given the source token. A decoder restricted to a few
 hundred probable tokens computes no other logits (`export.passes.shortlist`) and cannot choose unrelated tokens.
-`export.bundle` reads shortlists.
+`export.bundle.directory` reads shortlists.
 
 Work and memory are bounded for any size of the text: see the limits below.
 
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from export.manifest import Shortlist
+from export.bundle.manifest import Shortlist
 from model.tokenizer import Tokenizer
 
 MAX_PAIRS = 50_000  # more pairs only sharpen known probabilities and add rare words

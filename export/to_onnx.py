@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from export.bundle import write_bundle
+from export.bundle.confidence import Calibration
+from export.bundle.directory import write_bundle
+from export.bundle.manifest import SHORTLIST, TOKENIZER, Manifest, Variant
 from export.calibration import CalibrationError, calibrate_variants
-from export.confidence import Calibration
 from export.export_errors import DiskError, ExportError, FullDiskError, NoGoldenError, ParityError, describe_failure
 from export.graphs.tracing import versions
-from export.manifest import SHORTLIST, TOKENIZER, Manifest, Variant
 from export.manifest_entries import entries_of
 from export.options import DEFAULTS, ExportOptions, check_exportable, check_options, scheme_names
 from export.passes.quantization_scheme import SCHEMES
@@ -29,10 +29,10 @@ from export.variants import save_variants
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import checkpoint_digest, limits_of, make_report, verify_variants
 from model.architectures import Model
-from model.checkpoint import load_checkpoint
+from model.checkpoints.checkpoint import load_checkpoint
 from model.config import ModelConfig
 from model.tokenizer import Tokenizer
-from model.training.embedded import unseen_examples
+from model.training.data.embedded import unseen_examples
 
 
 def export_bundle(checkpoint: Path, out: Path, options: ExportOptions = DEFAULTS, *, replace: bool = False) -> Manifest:

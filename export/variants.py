@@ -18,12 +18,12 @@ import torch
 from onnx import ModelProto
 from onnx.external_data_helper import set_external_data
 
+from export.bundle.manifest import PAD_MULTIPLE, GraphSpec, Role, Variant, largest_capacity
 from export.export_errors import ExportError
 from export.graph_checks import check_graph
 from export.graphs import encoder_decoder, recurrent
 from export.graphs.group_query_attention import encoder_operator
 from export.graphs.tracing import Signature, trace
-from export.manifest import PAD_MULTIPLE, GraphSpec, Role, Variant, largest_capacity
 from export.options import ExportOptions, scheme_names
 from export.passes.calibrate import MAX_SENTENCES as MAX_CALIBRATION
 from export.passes.calibrate import Ranges, calibrate

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from export.confidence import word_spans
+from export.bundle.confidence import word_spans
 
 Cost = tuple[int, int]  # edits, and equal words negated: compared in this order
 

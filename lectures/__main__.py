@@ -25,7 +25,7 @@ from lectures.claim import Claim, Measured
 from lectures.claims import CLAIMS
 from lectures.lab import Lab
 from lectures.page import present_sections, write_page
-from model.atomic_write import write_file
+from model.checkpoints.atomic_write import write_file
 
 PAGE, KEPT = Path("docs/lectures.md"), Path("runs/lectures")
 MODELS = "models"  # directory of trained models in it

@@ -21,9 +21,9 @@ from model.architectures import build
 from model.config import ModelConfig, TrainConfig
 from model.layers import Block, Residual
 from model.tokenizer import Tokenizer
-from model.training.data import PairBatches, split
-from model.training.loss import batch_loss, drop_padding
-from model.training.optimiser import learning_rate, make_optimiser
+from model.training.data.examples import PairBatches, split
+from model.training.objective.loss import batch_loss, drop_padding
+from model.training.objective.optimiser import learning_rate, make_optimiser
 from model.transformer import EncoderDecoder
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from lectures.claim import Claim, Finding, Measured, verdict_of
 from lectures.corpora import schedule, translations
 from lectures.lab import Training
 from model.architecture_config import model_config
-from model.checkpoint import Checkpoint
+from model.checkpoints.checkpoint import Checkpoint
 from model.config import ModelConfig
 from model.corpus import corpus
 from model.training.evaluate import bleu, translate

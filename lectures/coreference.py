@@ -12,12 +12,12 @@ from lectures.claim import Claim, Finding, Measured, verdict_of
 from lectures.corpora import schedule, small
 from lectures.lab import Training
 from model.architecture_config import model_config
-from model.checkpoint import Checkpoint
+from model.checkpoints.checkpoint import Checkpoint
 from model.corpus.coreference import ADJECTIVES, Sentence, held_out, sentence, sentences
 from model.encoder import Encoder
-from model.training.data import Examples
+from model.training.data.examples import Examples
+from model.training.data.labelled_spans import found_spans
 from model.training.evaluate import translate
-from model.training.labelled_spans import found_spans
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,7 +7,7 @@ import random
 from model.architecture_config import model_config
 from model.config import ModelConfig, TrainConfig
 from model.corpus import corpus
-from model.training.data import Examples
+from model.training.data.examples import Examples
 
 PLAIN = {"label_smoothing": 0.0, "average_checkpoints": 1, "tokenizer": "words", "vocab_size": 4000}
 """Fields of a TrainConfig: the training loss is the one that is reported, and the last weights are not averaged."""

@@ -10,7 +10,7 @@ from export.verification.torch_reference import TorchReference
 from lectures.corpora import reversals, schedule, small, translations, unseen_translations
 from lectures.lab import Training
 from lectures.words import links
-from model.checkpoint import Checkpoint
+from model.checkpoints.checkpoint import Checkpoint
 from model.presets import PRESETS
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from lectures.claim import Claim, Finding, Measured, verdict_of
 from lectures.lab import Training
 from lectures.rouge import rouge_l
 from model.architectures import SourceModel
-from model.checkpoint import Checkpoint
+from model.checkpoints.checkpoint import Checkpoint
 from model.corpus.articles import (
     GOODS,
     KINGS,
@@ -29,8 +29,8 @@ from model.corpus.articles import (
 )
 from model.mixture_of_experts import ExpertFeedForward
 from model.presets import PRESETS
-from model.training.data import Examples, PairBatches
-from model.training.embedded import embedded_examples, unseen_examples
+from model.training.data.embedded import embedded_examples, unseen_examples
+from model.training.data.examples import Examples, PairBatches
 from model.training.evaluate import greedy_batch
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from lectures.corpora import endless_scenes, schedule
 from lectures.lab import Training
 from model.architecture_config import DecoderConfig, Positions
 from model.architectures import build
-from model.checkpoint import Checkpoint
+from model.checkpoints.checkpoint import Checkpoint
 from model.config import ModelConfig, TrainConfig
 from model.transformer import Decoder
 

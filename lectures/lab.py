@@ -19,9 +19,9 @@ from typing import TypeVar
 import torch
 from rich.console import Console
 
-from model.checkpoint import Checkpoint, load_checkpoint
+from model.checkpoints.checkpoint import Checkpoint, load_checkpoint
 from model.config import ModelConfig, TrainConfig
-from model.training.data import Examples
+from model.training.data.examples import Examples
 from model.training.progress import Display
 from model.training.train import TrainError, train
 

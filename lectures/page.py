@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
 from lectures.claim import Claim, Measured, Verdict
-from model.atomic_write import write_file
+from model.checkpoints.atomic_write import write_file
 
 INTRODUCTION = """# Claims of lectures, measured
 

@@ -11,11 +11,11 @@ from glossa.client.types import Classification
 from lectures.claim import Claim, Finding, Measured, verdict_of
 from lectures.lab import Training
 from lectures.served import client_of
-from model.checkpoint import Checkpoint
+from model.checkpoints.checkpoint import Checkpoint
 from model.corpus.entities import animals, spans
 from model.corpus.lexicon import ANIMALS
 from model.presets import PRESETS
-from model.training.data import Examples
+from model.training.data.examples import Examples
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

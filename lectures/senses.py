@@ -15,7 +15,7 @@ from lectures.lab import Training
 from lectures.served import client_of
 from model.architecture_config import model_config
 from model.corpus.senses import CROSSED, SUBJECTS, WORD, Sentence, crossing, sentences
-from model.training.data import Examples
+from model.training.data.examples import Examples
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,7 +11,7 @@ from cli.local_server import serving
 from export.options import ExportOptions
 from export.to_onnx import export_model
 from glossa.client import Client
-from model.checkpoint import Checkpoint
+from model.checkpoints.checkpoint import Checkpoint
 
 
 @contextlib.contextmanager

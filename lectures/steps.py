@@ -9,9 +9,9 @@ import torch
 from bench.measure import seconds
 from model.architectures import GenerativeModel, build
 from model.config import ModelConfig, TrainConfig
-from model.training.data import Batch
-from model.training.loss import batch_loss, takes_bf16
-from model.training.optimiser import make_optimiser
+from model.training.data.examples import Batch
+from model.training.objective.loss import batch_loss, takes_bf16
+from model.training.objective.optimiser import make_optimiser
 
 
 def step_job(config: ModelConfig, train: TrainConfig, batch: Batch) -> Callable[[], float]:

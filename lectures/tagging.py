@@ -14,8 +14,8 @@ from lectures.served import client_of
 from model.corpus.entities import LABELS, entities
 from model.presets import PRESETS
 from model.tokenizer import Tokenizer
-from model.training.data import Examples
-from model.training.labelled_spans import (
+from model.training.data.examples import Examples
+from model.training.data.labelled_spans import (
     LabelledSpan,
     found_spans,
     read_spans,

@@ -1,7 +1,8 @@
 """`FineTuning`: which parameters a training run changes, how fast each of them learns, and when the run ends early.
 
 It applies to runs from scratch as well as to those that continue a checkpoint. Nothing here imports torch; the settings
-act in `model.training.freezing`, `model.training.optimiser`, `model.training.early_stopping` and `model.adapters`.
+act in `model.training.objective.freezing`, `model.training.objective.optimiser`, `model.training.early_stopping` and
+`model.adapters`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from export.manifest import AttentionKind, AttentionMaps
+from export.bundle.manifest import AttentionKind, AttentionMaps
 from service.errors import InvalidRequest
 
 FLOAT_BYTES = 4

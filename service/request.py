@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from export.manifest import AttentionKind
+from export.bundle.manifest import AttentionKind
 from service.encoder_request import EncoderOutput, EncoderRequest
 from service.errors import RequestError
 from service.options import DecodingOptions

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from service.cache_layout import CacheShape
 from service.encoder_request import EncoderOutput
 from service.errors import RequestError
+from service.memory.cache_layout import CacheShape
 from service.request import FinishReason, Request
 from service.step import StepOutput
 

@@ -26,33 +26,33 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from glossa.version import VERSION
 from service.adaptors.selection import Adaptors
-from service.config import ServerSettings
-from service.edge import logs
-from service.edge.access import HEALTH, REFLECTIONS
-from service.edge.admin import AdminServer
-from service.edge.backlog import Collapse
-from service.edge.calls import Calls
-from service.edge.catalog import SERVICES as SERVICES_OF_TASK
-from service.edge.catalog import Catalog
-from service.edge.checked_services import CheckedServices
-from service.edge.connections import finish_sending, stop_listening
-from service.edge.exposition import content_type
-from service.edge.glossaries import Glossaries
-from service.edge.health import Health
-from service.edge.memory_plan import tell_memory
-from service.edge.metrics import Metrics
-from service.edge.open_model import ModelOpener
-from service.edge.ops import OpsServer, explain_bind
-from service.edge.preparation import Preparation
-from service.edge.reloader import OpenModel, Reloader
-from service.edge.request_limits import TextLimits
-from service.edge.returned_memory import give_back_what_calls_took
-from service.edge.security import Port, Security
-from service.edge.served_model import ServedModel
-from service.edge.servicer import RPCS, SERVICES, generic_handlers
+from service.edge.admission.backlog import Collapse
+from service.edge.admission.connections import finish_sending, stop_listening
+from service.edge.admission.preparation import Preparation
+from service.edge.calls.calls import Calls
+from service.edge.models.served_model import ServedModel
+from service.edge.observability import logs
+from service.edge.observability.exposition import content_type
+from service.edge.observability.health import Health
+from service.edge.observability.metrics import Metrics
+from service.edge.observability.ops import OpsServer, explain_bind
+from service.edge.requests.catalog import SERVICES as SERVICES_OF_TASK
+from service.edge.requests.catalog import Catalog
+from service.edge.requests.glossaries import Glossaries
+from service.edge.requests.request_limits import TextLimits
+from service.edge.rpcs.servicer import RPCS, SERVICES, generic_handlers
+from service.edge.security.access import HEALTH, REFLECTIONS
+from service.edge.security.checked_services import CheckedServices
+from service.edge.security.security import Port, Security
+from service.edge.versions.admin import AdminServer
+from service.edge.versions.memory_plan import tell_memory
+from service.edge.versions.open_model import ModelOpener
+from service.edge.versions.reloader import OpenModel, Reloader
 from service.errors import StartupError
-from service.process_memory import no_core_dumps, settle
+from service.machine.process_memory import no_core_dumps, settle
+from service.machine.returned_memory import give_back_what_calls_took
 from service.request import Caller
+from service.settings.config import ServerSettings
 
 BEAT_S = 0.5  # how often the event loop shows that it runs
 MAX_PENDING = 1 << 16  # calls without a handler yet; beyond its default of 1,000 grpc silently ends some as CANCELLED

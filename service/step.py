@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from export.manifest import PAD_MULTIPLE, AttentionKind, Limits
-from service.cache_layout import CacheLayout, CacheShape
+from export.bundle.manifest import PAD_MULTIPLE, AttentionKind, Limits
 from service.encoder_request import EncoderOutput, EncoderRequest
+from service.memory.cache_layout import CacheLayout, CacheShape
 
 
 def padded(length: int, multiple: int = PAD_MULTIPLE) -> int:

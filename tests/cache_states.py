@@ -1,6 +1,6 @@
 """One state of each kind, for tests of caches and their layout."""
 
-from export.manifest import StateSpec
+from export.bundle.manifest import StateSpec
 
 SELF = StateSpec(name="self_key.0", kind="self_kv", dtype="float32", shape=("batch", 2, "capacity", 4))
 CROSS = StateSpec(name="cross_key.0", kind="cross_kv", dtype="float16", shape=("batch", 2, "source", 4))

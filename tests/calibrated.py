@@ -1,6 +1,6 @@
 """A calibration with round numbers."""
 
-from export.confidence import CalibratedConfidence, Calibration, ConfidenceMap
+from export.bundle.confidence import CalibratedConfidence, Calibration, ConfidenceMap
 
 MAP = ConfidenceMap(method="isotonic", raw=(0.25, 0.75), calibrated=(0.125, 0.875))
 CALIBRATED = CalibratedConfidence(map=MAP, ece_before=0.25, ece_after=0.125, measured=100)

@@ -12,15 +12,14 @@ from google.rpc import error_details_pb2
 from grpc_health.v1 import health_pb2_grpc
 from grpc_status import rpc_status
 
-from export.manifest import Golden, Limits, Manifest, SpecialTokenTemplate, Tokens
+from export.bundle.manifest import Golden, Limits, Manifest, SpecialTokenTemplate, Tokens
 from glossa.v1 import glossa_pb2 as pb
 from model.tokenizer import Tokenizer
-from service.config import ServerSettings
-from service.edge.prompt_encoder import NO_LANGUAGES
-from service.edge.request_builder import RequestBuilder
-from service.edge.request_limits import TextLimits
-from service.edge.served_model import ServedModel
-from service.execution_choice import ExecutionChoice
+from service.edge.models.served_model import ServedModel
+from service.edge.requests.prompt_encoder import NO_LANGUAGES
+from service.edge.requests.request_builder import RequestBuilder
+from service.edge.requests.request_limits import TextLimits
+from service.machine.execution_choice import ExecutionChoice
 from service.options import DecodingOptions
 from service.progress import Timings
 from service.request import (
@@ -33,6 +32,7 @@ from service.request import (
     TextDelta,
 )
 from service.server import Server
+from service.settings.config import ServerSettings
 from service.wire.messages import State
 from tests.calibrated import CALIBRATION
 

@@ -6,11 +6,11 @@ import socket
 from typing import Any
 
 from service.answer_pace import AnswerPace
-from service.edge.child_process import Progress
-from service.edge.tenant_paces import TenantPaces
-from service.edge.tenant_shares import TenantShares
+from service.edge.admission.tenant_paces import TenantPaces
+from service.edge.admission.tenant_shares import TenantShares
+from service.edge.models.child_process import Progress
 from service.errors import StartupError
-from service.execution_choice import ExecutionChoice
+from service.machine.execution_choice import ExecutionChoice
 from service.wire.channel import receive, send
 from service.wire.messages import Beat, Opened, State, decode_to_engine, encode
 

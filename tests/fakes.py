@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from export.manifest import Limits
-from service.cache_layout import CacheLayout
+from export.bundle.manifest import Limits
 from service.decoding.search import advance, search_for
 from service.decoding.vocabulary import Vocabulary
 from service.encoder_request import EncoderOutput
@@ -19,6 +18,7 @@ from service.engine.fair_shares import FairShares
 from service.engine.invariants import check_invariants
 from service.engine.pool import EnginePool
 from service.engine.prompt_lookup import DraftProposer
+from service.memory.cache_layout import CacheLayout
 from service.options import DecodingOptions
 from service.request import Finished, Request, TextDelta
 from service.runtime.cuda_memory import CudaMemory, CudaRuntime, CudaStream

@@ -2,7 +2,7 @@
 
 import errno
 
-from model.atomic_write import Disk, parts_of
+from model.checkpoints.atomic_write import Disk, parts_of
 
 
 class FullDisk(Disk):

@@ -15,10 +15,10 @@ import yaml
 from safetensors.torch import load_file
 
 from cli.local_server import free_port
-from model.training.embedded import embedded_examples
-from model.training.process_group import joined
+from model.training.data.embedded import embedded_examples
+from model.training.distributed.process_group import joined
+from model.training.distributed.ranks import Ranks
 from model.training.progress import Display
-from model.training.ranks import Ranks
 from model.training.train import train
 from tests import tiny_training
 

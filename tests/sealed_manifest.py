@@ -3,8 +3,8 @@
 import hashlib
 import json
 
-from export.bundle import digest_line
-from export.manifest import MANIFEST, MANIFEST_DIGEST
+from export.bundle.directory import digest_line
+from export.bundle.manifest import MANIFEST, MANIFEST_DIGEST
 
 
 def read_manifest(bundle):

@@ -26,8 +26,6 @@ MAY_IMPORT = {
     "export": ("model",),
     "service": (
         "export.bundle",
-        "export.confidence",
-        "export.manifest",
         "model.tokenizer",
         "glossa.v1",
         "glossa.version",
@@ -39,47 +37,64 @@ MAY_IMPORT = {
 
 # What a room may take from its own package, besides itself. The most specific entry decides; a package without one is
 # one room. `service` without a room is the plain data that everyone shares, and `server`, which puts it all together.
-_SHARED = tuple(
-    f"service.{path.stem}"
-    for path in sorted((ROOT / "service").glob("*.py"))
-    if path.stem not in ("__init__", "server")
+_SHARED = (
+    *(
+        f"service.{path.stem}"
+        for path in sorted((ROOT / "service").glob("*.py"))
+        if path.stem not in ("__init__", "server")
+    ),
+    "service.machine",
+    "service.memory",
 )
 _MODEL = tuple(f"model.{path.stem}" for path in sorted((ROOT / "model").glob("*.py")) if path.stem != "__init__")
-_BUNDLE = tuple(
-    f"export.{name}"
-    for name in (
-        *("bundle", "bundle_files", "confidence", "graph_rules", "onnx_reader"),
-        *("manifest", "manifest_fields", "manifest_migration", "manifest_parser", "manifest_relations"),
-    )
+_EDGE_BELOW_MODELS = (
+    *(*_SHARED, "service.settings", "service.wire", "service.text"),
+    *("service.edge.observability", "service.edge.security", "service.edge.admission"),
 )
+_EDGE_BELOW_CALLS = (*_EDGE_BELOW_MODELS, "service.edge.models", "service.edge.requests")
 ROOMS = {
     "model": (*_MODEL, "model.tokenizers"),
     "model.corpus": (),
     "model.tokenizers": _MODEL,
     "model.reference": _MODEL,
-    "model.training": (*_MODEL, "model.corpus"),
-    "model.pretrained": (*_MODEL, "model.training", "model.tokenizers"),
-    **dict.fromkeys(_BUNDLE, _BUNDLE),
-    "export.sessions": _BUNDLE,
-    "export.graphs": _BUNDLE,
-    "export.passes": (*_BUNDLE, "export.graphs"),
-    "export.verification": (*_BUNDLE, "export.sessions", "export.graphs", "export.passes"),
+    "model.checkpoints": _MODEL,
+    "model.training": (*_MODEL, "model.checkpoints", "model.corpus"),
+    "model.pretrained": (*_MODEL, "model.checkpoints", "model.training", "model.tokenizers"),
+    "export.bundle": (),
+    "export.sessions": ("export.bundle",),
+    "export.graphs": ("export.bundle",),
+    "export.passes": ("export.bundle", "export.graphs"),
+    "export.verification": ("export.bundle", "export.sessions", "export.graphs", "export.passes"),
+    "service.machine": (),
+    "service.memory": (),
     "service": _SHARED,
+    "service.settings": _SHARED,
     "service.decoding": _SHARED,
     "service.engine": (*_SHARED, "service.decoding"),
-    "service.runtime": _SHARED,
-    "service.wire": _SHARED,
+    "service.runtime": (*_SHARED, "service.settings"),
+    "service.wire": (*_SHARED, "service.settings"),
     "service.text": _SHARED,
-    "service.engine_process": (*_SHARED, "service.decoding", "service.engine", "service.runtime", "service.wire"),
-    "service.edge": (*_SHARED, "service.wire", "service.text"),
-    "service.adaptors": (*_SHARED, "service.edge"),
-    "service.server": (*_SHARED, "service.edge", "service.adaptors"),
+    "service.engine_process": (
+        *(*_SHARED, "service.settings", "service.decoding", "service.engine"),
+        *("service.runtime", "service.wire"),
+    ),
+    "service.edge.observability": (*_SHARED, "service.settings"),
+    "service.edge.security": (*_SHARED, "service.settings", "service.edge.observability"),
+    "service.edge.admission": (*_SHARED, "service.settings", "service.edge.observability"),
+    "service.edge.models": _EDGE_BELOW_MODELS,
+    "service.edge.requests": (*_EDGE_BELOW_MODELS, "service.edge.models"),
+    "service.edge.calls": _EDGE_BELOW_CALLS,
+    "service.edge.rpcs": (*_EDGE_BELOW_CALLS, "service.edge.calls"),
+    "service.edge.versions": (*_EDGE_BELOW_CALLS, "service.edge.calls"),
+    "service.adaptors": (*_SHARED, "service.settings", "service.edge"),
+    "service.server": (*_SHARED, "service.settings", "service.edge", "service.adaptors"),
 }
 
 # Where an outside library may be imported; one that is not named here may be imported anywhere.
 _GRPC_EDGE = (
-    *("backlog", "call", "calls", "servicer", "model_calls", "rpc_handlers", "status", "health", "checked_services"),
-    *("certificates", "security", "admin", "message_reader"),
+    *("calls/call", "calls/calls", "calls/message_reader", "rpcs/servicer", "rpcs/model_calls", "rpcs/rpc_handlers"),
+    *("observability/status", "observability/health", "admission/backlog", "versions/admin"),
+    *("security/checked_services", "security/certificates", "security/security"),
 )
 _EDGE = (*(f"service/edge/{name}.py" for name in _GRPC_EDGE), "service/adaptors/*", "service/server.py")
 _RPC = (*_EDGE, "clients/python/glossa/client/*")
@@ -92,17 +107,29 @@ HOMES = {
     "grpc_status": _RPC,
     "google": (
         *_RPC,
-        "service/edge/batches.py",
-        "service/edge/items.py",
+        "service/edge/calls/batches.py",
+        "service/edge/calls/items.py",
         "clients/python/glossa/v1/*",
         "codegen/descriptors.py",
     ),
-    "prometheus_client": ("service/edge/metrics.py", "service/edge/metric_series.py", "service/edge/exposition.py"),
-    "opentelemetry": ("service/edge/tracing.py",),
-    "msgspec": ("service/wire/messages.py", "service/edge/process_pool.py"),
+    "prometheus_client": (
+        "service/edge/observability/metrics.py",
+        "service/edge/observability/metric_series.py",
+        "service/edge/observability/exposition.py",
+    ),
+    "opentelemetry": ("service/edge/observability/tracing.py",),
+    "msgspec": ("service/wire/messages.py", "service/edge/models/process_pool.py"),
     "llguidance": ("service/decoding/grammar.py",),
-    "pydantic": ("service/config.py", "service/connection_settings.py", "service/setting_types.py"),
-    "pydantic_settings": ("service/config.py", "service/connection_settings.py", "service/setting_types.py"),
+    "pydantic": (
+        "service/settings/config.py",
+        "service/settings/connection_settings.py",
+        "service/settings/setting_types.py",
+    ),
+    "pydantic_settings": (
+        "service/settings/config.py",
+        "service/settings/connection_settings.py",
+        "service/settings/setting_types.py",
+    ),
     "tokenizers": ("model/tokenizer.py",),
     "huggingface_hub": ("model/pretrained/hub.py",),
     "httpx2": ("model/pretrained/hub.py",),
@@ -116,8 +143,8 @@ HOMES = {
 
 # Modules that others read without a framework: the only outside libraries they may reach, however indirectly.
 LIGHT = {
-    "export/bundle.py": frozenset(),
-    "export/manifest.py": frozenset(),
+    "export/bundle/directory.py": frozenset(),
+    "export/bundle/manifest.py": frozenset(),
     "model/config.py": frozenset(),
     "model/architecture_config.py": frozenset(),
     "model/presets.py": frozenset({"yaml"}),
@@ -318,7 +345,7 @@ def test_every_import_respects_the_borders():
 @pytest.mark.parametrize(
     ("path", "source", "expected"),
     [
-        ("model/layers.py", "import export.bundle", "model may not import export.bundle"),
+        ("model/layers.py", "import export.bundle.directory", "model may not import export.bundle.directory"),
         ("model/layers.py", "def f():\n    from service import request", "model may not import service.request"),
         (
             "export/graphs/encoder_decoder.py",
@@ -332,14 +359,14 @@ def test_every_import_respects_the_borders():
         ("service/engine/engine.py", "import onnxruntime as ort", "onnxruntime is imported only in"),
         ("service/engine/engine.py", "import grpc.aio", "grpc is imported only in"),
         ("service/engine/engine.py", "from google.rpc import status_pb2", "google is imported only in"),
-        ("service/edge/calls.py", "from opentelemetry import trace", "opentelemetry is imported only in"),
+        ("service/edge/calls/calls.py", "from opentelemetry import trace", "opentelemetry is imported only in"),
         ("service/engine/engine.py", "from prometheus_client import Counter", "prometheus_client is imported only in"),
         ("service/runtime/runner.py", "def f():\n    import torch", "torch is imported only in"),
         ("service/runtime/runner.py", "if TYPE_CHECKING:\n    import onnx", "onnx is imported only in"),
         ("service/runtime/runner.py", "import importlib\nimportlib.import_module('onnx')", "onnx is imported only in"),
         ("service/runtime/runner.py", "__import__('torch')", "torch is imported only in"),
         ("model/layers.py", "import onnx", "onnx is imported only in export/*"),
-        ("export/bundle.py", "import numpy", "must be importable without numpy"),
+        ("export/bundle/directory.py", "import numpy", "must be importable without numpy"),
         ("model/config.py", "import torch", "must be importable without torch"),
         ("model/tokenizer.py", "import numpy", "must be importable without numpy"),
         ("cli/main.py", "import service.server", "only inside the verb"),
@@ -365,9 +392,12 @@ def test_a_framework_behind_a_permitted_module_is_found():
 
 
 def test_a_stage_behind_a_module_of_the_command_is_found():
-    files = {"cli/main.py": "from cli.train import train", "cli/train.py": "from model.config import PRESETS"}
+    files = {
+        "cli/main.py": "from cli.training.train import train",
+        "cli/training/train.py": "from model.config import PRESETS",
+    }
     assert violations(files) == [
-        "cli/train.py:1: imports model.config.PRESETS only inside the verb that needs it",
+        "cli/training/train.py:1: imports model.config.PRESETS only inside the verb that needs it",
     ]
 
 
@@ -388,12 +418,12 @@ def test_relative_imports_are_resolved():
         ("service/runtime/runner.py", "from service.engine.engine import Engine", "it lies above service.runtime"),
         ("service/engine/engine.py", "from service.runtime.runner import Runner", "it lies above service.engine"),
         ("service/engine/engine.py", "from service.server import Server", "it lies above service.engine"),
-        ("service/edge/servicer.py", "from service.engine.engine import Engine", "it lies above service.edge"),
+        ("service/edge/rpcs/servicer.py", "from service.engine.engine import Engine", "it lies above service.edge"),
         ("model/corpus/scenes.py", "from model.tokenizer import Tokenizer", "it lies above model.corpus"),
-        ("model/layers.py", "from model.training.loss import Loss", "it lies above model"),
+        ("model/layers.py", "from model.training.objective.loss import Loss", "it lies above model"),
         ("export/graphs/decoder.py", "from export.passes import optimize", "it lies above export.graphs"),
         ("export/passes/optimize.py", "from export.verification import checks", "it lies above export.passes"),
-        ("export/bundle.py", "from export.graphs import decoder", "it lies above export.bundle"),
+        ("export/bundle/directory.py", "from export.graphs import decoder", "it lies above export.bundle"),
         ("cli/main.py", "from tests.tiny import tiny_model", "cli may not import tests.tiny"),
         ("service/server.py", "from bench import peers", "service may not import bench.peers"),
         ("clients/python/glossa/client/types.py", "from service import options", "glossa may not import service"),
@@ -427,7 +457,7 @@ def test_an_import_circle_of_any_kind_is_found(back):
     ("path", "source"),
     [
         ("service/engine/engine.py", "from export import bundle\nfrom model.tokenizer import Tokenizer"),
-        ("service/edge/servicer.py", "import grpc\nfrom glossa.v1 import glossa_pb2"),
+        ("service/edge/rpcs/servicer.py", "import grpc\nfrom glossa.v1 import glossa_pb2"),
         ("cli/main.py", "import typer\ndef serve():\n    from service import server"),
         (
             "cli/main.py",

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from service.config import ServerSettings
-from service.edge.items import HELD
+from service.edge.calls.items import HELD
+from service.settings.config import ServerSettings
 
 PAGE = (Path(__file__).parents[1] / "docs/batches.md").read_text(encoding="utf-8")
 

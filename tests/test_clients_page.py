@@ -7,9 +7,9 @@ import re
 import pytest
 
 from glossa.client.channel import SERVICE_CONFIG
-from service.config import ServerSettings
-from service.edge.status import STATUS, status_code
+from service.edge.observability.status import STATUS, status_code
 from service.errors import Retryable, ShuttingDown
+from service.settings.config import ServerSettings
 from tests.e2e.client_programs import PAGE, PROGRAMS, block, blocks, commands
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from export.bundle.confidence import MAX_KNOTS
+from export.bundle.manifest import FORMAT_VERSION
 from export.calibration import LEAST_RIGHT, MAX_SAMPLES, MIN_SAMPLES
-from export.confidence import MAX_KNOTS
 from export.confidence_fit import BINS, FEWEST_A_KNOT, FOLDS
-from export.manifest import FORMAT_VERSION
 from glossa.client import Client
 from glossa.v1 import glossa_pb2 as pb
-from service.edge.answer_confidence import UNCERTAIN_BELOW
+from service.edge.models.answer_confidence import UNCERTAIN_BELOW
 from tests.cli.command import run
 from tests.edge import running
 

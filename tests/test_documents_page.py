@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from glossa.client import Client
-from service.config import ServerSettings
+from service.settings.config import ServerSettings
 from service.text.documents import html, xliff
 from service.text.languages import LANGUAGES
 from tests.cli.command import ask

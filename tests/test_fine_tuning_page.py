@@ -10,7 +10,7 @@ import pytest
 from model.config import ConfigError
 from model.fine_tuning import FineTuning
 from model.presets import CONTINUED, FREE, OF_HEAD, PRESETS, continuing
-from model.training.given_tokenizer import NAMES
+from model.training.data.given_tokenizer import NAMES
 from tests.cli.command import run
 
 PAGE = (Path(__file__).parents[1] / "docs/fine-tuning.md").read_text(encoding="utf-8")

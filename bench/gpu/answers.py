@@ -13,7 +13,7 @@ from bench.gpu.decoding import ROWS, Decoded, decode, open_model, questions, run
 from bench.gpu.device import description
 from bench.gpu.findings import Findings, Setting
 from bench.gpu.placement import place
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
 from service.engine.golden_check import check_golden_decode
 from service.errors import StartupError
 from service.runtime.cuda_memory import CudaMemory

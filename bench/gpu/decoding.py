@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from export.bundle import load_bundle
-from export.manifest import Manifest
+from export.bundle.directory import load_bundle
+from export.bundle.manifest import Manifest
 from service.decoding.search import advance, search_for
 from service.engine.scheduler import Scheduler, SchedulerConfig
-from service.engine_settings import Device
 from service.options import DecodingOptions
 from service.request import Request
 from service.runtime.runner import OnnxModel, OnnxRunner
 from service.sequence import Sequence as DecodedSequence
+from service.settings.engine_settings import Device
 from service.step import StepPlan
 
 SCORED = DecodingOptions(token_logprobs=True)

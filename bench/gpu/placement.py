@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import onnxruntime as ort
 
-from export.manifest import SESSION_THREADS
-from service.execution_choice import CPU, CUDA
+from export.bundle.manifest import SESSION_THREADS
+from service.machine.execution_choice import CPU, CUDA
 from service.runtime import sessions
 
 

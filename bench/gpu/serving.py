@@ -15,7 +15,7 @@ from bench.gpu.findings import Findings, Setting
 from bench.lean_client import Answered, LeanConnection, closed_loop
 from bench.measure import Spread
 from bench.peer_server import glossa_server
-from export.bundle import load_manifest
+from export.bundle.directory import load_manifest
 from glossa.v1 import glossa_pb2 as pb
 from model.tokenizer import SPECIAL
 

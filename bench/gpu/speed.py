@@ -15,10 +15,10 @@ from bench.gpu.bundles import LARGE, path_of
 from bench.gpu.decoding import decode, open_model, questions, runner_for
 from bench.gpu.findings import Findings, Setting
 from bench.measure import interleaved
-from service.engine_settings import Device
 from service.runtime import decoder as decoder_module
 from service.runtime.runner import OnnxRunner
 from service.runtime.sessions import run_options
+from service.settings.engine_settings import Device
 from service.step import NewRow, StepPlan
 
 DEVICES: tuple[Device, ...] = ("cuda", "cpu")

@@ -14,7 +14,7 @@ import grpc
 from bench.simulation.runner import EOS, Table, greedy_tokens
 from glossa.v1 import glossa_pb2 as pb
 from model.tokenizer import Tokenizer
-from service.edge.batches import merged
+from service.edge.calls.batches import merged
 
 Report = Callable[[str], None]
 PLAIN = {"max_tokens", "token_logprobs"}  # options that leave a greedy answer the most likely tokens

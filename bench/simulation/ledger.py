@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from bench.simulation.runner import Table, greedy_answer
-from service.edge.served_model import Pool
+from service.edge.models.served_model import Pool
 from service.engine.engine import Engine
 from service.engine.invariants import check_invariants
 from service.errors import Cancelled, DeadlineExceeded, EngineUnavailable, InternalFailure, RequestError

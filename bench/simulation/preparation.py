@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
-from service.edge.preparation import Preparation
+from service.edge.admission.preparation import Preparation
 from service.request import Caller
 
 PREPARED_S = 0.0005

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 from bench.simulation.loop import End, SimulatedLoop
 from bench.simulation.runner import FAULTS
-from service.edge.child_process import Progress
+from service.edge.models.child_process import Progress
 from service.engine.engine import IDLE_TURN_S, Engine
 from service.engine_process.engine_process import BEAT_S, EngineProcess
 from service.engine_process.measurements import Measurements
 from service.engine_process.open_engines import OpenedEngines
-from service.execution_choice import ExecutionChoice
+from service.machine.execution_choice import ExecutionChoice
 from service.wire.channel import receive, send
 from service.wire.messages import FromEngine, Opened, Refused, Start, WireError, decode_to_engine, encode
 

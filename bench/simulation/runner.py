@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from export.manifest import Limits
-from service.cache_layout import CacheLayout
+from export.bundle.manifest import Limits
 from service.encoder_request import EncoderOutput
+from service.memory.cache_layout import CacheLayout
 from service.request import Request
 from service.step import StepOutput, StepPlan, TurnOutput
 

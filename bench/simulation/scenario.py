@@ -14,14 +14,14 @@ import grpc
 from bench.simulation.process import Fate
 from bench.simulation.runner import Table
 from bench.simulation.transport import CallPlan
-from export.manifest import Golden, Limits, Manifest, SpecialTokenTemplate, Task, Tokens
+from export.bundle.manifest import Golden, Limits, Manifest, SpecialTokenTemplate, Task, Tokens
 from glossa.v1 import glossa_pb2 as pb
 from model.tokenizer import Tokenizer
-from service.config import ServerSettings, load_settings
-from service.edge.metrics import Rpc
-from service.edge.servicer import RPCS
-from service.edge.tenants import PRIORITIES, PRIORITY, TENANT
+from service.edge.observability.metrics import Rpc
+from service.edge.rpcs.servicer import RPCS
+from service.edge.security.tenants import PRIORITIES, PRIORITY, TENANT
 from service.engine.scheduler import SchedulerConfig
+from service.settings.config import ServerSettings, load_settings
 
 WORDS = tuple("abcdefghijklmnopqrst")
 TOKENIZER = Tokenizer.train((" ".join(WORDS),), kind="words", vocab_size=len(WORDS) + 4)

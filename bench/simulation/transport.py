@@ -21,10 +21,10 @@ from bench.simulation.answers import Answers
 from bench.simulation.ledger import Ledger
 from bench.simulation.loop import SimulatedLoop
 from glossa.v1 import glossa_pb2 as pb
-from service.edge.call import REQUEST_ID
-from service.edge.calls import Calls
-from service.edge.metrics import Rpc
-from service.edge.rpc_handlers import parser_of
+from service.edge.calls.call import REQUEST_ID
+from service.edge.calls.calls import Calls
+from service.edge.observability.metrics import Rpc
+from service.edge.rpcs.rpc_handlers import parser_of
 
 STATUS_DETAILS = "grpc-status-details-bin"
 NO_MESSAGE = b"\xff\xff\xff"

@@ -20,17 +20,17 @@ from bench.simulation.process import CHOICE, DIGEST, SimulatedProcess
 from bench.simulation.runner import SimulatedRunner
 from bench.simulation.scenario import MAX_SOURCE, TABLE, TOKENIZER, Scenario
 from bench.simulation.transport import Transport
-from service.cache_layout import CacheLayout
 from service.decoding.vocabulary import Vocabulary
-from service.edge.calls import WRITTEN_S
-from service.edge.engine_link import EXIT_S, EngineLink
-from service.edge.process_pool import CLOSE_S, PoolLimits, ProcessPool
-from service.edge.served_model import ServedModel
-from service.edge.servicer import Servicer
+from service.edge.calls.calls import WRITTEN_S
+from service.edge.models.engine_link import EXIT_S, EngineLink
+from service.edge.models.process_pool import CLOSE_S, PoolLimits, ProcessPool
+from service.edge.models.served_model import ServedModel
+from service.edge.rpcs.servicer import Servicer
 from service.engine.engine import Engine, EngineConfig
 from service.engine.engine_metrics import EngineMetrics
-from service.engine_settings import EngineSettings
+from service.memory.cache_layout import CacheLayout
 from service.server import Server
+from service.settings.engine_settings import EngineSettings
 from service.wire.messages import Start
 
 START = Start(program="", model="m", path="/none", settings=EngineSettings(), first_engine=0)

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from export.bundle.manifest import AttentionKind, AttentionMaps
 from export.graphs.group_query_attention import Pair
 from export.graphs.tracing import SOURCE, SOURCE_LENGTHS, Input, ModelGraph, Signature
-from export.manifest import AttentionKind, AttentionMaps
 from model.architecture_config import TransformerConfig
 from model.architectures import Model
 from model.attention import FullAttention, PositionBias, causal_mask, padding_mask

@@ -10,13 +10,13 @@ import itertools
 
 import torch
 
+from export.bundle.manifest import Role, StateSpec
 from export.graphs.attention import AlignGraph, attend_signature, seen_attention
 from export.graphs.decoder import DecodeCompressedGraph, DecodeGraph, DecodeTokenGraph
 from export.graphs.encoder import EncodeGraph, encoder_opset, encoder_signature
 from export.graphs.group_query_attention import BIASES
 from export.graphs.logprobs import logprobs_signature
 from export.graphs.tracing import SOURCE, SOURCE_LENGTHS, Input, Signature, state_inputs
-from export.manifest import Role, StateSpec
 from model.architectures import Model
 from model.config import ModelConfig
 from model.encoder import Encoder

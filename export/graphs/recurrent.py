@@ -24,11 +24,11 @@ import torch
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 from torch import Tensor, nn
 
+from export.bundle.manifest import Role, StateKind, StateSpec
 from export.graphs.decoder import next_token_logits
 from export.graphs.group_query_attention import group_query_attention
 from export.graphs.logprobs import logprobs_signature
 from export.graphs.tracing import SOURCE, SOURCE_LENGTHS, Input, ModelGraph, Signature, state_inputs
-from export.manifest import Role, StateKind, StateSpec
 from model.architecture_config import RecurrentConfig
 from model.config import ModelConfig
 from model.recurrent import Recurrent, SourceAttention, initial_state_names, state_names

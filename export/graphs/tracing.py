@@ -18,7 +18,7 @@ from onnx import ModelProto
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from export.manifest import StateSpec
+from export.bundle.manifest import StateSpec
 from model.architectures import Model
 
 OPSET = 23

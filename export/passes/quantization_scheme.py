@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from export.manifest import Quantization, Role
+from export.bundle.manifest import Quantization, Role
 
 Precision = Literal["fp32", "fp16", "int8", "int4", "w4a16"]
 Activations = Literal["dynamic", "static", "block", "float16"]

@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import ModelProto, NodeProto, helper
 
-from export.manifest import Role
+from export.bundle.manifest import Role
 from export.passes.calibrate import Ranges
 from export.passes.graph_rewriter import MICROSOFT, GraphRewriter
 from export.passes.integer_weights import INT8_MAX, symmetric_columns

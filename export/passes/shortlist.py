@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper, parser
 
-from export.manifest import Role, StateSpec
+from export.bundle.manifest import Role, StateSpec
 from export.passes.integer_weights import INT8_MAX, symmetric_columns
 from export.passes.optimize import makers_of
 from export.passes.quantize_products import ROW_ZERO

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from export.manifest import Golden
+from export.bundle.manifest import Golden
 from export.verification.case import Case
 from export.verification.golden import RightAnswer, answer_greedily
 from export.verification.inputs import Ids

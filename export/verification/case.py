@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from export.manifest import PAD_MULTIPLE, Role
+from export.bundle.manifest import PAD_MULTIPLE, Role
 from export.verification.emulated_quantization import Roundings, emulated_model
 from export.verification.golden import RightAnswer
 from export.verification.inputs import Ids, Samples, predicted_places

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from export.manifest import PAD_MULTIPLE
+from export.bundle.manifest import PAD_MULTIPLE
 from export.verification.case import Case, capacity_of, valid, written_places
 from export.verification.inputs import Ids
 from export.verification.measure import Comparison, Measured

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from export.manifest import PAD_MULTIPLE, Golden, GoldenVector
+from export.bundle.manifest import PAD_MULTIPLE, Golden, GoldenVector
 from export.verification.inputs import Ids
 from export.verification.measure import Array, Arrays
 from export.verification.ort_graphs import OrtGraphs, lengths, round_up

@@ -17,7 +17,7 @@ import onnx
 import onnx.parser
 import onnxruntime
 
-from export.manifest import PAD_MULTIPLE, SOURCE_MULTIPLE, Limits, Role, StateKind, Variant, largest_capacity
+from export.bundle.manifest import PAD_MULTIPLE, SOURCE_MULTIPLE, Limits, Role, StateKind, Variant, largest_capacity
 from export.passes.quantization_scheme import INVARIANT_BLOCKS, QuantizationScheme
 from export.passes.quantize import quantize
 from export.sessions import open_session

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from export.manifest import WORD_MULTIPLE
+from export.bundle.manifest import WORD_MULTIPLE
 from export.verification.case import Case, capacity_of
 from export.verification.inputs import Ids
 from export.verification.measure import Comparison

@@ -12,8 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from export.bundle import load_bundle, load_shortlist
-from export.manifest import SESSION_CONFIG, SESSION_OPTIMIZATION, SESSION_THREADS, Golden, Limits, Variant
+from export.bundle.directory import load_bundle, load_shortlist
+from export.bundle.manifest import SESSION_CONFIG, SESSION_OPTIMIZATION, SESSION_THREADS, Golden, Limits, Variant
 from export.sessions import PROVIDER
 from export.verification.case import Case
 from export.verification.checks import Check, run_checks
@@ -28,8 +28,8 @@ from export.verification.golden import (
 from export.verification.inputs import Samples, sample_inputs
 from export.verification.ort_graphs import OrtGraphs
 from model.architectures import Model
-from model.atomic_write import DIGESTS
-from model.checkpoint import load_checkpoint
+from model.checkpoints.atomic_write import DIGESTS
+from model.checkpoints.checkpoint import load_checkpoint
 from model.config import ModelConfig
 from model.encoder import Encoder
 

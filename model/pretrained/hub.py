@@ -37,7 +37,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.file_download import http_get, repo_folder_name
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # documented, but not in its __all__
 
-from model.atomic_write import digest_of_file, write_file
+from model.checkpoints.atomic_write import digest_of_file, write_file
 from model.pretrained.convert_tokenizer import FILES
 from model.pretrained.files import (
     CONFIG,

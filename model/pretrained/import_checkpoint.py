@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from model.architectures import build
-from model.atomic_write import digest_of_file
-from model.checkpoint import check_new, save_checkpoint
+from model.checkpoints.atomic_write import digest_of_file
+from model.checkpoints.checkpoint import check_new, save_checkpoint
 from model.config import ConfigError, ModelConfig
 from model.pretrained import decoder, encoder, encoder_decoder
 from model.pretrained.files import (

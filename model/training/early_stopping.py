@@ -10,16 +10,16 @@ import warnings
 from pathlib import Path
 
 from model.architectures import GenerativeModel, Model
-from model.atomic_write import DamagedError, verify
-from model.checkpoint import load_weights, map_tensors
+from model.checkpoints.atomic_write import DamagedError, verify
+from model.checkpoints.checkpoint import load_weights, map_tensors
 from model.config import ConfigError, ModelConfig, TrainConfig
 from model.encoder import Encoder
 from model.fine_tuning import FineTuning, StopMetric
 from model.tokenizer import Tokenizer
-from model.training.data import Batches, Examples
-from model.training.encoder_data import spans_by_text
+from model.training.data.encoder_data import spans_by_text
+from model.training.data.examples import Batches, Examples
+from model.training.data.labelled_spans import found_spans, span_scores
 from model.training.evaluate import accuracy
-from model.training.labelled_spans import found_spans, span_scores
 from model.training.report import final_scores
 from model.training.training_state import WEIGHTS, DamagedStateWarning, Progress, state_of
 

@@ -25,9 +25,9 @@ from model.config import DEFAULT_LANGUAGES, LanguagePair
 from model.encoder import Encoder
 from model.recurrent import Recurrent
 from model.tokenizer import Tokenizer
-from model.training.context import ANSWER_FACTOR, ANSWER_TOKENS, fitting, joined
-from model.training.data import Batch, Batches, pad
-from model.training.loss import batch_loss, encoder_logits, label_sets
+from model.training.data.context import ANSWER_FACTOR, ANSWER_TOKENS, fitting, joined
+from model.training.data.examples import Batch, Batches, pad
+from model.training.objective.loss import batch_loss, encoder_logits, label_sets
 from model.transformer import EncoderDecoder
 
 ROWS = 128  # sentences decoded together

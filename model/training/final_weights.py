@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from model.architectures import Model
-from model.checkpoint import load_weights, weights_of
-from model.training.data import Batches
+from model.checkpoints.checkpoint import load_weights, weights_of
+from model.training.data.examples import Batches
 from model.training.early_stopping import load_best
 from model.training.evaluate import loss_per_token
 from model.training.training_state import Progress, average_states

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from model.architectures import Model
-from model.atomic_write import Disk
-from model.checkpoint import save_checkpoint
+from model.checkpoints.atomic_write import Disk
+from model.checkpoints.checkpoint import save_checkpoint
 from model.config import TrainConfig
 from model.encoder import Encoder
 from model.tokenizer import Tokenizer
-from model.training.data import Batches, Examples
+from model.training.data.examples import Batches, Examples
 from model.training.final_weights import choose_weights
-from model.training.freezing import counts_of
+from model.training.objective.freezing import counts_of
 from model.training.progress import Display
 from model.training.report import curves_png, encoder_scores, final_scores, lineage_of, metrics_csv, model_card
 from model.training.start import Start

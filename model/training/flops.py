@@ -29,7 +29,7 @@ from model.architecture_config import (
     TransformerConfig,
 )
 from model.config import ModelConfig
-from model.training.data import Batch
+from model.training.data.examples import Batch
 from model.training.products import BatchShape, Products, Trained, product
 from model.training.recurrent_flops import count_recurrent
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from model.adapters import A, B
 from model.config import ModelConfig
-from model.training.data import Batch
+from model.training.data.examples import Batch
 
 
 class Trained:

@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from model.architectures import GenerativeModel
+from model.checkpoints.training_rows import FILE, TrainingRows
 from model.config import DEFAULT_LANGUAGES, LanguagePair, ModelConfig, TrainConfig
 from model.encoder import Encoder
 from model.tokenizer import Tokenizer
-from model.training.context import contexts
-from model.training.data import Batches, Examples
-from model.training.encoder_data import NO_LABEL, spans_by_text
+from model.training.data.context import contexts
+from model.training.data.encoder_data import NO_LABEL, spans_by_text
+from model.training.data.examples import Batches, Examples
+from model.training.data.labelled_spans import LabelledSpan, found_spans, span_scores
+from model.training.data.languages import counted, title_of
 from model.training.evaluate import accuracy, bleu, greedy_batch, translate
-from model.training.labelled_spans import LabelledSpan, found_spans, span_scores
-from model.training.languages import counted, title_of
-from model.training_rows import FILE, TrainingRows
 
 SCORED = 500  # validation sentences translated at the end of a run
 SAMPLES = 5

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from model.atomic_write import Disk
+from model.checkpoints.atomic_write import Disk
 from model.config import ModelConfig, TrainConfig
 from model.tokenizer import Tokenizer
-from model.training.data import Examples
+from model.training.data.examples import Examples
 from model.training.start import Start
 from model.training.training_state import write_run_file
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from model.training.data import Batches
+from model.training.data.examples import Batches
 from model.training.training_state import Progress
 
 

@@ -19,15 +19,15 @@ from torch import Tensor
 
 from model.adapters import A, B, merge
 from model.architectures import Model, build
-from model.checkpoint import Adapter, CheckpointError, digest_of_checkpoint, load_checkpoint, weights_of
+from model.checkpoints.checkpoint import Adapter, CheckpointError, digest_of_checkpoint, load_checkpoint, weights_of
+from model.checkpoints.training_rows import TrainingRows, read_training_rows
 from model.config import ConfigError, ModelConfig, check
 from model.fine_tuning import FineTuning
 from model.tokenizer import MASK_ID, SEPARATOR, Tokenizer, TokenizerError
-from model.training.data import Examples
-from model.training.encoder_data import NO_LABEL, spans_by_text
-from model.training.freezing import choose_trained
-from model.training.labelled_spans import labels_of
-from model.training_rows import TrainingRows, read_training_rows
+from model.training.data.encoder_data import NO_LABEL, spans_by_text
+from model.training.data.examples import Examples
+from model.training.data.labelled_spans import labels_of
+from model.training.objective.freezing import choose_trained
 
 HEADS = ("pooler.", "masked.", "label.", "tag.", "attention.")  # parameters of an encoder that belong to its head
 

@@ -20,25 +20,26 @@ import torch
 from torch import nn
 
 from model.architectures import Model
-from model.atomic_write import DIGESTS, Disk
-from model.checkpoint import CheckpointError
+from model.checkpoints.atomic_write import DIGESTS, Disk
+from model.checkpoints.checkpoint import CheckpointError
 from model.config import ModelConfig, TrainConfig
 from model.tokenizer import Tokenizer, TokenizerError
-from model.training.bpe_dropout import check_dropout
-from model.training.data import DataError, Examples, split
+from model.training.data.bpe_dropout import check_dropout
+from model.training.data.examples import DataError, Examples, split
+from model.training.data.languages import check_trainable
+from model.training.data.varied_batches import ordinary_batches, training_batches
+from model.training.distributed.ranks import RankLost, Ranks, check_division
+from model.training.distributed.replicas import divided, first_device
 from model.training.early_stopping import check_stopping, observe, validation_score
 from model.training.finish import TrainedRun, write_result
 from model.training.flops import peak_flops_per_s, training_flops
-from model.training.freezing import counts_of
-from model.training.languages import check_trainable
 from model.training.log_line import figures_since, log_line
-from model.training.loss import takes_bf16
-from model.training.optimiser import learning_rate, make_optimiser, set_learning_rate
+from model.training.objective.freezing import counts_of
+from model.training.objective.loss import takes_bf16
+from model.training.objective.optimiser import learning_rate, make_optimiser, set_learning_rate
+from model.training.objective.r_drop import check_r_drop
 from model.training.products import Trained
 from model.training.progress import Display, clock, si
-from model.training.r_drop import check_r_drop
-from model.training.ranks import RankLost, Ranks, check_division
-from model.training.replicas import divided, first_device
 from model.training.report import metrics_csv
 from model.training.run_tokenizer import run_tokenizer
 from model.training.schedule import batch_seed, step_groups
@@ -57,7 +58,6 @@ from model.training.training_state import (
     unclaim,
     write_run_file,
 )
-from model.training.varied_batches import ordinary_batches, training_batches
 
 __all__ = ["Interrupted", "TrainError", "train"]
 

@@ -19,8 +19,8 @@ from uuid import uuid4
 import torch
 from torch import Tensor, nn
 
-from model.atomic_write import Content, DamagedError, Disk, size_of, verify, write_directory, write_file
-from model.checkpoint import (
+from model.checkpoints.atomic_write import Content, DamagedError, Disk, size_of, verify, write_directory, write_file
+from model.checkpoints.checkpoint import (
     CheckpointError,
     cannot_save,
     load_weights,

@@ -17,8 +17,8 @@ from google.protobuf import json_format
 from glossa.v1 import glossa_pb2 as pb
 from service.adaptors.inference import open_inference_pb2 as oip
 from service.adaptors.tensors import Tensor
-from service.edge.prompt_encoder import LanguagePair
-from service.edge.proto_conversion import decoding_options
+from service.edge.requests.prompt_encoder import LanguagePair
+from service.edge.rpcs.proto_conversion import decoding_options
 from service.errors import InvalidRequest
 from service.options import OPTIONS, DecodingOptions
 

@@ -16,17 +16,17 @@ from glossa.version import VERSION
 from service.adaptors.inference import open_inference_pb2 as oip
 from service.adaptors.inference_options import InferenceOptions, inference_options
 from service.adaptors.tensors import BYTES, Tensor, add_output, input_tensors
-from service.config import ServerSettings
-from service.edge.call import Call
-from service.edge.catalog import DECODER_TASKS, Catalog
-from service.edge.model_calls import ModelCalls, submitted
-from service.edge.preparation import Preparation
-from service.edge.request_memory import message_bytes
-from service.edge.served_model import ServedModel
-from service.edge.status import abort, shown, status_code
+from service.edge.admission.preparation import Preparation
+from service.edge.admission.request_memory import message_bytes
+from service.edge.calls.call import Call
+from service.edge.models.served_model import ServedModel
+from service.edge.observability.status import abort, shown, status_code
+from service.edge.requests.catalog import DECODER_TASKS, Catalog
+from service.edge.rpcs.model_calls import ModelCalls, submitted
 from service.errors import InvalidRequest, RequestError
 from service.progress import Timings
 from service.request import Finished, Request
+from service.settings.config import ServerSettings
 
 TEXT_INPUT, TEXT_OUTPUT = "text_input", "text_output"
 OUTPUTS = {TEXT_OUTPUT: BYTES, "finish_reason": BYTES, "prompt_tokens": "INT32", "generated_tokens": "INT32"}

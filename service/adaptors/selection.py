@@ -13,14 +13,14 @@ import grpc
 
 from service.adaptors.open_inference import OpenInference
 from service.adaptors.vllm_engine import VllmEngine
-from service.config import ServerSettings
-from service.edge.access import Guard
-from service.edge.calls import Calls
-from service.edge.catalog import Catalog
-from service.edge.checked_services import CheckedServices
-from service.edge.metrics import Rpc
-from service.edge.preparation import Preparation
-from service.edge.rpc_handlers import handlers_of, rpcs_of, services_of
+from service.edge.admission.preparation import Preparation
+from service.edge.calls.calls import Calls
+from service.edge.observability.metrics import Rpc
+from service.edge.requests.catalog import Catalog
+from service.edge.rpcs.rpc_handlers import handlers_of, rpcs_of, services_of
+from service.edge.security.access import Guard
+from service.edge.security.checked_services import CheckedServices
+from service.settings.config import ServerSettings
 
 ADAPTORS: dict[str, Any] = {"open-inference": OpenInference, "vllm": VllmEngine}
 

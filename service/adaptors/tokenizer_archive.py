@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from service.edge.served_model import ServedModel
+from service.edge.models.served_model import ServedModel
 from service.errors import Unsupported
 
 WRITTEN = (1980, 1, 1, 0, 0, 0)  # the same files give the same archive

@@ -13,19 +13,19 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from export.manifest import Task
+from export.bundle.manifest import Task
 from glossa.version import VERSION
 from service.adaptors.sampling_params import sampling_options
 from service.adaptors.tokenizer_archive import tokenizer_archive
 from service.adaptors.vllm import vllm_engine_pb2 as vllm
-from service.config import ServerSettings
-from service.edge.call import Call
-from service.edge.catalog import Catalog
-from service.edge.model_calls import ModelCalls, submitted
-from service.edge.preparation import Preparation
-from service.edge.served_model import ServedModel
+from service.edge.admission.preparation import Preparation
+from service.edge.calls.call import Call
+from service.edge.models.served_model import ServedModel
+from service.edge.requests.catalog import Catalog
+from service.edge.rpcs.model_calls import ModelCalls, submitted
 from service.errors import Cancelled, InvalidRequest, StartupError
 from service.request import Finished, FinishReason, HypothesisResult, Request
+from service.settings.config import ServerSettings
 
 TASK: Task = "generation"
 SERVER_TYPE = "vllm-grpc"

@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Iterable
 
-from service.cache_layout import CacheLayout, CacheShape
 from service.errors import InvalidRequest
+from service.memory.cache_layout import CacheLayout, CacheShape
 from service.request import Request
 from service.sequence import Sequence
 from service.step import padded

@@ -50,7 +50,7 @@ class EngineConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     max_queue: int = 256  # requests that may wait beyond those that could have a row
     failures_until_unhealthy: int = 3  # failed turns in a row
-    stream_messages_per_s: float = 0  # see `service.config.ServerSettings`; of this engine
+    stream_messages_per_s: float = 0  # see `service.settings.config.ServerSettings`; of this engine
 
 
 class Engine:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from export.manifest import Golden, Limits, Manifest
+from export.bundle.manifest import Golden, Limits, Manifest
 from service.decoding.search import NotFinite, advance, search_for
 from service.encoder_request import EncoderRequest
 from service.engine.scheduler import Scheduler, SchedulerConfig

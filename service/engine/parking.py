@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 
-from service.cache_layout import CacheLayout
+from service.memory.cache_layout import CacheLayout
 from service.sequence import Sequence
 from service.step import Parked
 

@@ -1,7 +1,7 @@
 """Engines in the process of their clients' event loops. Tests and measurements of decoding use it.
 
-A server keeps its engines in processes of their own (`service.edge.process_pool`); its answers are bit-identical to
-these. Threads: `submit` and what it returns may be called from any thread. `_deliver` runs on the engines' threads;
+A server keeps its engines in processes of their own (`service.edge.models.process_pool`); its answers are bit-identical
+to these. Threads: `submit` and what it returns may be called from any thread. `_deliver` runs on the engines' threads;
 sinks are called on their event loops. The table of receivers has no lock: each operation on it is one atomic one.
 """
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class EnginePool:
-    """Engines of one model, as a `service.edge.served_model.Pool`."""
+    """Engines of one model, as a `service.edge.models.served_model.Pool`."""
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         self.group = EngineGroup(engines)
@@ -40,15 +40,15 @@ class EnginePool:
 
     @property
     def window(self) -> int:
-        """See `service.edge.served_model.Pool`."""
+        """See `service.edge.models.served_model.Pool`."""
         return 2 * sum(engine.config.scheduler.max_rows for engine in self.engines)
 
     def predicted_s(self, caller: Caller) -> float:
-        """See `service.edge.served_model.Pool`: not known."""
+        """See `service.edge.models.served_model.Pool`: not known."""
         return 0.0
 
     def problems(self) -> list[str]:
-        """See `service.edge.served_model.Pool`."""
+        """See `service.edge.models.served_model.Pool`."""
         return [] if self.group.is_healthy else ["an engine failed"]
 
     def start(self, *, is_manual: bool = False) -> None:

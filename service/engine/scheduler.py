@@ -23,8 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from export.manifest import PAD_MULTIPLE, Limits
-from service.cache_layout import CacheLayout
+from export.bundle.manifest import PAD_MULTIPLE, Limits
 from service.engine.admission import Capacity
 from service.engine.fair_shares import FairShares
 from service.engine.parking import Parking
@@ -32,6 +31,7 @@ from service.engine.prefill import Prefill, PrefillPlanner
 from service.engine.prompt_lookup import DraftProposer
 from service.engine.row_assignment import Assigned, Assignment, assign, is_settled
 from service.engine.waiting_queue import WaitingQueue
+from service.memory.cache_layout import CacheLayout
 from service.sequence import Sequence
 from service.step import Draft, NewRow, Parked, StepOutput, StepPlan, padded
 

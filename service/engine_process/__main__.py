@@ -17,7 +17,7 @@ from pathlib import Path
 from glossa.version import VERSION
 from service.engine_process import limits
 from service.errors import StartupError
-from service.process_memory import no_core_dumps, settle
+from service.machine.process_memory import no_core_dumps, settle
 from service.step import DeviceLost
 from service.wire import messages
 from service.wire.channel import receive

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from service.device_memory import available_bytes, least_bytes, limits_within
 from service.engine.scheduler import SchedulerConfig
 from service.errors import StartupError
-from service.execution_choice import LAZY_ROLES
-from service.memory_prediction import EngineLimits
-from service.model_sizes import shape_of
+from service.machine.execution_choice import LAZY_ROLES
+from service.memory.device_memory import available_bytes, least_bytes, limits_within
+from service.memory.memory_prediction import EngineLimits
+from service.memory.model_sizes import shape_of
 from service.runtime.cuda_device import memory_info
 from service.runtime.cuda_memory import CudaStream
 from service.runtime.model_sessions import ModelSessions

@@ -26,7 +26,7 @@ from service.engine_process.measurements import Measurements
 from service.engine_process.open_engines import OpenedEngines
 from service.errors import Cancelled, DeadlineExceeded, InternalFailure, RequestError
 from service.fair_executor import FairExecutor
-from service.process_memory import resident_bytes
+from service.machine.process_memory import resident_bytes
 from service.request import Event, Request, TextDelta
 from service.step import DeviceLost
 from service.wire.channel import receive, send

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from service.engine_settings import VISIBLE
+from service.settings.engine_settings import VISIBLE
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
 OOM_SCORE = 500  # of 1,000: short of memory, the kernel ends an engine process and not the edge

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from export.bundle import BundleError, CheckedBundle, check_bundle
-from export.manifest import TOKENIZER, Manifest
+from export.bundle.directory import BundleError, CheckedBundle, check_bundle
+from export.bundle.manifest import TOKENIZER, Manifest
 from model.tokenizer import Tokenizer, TokenizerError
 from service.decoding.token_selection import ContextPlace
 from service.decoding.vocabulary import Vocabulary
@@ -24,12 +24,12 @@ from service.engine.engine_metrics import EngineMetrics, NullMetrics
 from service.engine.golden_check import check_golden_decode, is_batch_invariant
 from service.engine.scheduler import SchedulerConfig
 from service.engine_process.device_limits import limits_on_device
-from service.engine_settings import EngineSettings
 from service.errors import StartupError
-from service.execution_choice import CPU, CUDA, SINGLE_ENGINE_MIN_BYTES, ExecutionChoice
-from service.processors import MAX_SINGLE_ENGINE_THREADS, processors
+from service.machine.execution_choice import CPU, CUDA, SINGLE_ENGINE_MIN_BYTES, ExecutionChoice
+from service.machine.processors import MAX_SINGLE_ENGINE_THREADS, processors
 from service.runtime.model_sessions import BusyEngines
 from service.runtime.runner import OnnxModel, OnnxRunner
+from service.settings.engine_settings import EngineSettings
 
 OpenModel = Callable[..., OnnxModel]
 """`OnnxModel.open`, or what acts like it."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from export.manifest import AttentionKind
+from export.bundle.manifest import AttentionKind
 from service.runtime.bindings import Binding
 from service.runtime.kv_cache import Scratch
 from service.runtime.model_sessions import ModelSessions

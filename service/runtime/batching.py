@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from export.manifest import SOURCE_MULTIPLE
+from export.bundle.manifest import SOURCE_MULTIPLE
 from service.encoder_request import (
     LABELS,
     PLACES,

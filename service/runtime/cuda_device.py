@@ -10,8 +10,8 @@ import ctypes
 import os
 from typing import Any
 
-from service.engine_settings import NO_DEVICE, VISIBLE
 from service.errors import StartupError
+from service.settings.engine_settings import NO_DEVICE, VISIBLE
 
 DRIVERS = {12: 525, 13: 580}  # the first driver of each major version of CUDA
 

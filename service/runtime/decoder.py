@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from export.manifest import largest_capacity
-from service.cache_layout import row_capacity_for
+from export.bundle.manifest import largest_capacity
+from service.memory.cache_layout import row_capacity_for
 from service.runtime.batching import pad
 from service.runtime.bindings import Binding, BindingCache
 from service.runtime.fixed_caches import FixedCaches

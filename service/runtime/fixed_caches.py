@@ -1,8 +1,8 @@
 """Caches that never move: those of a device on which decode steps are captured.
 
 A captured step has the addresses of its rows. So the memory is allocated once, for as many rows of each tier
-(`service.cache_layout.Tier`) as the configured bytes hold, and all tiers share it: live rows change from one to another
-within it. What captured steps do not read, shortlists, grows elsewhere.
+(`service.memory.cache_layout.Tier`) as the configured bytes hold, and all tiers share it: live rows change from one to
+another within it. What captured steps do not read, shortlists, grows elsewhere.
 
 Attention with a position bias multiplies what lies beyond the end of a row by zero, and does not skip it: there must be
 numbers. So the memory is zeroed at first, and whenever a turn has failed: one whose output is not finite does. A row
@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from export.manifest import StateKind, StateSpec
-from service.cache_layout import CacheLayout, CacheShape, Tier, row_capacity_for, shortlist_capacity_for
+from export.bundle.manifest import StateKind, StateSpec
+from service.memory.cache_layout import CacheLayout, CacheShape, Tier, row_capacity_for, shortlist_capacity_for
 from service.runtime.bindings import Arena
 from service.runtime.kv_cache import CacheBuffers
 

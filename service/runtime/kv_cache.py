@@ -1,7 +1,7 @@
 """The buffers that hold the caches of live rows: their layout, growth, copies and bindings.
 
-What a row needs follows from the kinds of its states (`service.cache_layout`). This module knows no architecture,
-session or scheduler.
+What a row needs follows from the kinds of its states (`service.memory.cache_layout`). This module knows no
+architecture, session or scheduler.
 
 A buffer changes its shape within its block of memory, line by line, and a block is allocated for all that the live
 requests can come to need: pages that were never written cost nothing, while fresh ones cost several times what the copy
@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from export.manifest import StateKind, StateSpec, capacity_for
-from service.cache_layout import CacheAxes, CacheShape, row_capacity_for, shortlist_capacity_for
+from export.bundle.manifest import StateKind, StateSpec, capacity_for
+from service.memory.cache_layout import CacheAxes, CacheShape, row_capacity_for, shortlist_capacity_for
 from service.runtime.bindings import Arena, Place
 from service.runtime.memory import Block, Region
 from service.step import Copy, Parked, PrefixBlock, Resumed

@@ -17,12 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from export.bundle import BundleError, verify_files
-from export.manifest import Manifest, Variant
-from service.cache_layout import CacheLayout, tiers_for
-from service.engine_settings import Device, Precision
+from export.bundle.directory import BundleError, verify_files
+from export.bundle.manifest import Manifest, Variant
 from service.errors import StartupError
-from service.execution_choice import CPU, ExecutionChoice, single_engine_role
+from service.machine.execution_choice import CPU, ExecutionChoice, single_engine_role
+from service.memory.cache_layout import CacheLayout, tiers_for
 from service.runtime.cuda_memory import CudaStream
 from service.runtime.sessions import (
     CheckCuda,
@@ -34,6 +33,7 @@ from service.runtime.sessions import (
     providers_of,
     run_options,
 )
+from service.settings.engine_settings import Device, Precision
 
 SINGLE_ENGINE_STEPS = 128
 """Steps of a single busy engine after which a model is worth a second copy of its decoder's weights."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from export.manifest import Limits, StateKind
+from export.bundle.manifest import Limits, StateKind
 from service.encoder_request import EncoderOutput
 from service.runtime.attention_passes import AttentionPasses
 from service.runtime.batching import TokenCount, prefill_batches, source_batches, source_width

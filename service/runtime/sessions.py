@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import onnxruntime as ort
 
-from export.bundle import operators_of, read_graph
-from export.manifest import (
+from export.bundle.directory import operators_of, read_graph
+from export.bundle.manifest import (
     SESSION_CONFIG,
     SESSION_MEM_PATTERN,
     SESSION_OPTIMIZATION,
@@ -23,9 +23,8 @@ from export.manifest import (
     Manifest,
     Variant,
 )
-from service.engine_settings import Device, Precision
 from service.errors import StartupError
-from service.execution_choice import (
+from service.machine.execution_choice import (
     CPU,
     CPU_PRECISIONS,
     CUDA,
@@ -36,9 +35,10 @@ from service.execution_choice import (
     cuda_precision,
     single_engine_role,
 )
-from service.process_memory import give_back_memory
+from service.machine.process_memory import give_back_memory
 from service.runtime.cuda_device import check_device, load_runtime
 from service.runtime.cuda_memory import CudaRuntime, CudaStream
+from service.settings.engine_settings import Device, Precision
 
 log = logging.getLogger(__name__)
 

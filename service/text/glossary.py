@@ -2,7 +2,7 @@
 
 A term is found at the borders of words, longer ones first, and no two overlap. It is met by a translation that has one
 of its forms at the borders of words. Nothing here knows models; how a translation gets its terms is in
-`service.edge.terminology`.
+`service.edge.requests.terminology`.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ from typing import Any, Literal, get_type_hints
 import msgspec
 import numpy as np
 
-from service.engine_settings import EngineSettings
 from service.errors import ERRORS, InternalFailure, RequestError
-from service.execution_choice import ExecutionChoice
+from service.machine.execution_choice import ExecutionChoice
 from service.progress import Progress
 from service.request import Event, Finished, Request, TextDelta
+from service.settings.engine_settings import EngineSettings
 
 VERSION = 4
 MAX_MESSAGE_BYTES = (1 << 28) + (1 << 26)  # all attention that one request may ask for, and 64 MiB for the rest of it

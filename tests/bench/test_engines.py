@@ -3,8 +3,8 @@
 import pytest
 
 from bench.engines import Engines
-from export.bundle import load_bundle
-from export.manifest import TOKENIZER
+from export.bundle.directory import load_bundle
+from export.bundle.manifest import TOKENIZER
 from model.tokenizer import Tokenizer
 from service.errors import InternalFailure
 from service.request import Request

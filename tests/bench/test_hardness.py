@@ -7,7 +7,7 @@ import pytest
 
 from bench.hardness import BEGIN, END, Promise, promises, rewrite, section
 from model.tokenizer import Tokenizer
-from model.training.embedded import embedded_examples
+from model.training.data.embedded import embedded_examples
 from tests.packages import ROOT
 from tests.tiny import tiny_config, tiny_model
 

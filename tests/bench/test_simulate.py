@@ -7,18 +7,18 @@ from typing import Any, cast
 
 import pytest
 
-import service.edge.item_calls
-import service.edge.process_pool
+import service.edge.models.process_pool
+import service.edge.rpcs.item_calls
 from bench.simulate import ENDS, missing_ends, run_seeds, summary
 from bench.simulation.loop import SimulatedLoop, Stuck, connection
 from bench.simulation.world import simulate_seed
 from service.answer_pace import AnswerPace
-from service.edge.batches import response_of
-from service.edge.calls import Calls
-from service.edge.documents import Document
-from service.edge.engine_link import EngineLink, deliver
-from service.edge.items import ItemRunner
-from service.edge.process_pool import ProcessPool
+from service.edge.calls.batches import response_of
+from service.edge.calls.calls import Calls
+from service.edge.calls.items import ItemRunner
+from service.edge.models.engine_link import EngineLink, deliver
+from service.edge.models.process_pool import ProcessPool
+from service.edge.rpcs.documents import Document
 from service.engine.admission import Capacity
 from service.engine.core import EngineCore
 from service.engine.waiting_queue import WaitingQueue
@@ -128,7 +128,7 @@ def calls_that_stay(patch):
 
 
 def an_endless_drain(patch):
-    patch.setattr(service.edge.process_pool, "CLOSE_S", 50.0)
+    patch.setattr(service.edge.models.process_pool, "CLOSE_S", 50.0)
 
 
 def a_pool_that_closes_at_once(patch):
@@ -155,7 +155,7 @@ def shutting_down_instead_of_running(patch):
 def changed_results(patch, change):
     """Outcomes of items, changed before they are sent."""
     patch.setattr(
-        service.edge.item_calls, "response_of", lambda kind, outcomes: response_of(kind, change(list(outcomes)))
+        service.edge.rpcs.item_calls, "response_of", lambda kind, outcomes: response_of(kind, change(list(outcomes)))
     )
 
 

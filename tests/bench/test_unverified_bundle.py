@@ -4,7 +4,7 @@ import pytest
 
 from bench.unverified_bundle import random_tokenizer, save_unverified
 from service.engine_process.open_engines import open_engines
-from service.engine_settings import EngineSettings
+from service.settings.engine_settings import EngineSettings
 from tests.tiny import tiny_config, tiny_model
 
 

@@ -6,7 +6,7 @@ from unittest import mock
 import pytest
 
 from cli.export import show_parity
-from export import bundle
+from export.bundle import directory as bundle
 from tests.cli.command import run
 
 

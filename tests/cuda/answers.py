@@ -15,12 +15,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
 from service.engine.pool import EnginePool
 from service.engine_process.open_engines import open_engines
-from service.engine_settings import Device, EngineSettings
 from service.options import DecodingOptions
 from service.request import HypothesisResult, Request
+from service.settings.engine_settings import Device, EngineSettings
 from tests.cuda.fake import FakeCuda
 from tests.fakes import ask
 from tests.runner_requests import requests_for

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
 from service.options import DecodingOptions
 from service.runtime.runner import OnnxModel, OnnxRunner
 from tests.cuda.fake import FakeCuda

@@ -13,12 +13,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
 from service.engine.engine import Engine
 from service.engine_process.open_engines import open_engines
-from service.engine_settings import EngineSettings
 from service.errors import StartupError
 from service.request import TextDelta
+from service.settings.engine_settings import EngineSettings
 from tests.cuda.fake import FakeCuda
 from tests.engines import request
 

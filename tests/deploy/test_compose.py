@@ -10,7 +10,7 @@ from compose_spec import PyCompose
 
 from deploy.image_contents import EXCLUDES
 from deploy.monitoring.grafana import PROVISIONED
-from service.config import ServerSettings
+from service.settings.config import ServerSettings
 
 DEPLOY = EXCLUDES.parent.parent / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())

@@ -17,8 +17,8 @@ from bench.process_tree import memory_mb
 ROOT = Path(__file__).parents[2]
 SERVE = """
 import json, sys
-from service.config import load_settings
-from service.edge.logs import silence_grpc
+from service.settings.config import load_settings
+from service.edge.observability.logs import silence_grpc
 from service.errors import StartupError
 try:
     silence_grpc()

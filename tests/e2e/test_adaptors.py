@@ -10,7 +10,7 @@ from glossa.client import Client
 from service.adaptors.inference import open_inference_pb2 as oip
 from service.adaptors.tensors import input_tensors
 from service.adaptors.vllm import vllm_engine_pb2 as vllm
-from service.edge.access import OPEN_INFERENCE, VLLM
+from service.edge.security.access import OPEN_INFERENCE, VLLM
 from tests.e2e.process import serving
 from tests.tiny import TEXTS, tiny_tokenizer
 

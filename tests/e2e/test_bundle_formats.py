@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from export.bundle import load_bundle
-from export.manifest import FORMAT_VERSION, MANIFEST
-from export.manifest_migration import MIGRATIONS
+from export.bundle.directory import load_bundle
+from export.bundle.manifest import FORMAT_VERSION, MANIFEST
+from export.bundle.manifest_migration import MIGRATIONS
 from export.verification.verifier import verify_bundle
 from glossa.client import Client
 from tests.bundles.make import PRECISIONS, answers

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from export.bundle import load_manifest
+from export.bundle.directory import load_manifest
 from glossa.client import Client, ClientError
 from tests.bundles import make
 from tests.e2e.process import serving

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from export.bundle import load_bundle, load_shortlist
+from export.bundle.directory import load_bundle, load_shortlist
 from glossa.client import AsyncClient, Client, ClientError
 from glossa.v1 import glossa_pb2 as pb
 from model.reference.beam import beam_search

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from glossa.client import Client, ClientError
-from model.checkpoint import load_checkpoint
+from model.checkpoints.checkpoint import load_checkpoint
 from model.reference.greedy import greedy
 from model.tokenizer import Tokenizer
-from model.training.embedded import unseen_examples
+from model.training.data.embedded import unseen_examples
 from tests.e2e.process import ROOT, serving
 from tests.tiny import TEXTS, tiny_config, tiny_model
 

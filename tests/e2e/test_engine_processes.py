@@ -18,10 +18,10 @@ from grpc_health.v1 import health_pb2
 from bench.process_answers import ERROR, answers, answers_of_this_process, requests_of
 from export.verification.torch_reference import TorchReference
 from glossa.client import Client, ClientError
-from service.edge.metrics import Metrics
-from service.edge.open_model import ModelOpener
-from service.edge.retry_times import MOST_S
-from service.engine_settings import EngineSettings
+from service.edge.admission.retry_times import MOST_S
+from service.edge.observability.metrics import Metrics
+from service.edge.versions.open_model import ModelOpener
+from service.settings.engine_settings import EngineSettings
 from service.wire.channel import INLINE_BYTES
 from tests.e2e.load import LONG, WITHIN_S, load, until
 from tests.e2e.process import Process, serving

@@ -8,7 +8,7 @@ import pytest
 
 from glossa.client import Client
 from model.architectures import build
-from model.checkpoint import load_weights, weights_of
+from model.checkpoints.checkpoint import load_weights, weights_of
 from model.ensemble import ensemble_config, ensemble_weights
 from model.reference.beam import beam_search
 from tests.e2e.process import serving

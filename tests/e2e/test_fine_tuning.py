@@ -17,7 +17,7 @@ import torch
 import transformers
 
 from glossa.client import Client
-from model.checkpoint import load_checkpoint
+from model.checkpoints.checkpoint import load_checkpoint
 from model.config import LanguagePair
 from model.reference.greedy import greedy
 from model.training.evaluate import translate

@@ -4,17 +4,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
 from export.to_onnx import export_bundle
 from glossa.client import Client, ClientError
-from model.checkpoint import load_checkpoint
+from model.checkpoints.checkpoint import load_checkpoint
 from model.presets import find_preset
 from model.reference.beam import beam_search
 from model.reference.greedy import greedy, score
-from model.training.embedded import copy_examples
+from model.training.data.embedded import copy_examples
 from model.training.train import train
-from service.cache_layout import CacheLayout
 from service.engine.golden_check import decode_single
+from service.memory.cache_layout import CacheLayout
 from service.request import Request
 from service.runtime.runner import OnnxModel
 from tests.e2e.process import serving

@@ -10,7 +10,7 @@ import transformers
 from typer.testing import CliRunner
 
 import cli.main
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
 from export.to_onnx import export_bundle
 from glossa.client import Client
 from model.pretrained.import_checkpoint import import_checkpoint

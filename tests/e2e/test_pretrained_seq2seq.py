@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
 from export.to_onnx import export_bundle
 from model.pretrained.import_checkpoint import import_checkpoint
 from model.tokenizer import Tokenizer

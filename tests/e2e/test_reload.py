@@ -9,7 +9,7 @@ import shutil
 import grpc
 import pytest
 
-from export.manifest import MANIFEST, TOKENIZER
+from export.bundle.manifest import MANIFEST, TOKENIZER
 from glossa.v1 import admin_pb2 as pb
 from glossa.v1 import admin_pb2_grpc
 from tests.cli.command import run

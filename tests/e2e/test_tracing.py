@@ -13,8 +13,8 @@ import pytest
 from cli.local_server import free_port
 from glossa.client import AsyncClient, Client, ClientError
 from service.adaptors.vllm import vllm_engine_pb2 as vllm
-from service.edge.access import VLLM
-from service.edge.tracing import CLOSE_S
+from service.edge.observability.tracing import CLOSE_S
+from service.edge.security.access import VLLM
 from tests.collector import collecting, fields
 from tests.e2e.process import serving
 from tests.tiny import TEXTS

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from export.bundle import load_manifest
+from export.bundle.directory import load_manifest
 from export.calibration import (
     MIN_SAMPLES,
     CalibrationError,

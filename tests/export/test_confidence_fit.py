@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from export.confidence import MAX_KNOTS, ConfidenceMap
+from export.bundle.confidence import MAX_KNOTS, ConfidenceMap
 from export.confidence_fit import (
     FEWEST_A_KNOT,
     expected_calibration_error,

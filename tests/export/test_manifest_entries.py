@@ -2,7 +2,7 @@
 
 import pytest
 
-from export.manifest import AlignmentSpec, Context, Tokens
+from export.bundle.manifest import AlignmentSpec, Context, Tokens
 from export.manifest_entries import alignment_of, entries_of
 from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, SpecialTokenTemplate
 from tests.tiny import tiny_config, tiny_encoder

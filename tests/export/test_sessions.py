@@ -4,7 +4,7 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from export.manifest import SESSION_CONFIG, SESSION_THREADS
+from export.bundle.manifest import SESSION_CONFIG, SESSION_THREADS
 from export.sessions import PROVIDER, open_session
 
 GRAPH = '<ir_version: 10, opset_import: ["": 23]> g (float[N] x) => (float[N] y) { y = Neg(x) }'

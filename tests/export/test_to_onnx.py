@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 
 from export import to_onnx, variants
-from export.bundle import BundleExistsError, load_bundle, load_shortlist
+from export.bundle.directory import BundleExistsError, load_bundle, load_shortlist
 from export.export_errors import DiskError, ExportError, FullDiskError, NoGoldenError, ParityError
 from export.options import ExportOptions, QuantizationOptions
 from export.select_scheme import Development
@@ -17,7 +17,7 @@ from export.to_onnx import export_bundle, export_model, weights_bytes
 from export.verification.checks import Check
 from export.verification.golden import common_golden
 from export.verification.verifier import Verified
-from model.checkpoint import CheckpointError, save_checkpoint, weights_of
+from model.checkpoints.checkpoint import CheckpointError, save_checkpoint, weights_of
 from model.config import TrainConfig
 from tests.tiny import TEXTS, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
 

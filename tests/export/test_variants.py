@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from export import variants
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
+from export.bundle.manifest import Quantization
 from export.export_errors import ExportError
-from export.manifest import Quantization
 from export.options import AUTOMATIC, ExportOptions, QuantizationOptions
 from export.passes.quantization_scheme import SCHEMES
 from export.select_scheme import Development

@@ -5,12 +5,12 @@ import torch
 
 from lectures.documents import article_of, load_of_experts, mean_rouge, summaries, target_nats
 from model.architectures import build
-from model.checkpoint import Checkpoint
+from model.checkpoints.checkpoint import Checkpoint
 from model.corpus.articles import MARK, SUMMARY_WORDS
 from model.presets import PRESETS
 from model.reference.greedy import greedy, score
 from model.tokenizer import Tokenizer
-from model.training.embedded import embedded_examples
+from model.training.data.embedded import embedded_examples
 
 
 def untrained(name):

@@ -22,9 +22,9 @@ from lectures.recurrence import seconds_to
 from lectures.specialists import scores, specialists
 from lectures.words import links
 from model.architecture_config import EncoderDecoderConfig
-from model.checkpoint import Checkpoint
+from model.checkpoints.checkpoint import Checkpoint
 from model.config import TrainConfig
-from model.training.embedded import copy_examples
+from model.training.data.embedded import copy_examples
 from tests.tiny import tiny_config, tiny_model, tiny_tokenizer
 
 CONDITIONS = {"machine": "a machine", "processors": 2, "is_idle": True, "versions": {"python": "3"}}

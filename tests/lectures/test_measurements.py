@@ -13,11 +13,11 @@ from lectures.corpora import schedule
 from lectures.graphs import fresh_model
 from model.architecture_config import EncoderConfig
 from model.architectures import build
-from model.checkpoint import Checkpoint
+from model.checkpoints.checkpoint import Checkpoint
 from model.presets import PRESETS
 from model.tokenizer import Tokenizer
-from model.training.data import PairBatches
-from model.training.embedded import copy_examples
+from model.training.data.embedded import copy_examples
+from model.training.data.examples import PairBatches
 from tests.tiny import tiny_config, tiny_model, tiny_tokenizer
 
 COST: Any = {"prompt_tokens": 2, "generated_tokens": 0, "queue_s": 0.0, "prefill_s": 0.0, "total_s": 0.0}

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from model.adapters import AdaptedLinear, adapt, merge, merged_weights
-from model.checkpoint import weights_of
+from model.checkpoints.checkpoint import weights_of
 from model.config import ConfigError
 from tests.tiny import tiny_config, tiny_model
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from model.architectures import build
-from model.checkpoint import load_weights, weights_of
+from model.checkpoints.checkpoint import load_weights, weights_of
 from model.config import ConfigError
 from model.ensemble import Ensemble, ensemble_config, ensemble_weights, shares
 from model.reference.greedy import greedy

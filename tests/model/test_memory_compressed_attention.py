@@ -8,7 +8,7 @@ import torch
 from model.architecture_config import model_config
 from model.architectures import build
 from model.attention import split_heads
-from model.checkpoint import load_checkpoint
+from model.checkpoints.checkpoint import load_checkpoint
 from model.corpus import corpus
 from model.memory_compressed_attention import (
     CachedMemoryCompressedAttention,
@@ -16,8 +16,8 @@ from model.memory_compressed_attention import (
     MemoryCompressedAttention,
 )
 from model.presets import find_preset
-from model.training.data import Batch, Examples
-from model.training.loss import batch_loss
+from model.training.data.examples import Batch, Examples
+from model.training.objective.loss import batch_loss
 from model.training.train import train
 
 SHAPE = {

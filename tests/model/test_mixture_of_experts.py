@@ -7,8 +7,8 @@ from model.architecture_config import DecoderConfig, EncoderDecoderConfig
 from model.architectures import build
 from model.layers import FeedForward
 from model.mixture_of_experts import ExpertFeedForward, balance_loss
-from model.training.data import Batch
-from model.training.loss import batch_loss
+from model.training.data.examples import Batch
+from model.training.objective.loss import batch_loss
 
 
 def experts(chosen, **changes):

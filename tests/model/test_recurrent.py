@@ -15,9 +15,9 @@ from model.presets import load_preset
 from model.recurrent import GruCell, LstmCell, Score, SourceAttention, initial_state_names, state_names
 from model.reference.beam import beam_search
 from model.reference.greedy import ModelPredictor, cross_attention, greedy, next_logits
-from model.training.embedded import embedded_examples
+from model.training.data.embedded import embedded_examples
 from model.training.evaluate import greedy_batch
-from model.training.loss import batch_loss
+from model.training.objective.loss import batch_loss
 from model.training.train import train
 from tests.tiny import tiny_config, tiny_model
 
@@ -258,7 +258,7 @@ def test_references_read_it_as_any_other_model(model):
 
 
 def test_half_precision_products_train_as_well(model):
-    from model.training.data import Batch
+    from model.training.data.examples import Batch
 
     source_BS, lengths_B = padded(SOURCES)
     targets_BT = torch.tensor([[4, 5, 2], [9, 8, 2], [3, 2, 0]])

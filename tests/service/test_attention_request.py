@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from export.manifest import AttentionMaps
+from export.bundle.manifest import AttentionMaps
 from service.attention_request import TOKEN_BYTES, AttentionChoice, Lengths, computed_bytes
 from service.errors import InvalidRequest
 

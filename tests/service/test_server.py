@@ -25,7 +25,7 @@ from bench.lean_client import (
     request_headers,
 )
 from cli.local_server import samples
-from export.manifest import Variant
+from export.bundle.manifest import Variant
 from glossa.client import AsyncClient, ClientError
 from glossa.v1 import glossa_pb2, glossa_pb2_grpc
 from glossa.version import VERSION
@@ -232,7 +232,7 @@ async def test_no_call_ends_as_cancelled_when_the_server_stops():
 
 @pytest.mark.parametrize("limit", [None, 1 << 40, 1 << 28])
 async def test_the_predicted_memory_is_told_and_a_limit_below_it_is_a_warning(caplog, monkeypatch, limit):
-    monkeypatch.setattr("service.edge.memory_plan.memory_limit", lambda: limit)
+    monkeypatch.setattr("service.edge.versions.memory_plan.memory_limit", lambda: limit)
     caplog.set_level("INFO", "glossa")
     async with running(max_requests=100) as edge:
         (told,) = [record.fields for record in caplog.records if record.getMessage() == "memory_predicted"]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from service.config import ServerSettings, load_settings
+from service.settings.config import ServerSettings, load_settings
 
 UID = 65532
 

@@ -22,7 +22,7 @@ import grpc
 from glossa.client import AsyncClient, ClientError
 from glossa.client.admin import AdminClient
 from glossa.v1 import glossa_pb2 as pb
-from service.edge.tokens import Holder, line_of, new_token
+from service.edge.security.tokens import Holder, line_of, new_token
 from tests.certificates import issue, save
 from tests.e2e.process import SERVE, Process, serving
 from tests.tiny import TEXTS, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
@@ -44,7 +44,7 @@ GENERATED = {"model": "text", "max_tokens": 24, "ignore_eos": True}
 # Before a server: each scrape's processor time, that of the thread that answers it, becomes a line of a file.
 MEASURED = """
 import time
-from service.edge import ops
+from service.edge.observability import ops
 
 class Measured(ops._Server):
     def process_request_thread(self, request, client_address):

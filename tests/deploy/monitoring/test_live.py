@@ -12,7 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from deploy.monitoring.expressions import names
 from deploy.monitoring.panels import panels
 from deploy.monitoring.rules import OBJECTIVE_RECORDINGS, RECORDINGS
-from service.edge.exposition import OPEN_METRICS
+from service.edge.observability.exposition import OPEN_METRICS
 from tests.deploy.monitoring import browser
 from tests.deploy.monitoring.mixed_load import MixedLoad, bundles, served
 from tests.deploy.monitoring.prometheus import promtool, scraping

@@ -5,7 +5,7 @@ import pytest
 from deploy.monitoring.__main__ import DEPLOY
 from deploy.monitoring.expressions import names
 from deploy.monitoring.rules import ALERTS, OBJECTIVE_ALERTS, OBJECTIVE_RECORDINGS, RECORDINGS
-from service.config import ServerSettings
+from service.settings.config import ServerSettings
 from tests.deploy.monitoring.series import exported
 
 BOOKS = {path.stem: path.read_text() for path in (DEPLOY / "runbooks").glob("*.md") if path.stem != "README"}

@@ -2,8 +2,8 @@
 
 import onnx
 
-from export.bundle import load_bundle
-from export.manifest import AlignmentSpec, AttentionMaps
+from export.bundle.directory import load_bundle
+from export.bundle.manifest import AlignmentSpec, AttentionMaps
 
 
 def test_attention_adds_a_graph_and_changes_no_other(tiny_translation_bundle, tiny_attention_bundle):

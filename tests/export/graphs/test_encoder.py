@@ -6,7 +6,7 @@ from dataclasses import replace
 import onnx
 import pytest
 
-from export.bundle import ManifestError, load_bundle
+from export.bundle.directory import ManifestError, load_bundle
 from export.export_errors import ExportError
 from export.graphs.encoder import encoder_signature
 from export.options import ExportOptions, QuantizationOptions
@@ -131,8 +131,8 @@ def test_another_vector_stops_a_server(tiny_encoder_bundles):
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(tiny_encoder_bundles, tmp_path, change, message):
-    from export.manifest_fields import SchemaError
-    from export.manifest_parser import parse_manifest
+    from export.bundle.manifest_fields import SchemaError
+    from export.bundle.manifest_parser import parse_manifest
 
     values = json.loads((tiny_encoder_bundles["masked"] / "manifest.json").read_text())
     change(values)

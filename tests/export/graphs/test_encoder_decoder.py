@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
 from export.passes.calibrate import calibrate
 from export.passes.quantization_scheme import SCHEMES
 from export.variants import save_variant, trace_model

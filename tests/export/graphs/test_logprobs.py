@@ -7,7 +7,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from export.manifest import SESSION_CONFIG, SESSION_OPTIMIZATION
+from export.bundle.manifest import SESSION_CONFIG, SESSION_OPTIMIZATION
 from export.sessions import open_session
 
 

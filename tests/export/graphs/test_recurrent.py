@@ -6,9 +6,9 @@ import dataclasses
 import onnx
 import pytest
 
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
+from export.bundle.manifest import AlignmentSpec
 from export.export_errors import ExportError
-from export.manifest import AlignmentSpec
 from export.options import ExportOptions, QuantizationOptions
 from export.passes.calibrate import calibrate
 from export.passes.quantization_scheme import SCHEMES

@@ -5,8 +5,8 @@ import logging
 import torch
 from torch import nn
 
+from export.bundle.manifest import StateSpec
 from export.graphs.tracing import SIZES, Input, Signature, state_inputs, trace, versions
-from export.manifest import StateSpec
 
 
 class Sum(nn.Module):

@@ -8,9 +8,9 @@ import pytest
 import torch
 from onnx import ModelProto, numpy_helper
 
+from export.bundle.manifest import PAD_MULTIPLE, largest_capacity
 from export.graphs.encoder_decoder import signatures
 from export.graphs.tracing import trace
-from export.manifest import PAD_MULTIPLE, largest_capacity
 from export.passes.fuse_rotary import fuse_rotary
 from export.passes.optimize import name_weights, optimize, round_up_tables
 from model.architecture_config import DecoderConfig

@@ -5,7 +5,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from export.manifest import SESSION_CONFIG, WORD_MULTIPLE
+from export.bundle.manifest import SESSION_CONFIG, WORD_MULTIPLE
 from export.passes.shortlist import select_rows, shortlist_graphs, shortlist_states
 
 VOCABULARY, WIDTH, ROWS = 300, 48, 7

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
 from export.export_errors import ParityError
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import make_report, verify_graphs

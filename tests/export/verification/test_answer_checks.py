@@ -5,7 +5,7 @@ from unittest import mock
 import pytest
 import torch
 
-from export.manifest import Variant
+from export.bundle.manifest import Variant
 from export.verification import answer_checks
 from export.verification.answer_checks import answers
 from export.verification.case import Case

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.manifest import StateSpec, Variant
+from export.bundle.manifest import StateSpec, Variant
 from export.verification.case import Case, valid, written_places
 from export.verification.emulated_quantization import Roundings
 from export.verification.inputs import Samples

@@ -2,7 +2,7 @@
 
 import pytest
 
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import verify_graphs
 from tests.export.verification.faults import (

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
 from export.export_errors import ParityError
 from export.options import ExportOptions
 from export.to_onnx import export_model

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from export.bundle import load_bundle
-from export.manifest import Golden
+from export.bundle.directory import load_bundle
+from export.bundle.manifest import Golden
 from export.verification.golden import RightAnswer, common_golden
 from tests.tiny import tiny_encoder
 

@@ -7,8 +7,8 @@ import onnxruntime
 import pytest
 import torch
 
-from export.bundle import load_bundle
-from export.manifest import SESSION_CONFIG, GraphSpec, Limits, Variant
+from export.bundle.directory import load_bundle
+from export.bundle.manifest import SESSION_CONFIG, GraphSpec, Limits, Variant
 from export.passes.quantization_scheme import SCHEMES
 from export.passes.quantize import quantize
 from export.verification.ort_graphs import GARBAGE, OrtGraphs, garbage, is_batch_invariant, lengths, padded, round_up

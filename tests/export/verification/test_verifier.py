@@ -5,15 +5,15 @@ import json
 
 import pytest
 
-from export.bundle import DamagedFileError, ShortlistError, load_bundle
-from export.manifest import SESSION_CONFIG
+from export.bundle.directory import DamagedFileError, ShortlistError, load_bundle
+from export.bundle.manifest import SESSION_CONFIG
 from export.passes.quantization_scheme import SCHEMES
 from export.variants import save_variant, trace_model
 from export.verification import verifier
 from export.verification.checks import Check
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import make_report, verify_bundle, verify_graphs
-from model.checkpoint import save_checkpoint, weights_of
+from model.checkpoints.checkpoint import save_checkpoint, weights_of
 from model.config import TrainConfig
 from tests.sealed_manifest import read_manifest, write_manifest
 from tests.tiny import tiny_config, tiny_model, tiny_tokenizer

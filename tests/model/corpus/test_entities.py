@@ -1,6 +1,6 @@
 from model.corpus.corpus import scenes
 from model.corpus.entities import LABELS, animals, entities, spans
-from model.training.labelled_spans import read_spans
+from model.training.data.labelled_spans import read_spans
 
 
 def test_nouns_are_labelled_with_the_adjective_before_them():

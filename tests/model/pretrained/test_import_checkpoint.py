@@ -6,7 +6,7 @@ import safetensors.torch
 import torch
 
 from export.to_onnx import export_bundle
-from model.checkpoint import CheckpointError, load_checkpoint
+from model.checkpoints.checkpoint import CheckpointError, load_checkpoint
 from model.pretrained.files import PretrainedError
 from model.pretrained.import_checkpoint import check_configuration, import_checkpoint
 from tests.decoders import make_decoder

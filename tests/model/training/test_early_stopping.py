@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from model.checkpoint import load_checkpoint
+from model.checkpoints.checkpoint import load_checkpoint
 from model.config import ConfigError
 from model.fine_tuning import FineTuning
 from model.training.early_stopping import check_stopping, observe

@@ -7,7 +7,7 @@ from model.config import TrainConfig
 from model.reference.greedy import greedy
 from model.tokenizer import Tokenizer
 from model.training import evaluate
-from model.training.data import Batch, Examples, batches_of
+from model.training.data.examples import Batch, Examples, batches_of
 from model.training.evaluate import bleu, greedy_batch, loss_per_token, translate
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 

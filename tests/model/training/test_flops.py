@@ -8,10 +8,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from model.architectures import build
 from model.fine_tuning import FineTuning
-from model.training.data import IGNORED, Batch
+from model.training.data.examples import IGNORED, Batch
 from model.training.flops import fastest_product, forward_flops, peak_flops_per_s, shortest_s, training_flops
-from model.training.freezing import choose_trained
-from model.training.loss import batch_loss
+from model.training.objective.freezing import choose_trained
+from model.training.objective.loss import batch_loss
 from model.training.products import BatchShape, Trained, product
 from tests.tiny import ENCODERS, tiny_config, tiny_tokenizer
 

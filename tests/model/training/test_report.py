@@ -8,10 +8,10 @@ import pytest
 from model.config import TrainConfig
 from model.tokenizer import Tokenizer
 from model.training import report
-from model.training.data import Examples
-from model.training.encoder_data import encoder_batches
+from model.training.data.encoder_data import encoder_batches
+from model.training.data.examples import Examples
+from model.training.data.labelled_spans import found_spans, write_spans
 from model.training.evaluate import translate
-from model.training.labelled_spans import found_spans, write_spans
 from model.training.report import curves_png, encoder_scores, final_scores, metrics_csv, model_card, table
 from tests.tiny import TEXTS, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
 

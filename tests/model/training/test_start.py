@@ -12,16 +12,16 @@ import safetensors.numpy
 import torch
 
 from model.architecture_config import EncoderConfig
-from model.checkpoint import CheckpointError, load_checkpoint, weights_of
+from model.checkpoints.checkpoint import CheckpointError, load_checkpoint, weights_of
+from model.checkpoints.training_rows import read_training_rows
 from model.config import ConfigError
 from model.fine_tuning import FineTuning
 from model.presets import CONTINUED, continuing
 from model.tokenizer import Tokenizer, TokenizerError
-from model.training.data import DataError, Examples
-from model.training.embedded import copy_examples
+from model.training.data.embedded import copy_examples
+from model.training.data.examples import DataError, Examples
 from model.training.start import Start, read_base
 from model.training.train import Interrupted, TrainError, train
-from model.training_rows import read_training_rows
 from tests.model.training.test_train import DATA, PLURALS, after, one_thread, weights  # noqa: F401
 from tests.tiny import as_decoder
 from tests.tiny_training import MODEL, TRAIN

@@ -3,7 +3,7 @@ import sys
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from model.checkpoint import load_checkpoint
+from model.checkpoints.checkpoint import load_checkpoint
 from model.config import ConfigError
 from model.fine_tuning import FineTuning
 from model.training.progress import Display

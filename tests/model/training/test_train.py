@@ -15,20 +15,20 @@ from rich.console import Console
 
 from bench import kill_resume
 from model.architecture_config import EncoderConfig
-from model.checkpoint import CheckpointError, load_checkpoint
+from model.checkpoints.checkpoint import CheckpointError, load_checkpoint
+from model.checkpoints.training_rows import read_training_rows
 from model.config import ConfigError
 from model.fine_tuning import FineTuning
 from model.presets import PRESETS
-from model.training.data import DataError, Examples, batches_of, split
-from model.training.embedded import copy_examples, embedded_examples
+from model.training.data.embedded import copy_examples, embedded_examples
+from model.training.data.examples import DataError, Examples, batches_of, split
+from model.training.distributed.ranks import RankLost
 from model.training.evaluate import translate
 from model.training.flops import training_flops
 from model.training.progress import Display
-from model.training.ranks import RankLost
 from model.training.start import Start
 from model.training.train import Interrupted, TrainError, train
 from model.training.training_state import DamagedStateWarning, list_states
-from model.training_rows import read_training_rows
 from tests.full_disk import FullDisk
 from tests.tiny import as_decoder
 from tests.tiny_training import MODEL, TRAIN

@@ -9,10 +9,10 @@ import torch
 
 from model.architecture_config import EncoderDecoderConfig
 from model.architectures import build
-from model.checkpoint import CheckpointError
+from model.checkpoints.checkpoint import CheckpointError
 from model.config import TrainConfig
 from model.fine_tuning import FineTuning
-from model.training.optimiser import make_optimiser
+from model.training.objective.optimiser import make_optimiser
 from model.training.training_state import (
     DamagedStateWarning,
     Progress,

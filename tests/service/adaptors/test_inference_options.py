@@ -5,7 +5,7 @@ import pytest
 from service.adaptors.inference import open_inference_pb2 as oip
 from service.adaptors.inference_options import InferenceOptions, inference_options
 from service.adaptors.tensors import Tensor
-from service.edge.prompt_encoder import NO_LANGUAGES, LanguagePair
+from service.edge.requests.prompt_encoder import NO_LANGUAGES, LanguagePair
 from service.errors import InvalidRequest
 from service.options import DecodingOptions
 

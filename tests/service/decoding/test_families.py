@@ -12,7 +12,7 @@ from service.decoding.lexical_constraints import LexicalConstraints
 from service.decoding.logits_processors import BannedTexts
 from service.decoding.stop_strings import StopMatcher, StopState
 from service.decoding.vocabulary import Vocabulary
-from service.edge.alignment import target_spans
+from service.edge.models.alignment import target_spans
 from service.engine.detokenizer import Detokenizer
 from service.phrase_variants import phrase_variants
 from tests.model.tokenizers.families import made

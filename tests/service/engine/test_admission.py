@@ -1,7 +1,7 @@
 import pytest
 
-from service.cache_layout import CacheLayout
 from service.errors import InvalidRequest
+from service.memory.cache_layout import CacheLayout
 from service.options import DecodingOptions
 from service.request import FinishReason
 from tests.fakes import ScriptedRunner

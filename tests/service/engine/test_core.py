@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from service.cache_layout import CacheLayout
 from service.engine.engine import EngineConfig
 from service.engine.scheduler import SchedulerConfig
 from service.errors import (
@@ -15,6 +14,7 @@ from service.errors import (
     Overloaded,
     RequestError,
 )
+from service.memory.cache_layout import CacheLayout
 from service.request import Finished, FinishReason, Request
 from tests.engines import RecordingMetrics, answer_events, continued, drafting, never_ends, repeating, request
 from tests.fakes import (

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from service.edge.metrics import ModelMetrics
+from service.edge.observability.metrics import ModelMetrics
 from service.engine.engine_metrics import EngineMetrics, NullMetrics
 
 MEASUREMENTS = [name for name, member in vars(EngineMetrics).items() if inspect.isfunction(member) and name[0] != "_"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.manifest import Golden, GoldenVector
+from export.bundle.manifest import Golden, GoldenVector
 from service.decoding.search import search_for
 from service.engine.golden_check import (
     MAX_RAGGED_S,

@@ -2,10 +2,10 @@ import weakref
 
 import pytest
 
-from service.cache_layout import CacheLayout
 from service.engine.fair_shares import GUEST_ROWS, ROWS_SLICE_S
 from service.engine.parking import Parking
 from service.errors import InternalFailure
+from service.memory.cache_layout import CacheLayout
 from service.options import DecodingOptions
 from service.request import Priority
 from tests.fakes import ScriptedRunner, doubtful

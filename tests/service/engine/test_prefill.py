@@ -1,6 +1,6 @@
 import pytest
 
-from service.cache_layout import CacheLayout
+from service.memory.cache_layout import CacheLayout
 from service.request import FinishReason
 from service.step import Copy, PrefillChunk
 from tests.fakes import ScriptedRunner

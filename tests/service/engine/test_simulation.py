@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.cache_layout import CacheLayout
 from service.decoding.search import advance
 from service.encoder_request import EncoderRequest
 from service.engine.invariants import check_invariants
 from service.engine.scheduler import Scheduler, SchedulerConfig
 from service.errors import InternalFailure, RequestError
+from service.memory.cache_layout import CacheLayout
 from service.options import DecodingOptions
 from service.request import FinishReason, Priority, Request
 from service.sequence import Sequence

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from export.bundle import load_bundle
-from service.cache_layout import tiers_for
-from service.device_memory import LIBRARIES_BYTES
+from export.bundle.directory import load_bundle
 from service.engine.scheduler import SchedulerConfig
 from service.engine_process.device_limits import limits_on_device
 from service.errors import StartupError
-from service.execution_choice import ExecutionChoice
+from service.machine.execution_choice import ExecutionChoice
+from service.memory.cache_layout import tiers_for
+from service.memory.device_memory import LIBRARIES_BYTES
 from service.runtime.cuda_memory import CudaRuntime, CudaStream
 from service.runtime.model_sessions import ModelSessions
 from tests.fakes import FakeCuda

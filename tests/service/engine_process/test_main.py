@@ -10,7 +10,7 @@ import pytest
 
 from glossa.version import VERSION
 from service.engine_process import limits
-from service.engine_settings import EngineSettings
+from service.settings.engine_settings import EngineSettings
 from service.wire import messages
 from service.wire.channel import receive, send, socket_pair
 from service.wire.messages import Beat, Close, Opened, Refused, Start, Work, decode_from_engine, encode

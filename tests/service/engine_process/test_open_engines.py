@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
 from service.decoding.token_selection import ContextPlace
 from service.engine.golden_check import check_golden_decode
 from service.engine_process.open_engines import open_engines
-from service.engine_settings import EngineSettings
 from service.errors import StartupError
-from service.execution_choice import CPU, CUDA
-from service.processors import Processors
+from service.machine.execution_choice import CPU, CUDA
+from service.machine.processors import Processors
 from service.runtime.cuda_memory import CudaRuntime
 from service.runtime.runner import OnnxModel
 from service.runtime.sessions import graph_opener
+from service.settings.engine_settings import EngineSettings
 from tests.fakes import FakeCuda
 from tests.tiny import tiny_config, tiny_model
 

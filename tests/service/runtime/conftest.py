@@ -2,7 +2,7 @@
 
 import pytest
 
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
 from service.runtime.runner import OnnxModel
 from tests.runner_requests import BUNDLES
 

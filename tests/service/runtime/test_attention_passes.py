@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
 from model.architectures import SourceModel
 from model.reference.greedy import cross_attention
 from service.engine.scheduler import Scheduler, SchedulerConfig

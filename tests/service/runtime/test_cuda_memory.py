@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
 from service.runtime.cuda_memory import STAGING_BYTES, CudaError
 from service.runtime.memory import Region, StoredArray
 from service.runtime.runner import OnnxModel, OnnxRunner

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.bundle import load_bundle
-from service.cache_layout import row_capacity_for
+from export.bundle.directory import load_bundle
 from service.decoding.search import advance
 from service.engine.scheduler import Scheduler, SchedulerConfig
-from service.execution_choice import CUDA
+from service.machine.execution_choice import CUDA
+from service.memory.cache_layout import row_capacity_for
 from service.options import DecodingOptions
 from service.request import Request
 from service.runtime.cuda_memory import CudaRuntime, CudaStream

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
 from model.architectures import SourceModel
 from service.encoder_request import EncoderRequest
 from service.runtime.runner import OnnxModel

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from export.manifest import Limits, StateSpec
-from service.cache_layout import CacheLayout, CacheShape, Tier, tiers_for
+from export.bundle.manifest import Limits, StateSpec
+from service.memory.cache_layout import CacheLayout, CacheShape, Tier, tiers_for
 from service.runtime.bindings import Arena
 from service.runtime.fixed_caches import FixedCaches
 from service.runtime.memory import HostMemory, StoredArray

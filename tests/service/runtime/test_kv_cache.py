@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.manifest import StateKind, capacity_for
-from service.cache_layout import CacheShape
+from export.bundle.manifest import StateKind, capacity_for
+from service.memory.cache_layout import CacheShape
 from service.runtime.bindings import Arena
 from service.runtime.kv_cache import CacheBuffer, CacheBuffers, Scratch
 from service.runtime.memory import HostMemory

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
 from service.engine.golden_check import decode_single
 from service.errors import StartupError
 from service.options import DecodingOptions

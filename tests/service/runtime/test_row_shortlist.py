@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from export.manifest import StateSpec
+from export.bundle.manifest import StateSpec
 from service.runtime.bindings import Arena
 from service.runtime.kv_cache import CacheBuffers
 from service.runtime.memory import HostMemory

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.manifest import SOURCE_MULTIPLE
+from export.bundle.manifest import SOURCE_MULTIPLE
 from model.reference.beam import beam_search, search
 from model.reference.greedy import score
 from model.tokenizer import Tokenizer

@@ -6,10 +6,10 @@ from pathlib import Path
 import onnxruntime as ort
 import pytest
 
-from export.bundle import load_bundle
-from export.manifest import SESSION_CONFIG
+from export.bundle.directory import load_bundle
+from export.bundle.manifest import SESSION_CONFIG
 from service.errors import StartupError
-from service.execution_choice import CPU, CUDA, LAZY_ROLES
+from service.machine.execution_choice import CPU, CUDA, LAZY_ROLES
 from service.runtime import sessions
 from service.runtime.cuda_device import check_device
 from service.runtime.cuda_memory import CudaRuntime, CudaStream

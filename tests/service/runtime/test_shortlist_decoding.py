@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.bundle import load_bundle
+from export.bundle.directory import load_bundle
 from service.decoding.search import advance
 from service.engine.scheduler import Scheduler, SchedulerConfig
 from service.options import DecodingOptions

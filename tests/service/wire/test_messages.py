@@ -14,8 +14,7 @@ import pytest
 
 from service import errors
 from service.encoder_request import EncoderOutput, EncoderRequest
-from service.engine_settings import EngineSettings
-from service.execution_choice import ExecutionChoice
+from service.machine.execution_choice import ExecutionChoice
 from service.option_checks import CHOICES
 from service.options import DEFAULTS, DecodingOptions
 from service.progress import Progress, Timings
@@ -29,6 +28,7 @@ from service.request import (
     Request,
     TextDelta,
 )
+from service.settings.engine_settings import EngineSettings
 from service.wire import messages
 from service.wire.messages import WireError, encode, error_of, failure_of
 

@@ -1,0 +1,91 @@
+"""`glossa distill`: what larger models write, for a smaller one to learn from. See
+`model.training.data.distillation`."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.connection import Connection, reached, report_call_errors, with_connection
+from cli.flags import with_translation_flags
+from cli.terminal import AsJson, UsageError, report_errors, show
+
+PROGRESS = 5000  # sources between two lines on stderr
+
+
+@with_translation_flags
+@with_connection("connection", without="address")
+def distill(
+    teachers: Annotated[list[str], typer.Argument(help="bundles, or HOST:PORT of servers", metavar="TEACHER...")],
+    data: Annotated[list[Path], typer.Option(help="TSV of sources and references; may be .gz, and be repeated")],
+    out: Annotated[Path, typer.Option(help="TSV to write, or .gz: the pairs, and the sources with their translations")],
+    beam_size: Annotated[int, typer.Option("--beam", "--beam-size", min=1, help="translations of each teacher")] = 5,
+    keep: Annotated[int, typer.Option(min=1, help="most translations of a source that are kept")] = 3,
+    as_json: AsJson = False,
+    *,
+    connection: Connection,
+    options: dict[str, Any],
+) -> None:
+    """Translate a training set with larger models, for a smaller one to learn from.
+
+    Of the translations that the teachers' beams find for a source, those nearest to its reference are kept
+    (sequence-level interpolation, Kim and Rush 2016). The file has the given pairs first, then the best translation of
+    each source, then the second best of each, and so on.
+    """
+    from model.checkpoints.atomic_write import write_file
+    from model.training.data.distillation import nearest
+    from model.training.data.examples import DataError, read_tsv
+
+    with report_errors(DataError):
+        if out.exists():
+            raise UsageError(f"{out}: exists; choose another name")
+        if not os.access(out.parent, os.W_OK):  # found out now, not after hours of translations
+            raise UsageError(f"{out}: the directory {out.parent} is not there or not writable; make it")
+        pairs = read_tsv(data).pairs
+        sources = [source for source, _ in pairs]
+        asked = {"beam_size": beam_size, "num_hypotheses": beam_size, **options}
+        found: list[list[str]] = [[] for _ in pairs]
+        failed = 0
+        for teacher in teachers:
+            for number, texts in enumerate(_translations(teacher, sources, asked, connection)):
+                found[number] += texts
+                failed += not texts
+                if (number + 1) % PROGRESS == 0:
+                    typer.echo(f"{teacher}: {number + 1:,} of {len(pairs):,} sources", err=True)
+        kept = [nearest(texts, reference, keep) for texts, (_, reference) in zip(found, pairs, strict=True)]
+        rows = list(pairs)
+        for rank in range(keep):
+            rows += [(source, texts[rank]) for source, texts in zip(sources, kept, strict=True) if rank < len(texts)]
+        if not any(found):
+            raise UsageError(f"{', '.join(teachers)}: none of the {len(pairs):,} sources has an answer; see the errors")
+        text = "".join(f"{source}\t{target}\n" for source, target in rows).encode()
+        write_file(out, gzip.compress(text, mtime=0) if out.suffix == ".gz" else text)
+    show({"pairs": len(pairs), "translations": len(rows) - len(pairs), "without an answer": failed}, as_json)
+
+
+def _translations(
+    teacher: str, sources: list[str], options: dict[str, Any], connection: Connection
+) -> Iterator[list[str]]:
+    """What the beam of a teacher found for each source, each in one line; nothing for a source that it refuses."""
+    from export.bundle.manifest import MANIFEST
+    from glossa.client import ClientError
+
+    is_bundle = (Path(teacher) / MANIFEST).is_file()
+    if not is_bundle and (Path(teacher).exists() or ":" not in teacher):
+        raise UsageError(f"{teacher}: is neither a bundle nor HOST:PORT; export a checkpoint to use it as a teacher")
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(reached(teacher, connection, is_bundle=is_bundle))
+        stack.enter_context(report_call_errors(server))
+        client = stack.enter_context(server.client())
+        for number, answer in enumerate(client.translate_batch(sources, **options).outcomes(), start=1):
+            if isinstance(answer, ClientError):
+                typer.echo(f"{teacher}: source {number}: {answer}", err=True)
+                yield []
+            else:
+                yield [" ".join(one.text.split()) for one in answer.hypotheses or (answer,)]

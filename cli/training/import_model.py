@@ -1,0 +1,133 @@
+"""`glossa import`: a model in the format of Hugging Face, a directory or one of the Hub by its name, to a checkpoint.
+The work is `model.pretrained`'s."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.terminal import AsJson, UsageError, report_errors, show
+
+if TYPE_CHECKING:
+    from model.pretrained.import_checkpoint import ImportedCheckpoint
+
+
+def import_(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="directory that save_pretrained of Hugging Face wrote, or the name of a model of the Hub: OWNER/NAME"
+        ),
+    ],
+    checkpoint: Annotated[Path, typer.Argument(help="checkpoint directory to write")],
+    revision: Annotated[
+        str | None, typer.Option(help="branch, tag or commit of a model of the Hub [default: main]")
+    ] = None,
+    is_offline: Annotated[
+        bool, typer.Option("--offline", help="take a model of the Hub from the cache alone, as with HF_HUB_OFFLINE")
+    ] = False,
+    max_length: Annotated[
+        int | None, typer.Option(help="longest context to keep, in tokens [default: the model's, at most 4096]", min=1)
+    ] = None,
+    eos_id: Annotated[
+        int | None,
+        typer.Option(help="only token that ends an answer [default: all that the model's files name]", min=0),
+    ] = None,
+    allow_pickle: Annotated[
+        bool,
+        typer.Option("--allow-pickle", help="read pytorch_model.bin of a directory where there are no safetensors"),
+    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="replace an existing checkpoint")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Import a Hugging Face model as a checkpoint, which can be exported and served."""
+    from model.checkpoints.atomic_write import new_directory
+    from model.checkpoints.checkpoint import CheckpointError, check_new
+    from model.pretrained.convert_tokenizer import convert_tokenizer
+    from model.pretrained.files import PretrainedError
+    from model.pretrained.import_checkpoint import MAX_LENGTH, import_checkpoint
+
+    with report_errors(PretrainedError, CheckpointError):
+        (check_replaced if replace else check_new)(checkpoint)  # before anything is fetched
+        if Path(model).is_dir():
+            if revision is not None:
+                raise UsageError(f"--revision {revision}: {model} is a directory, which has no revisions; remove it")
+            directory, origin = Path(model), None
+        else:
+            directory, origin = fetched(
+                model, revision, is_offline=is_offline, allow_pickle=allow_pickle, eos_id=eos_id
+            )
+        with new_directory(checkpoint, replace=replace) as written:
+            imported = import_checkpoint(
+                directory,
+                written,
+                convert_tokenizer(directory),
+                allow_pickle=allow_pickle,
+                max_length=max_length or MAX_LENGTH,
+                eos_id=eos_id,
+                origin=origin,
+            )
+    show(imported_figures(imported), as_json)
+
+
+def fetched(
+    model: str, revision: str | None, *, is_offline: bool, allow_pickle: bool, eos_id: int | None = None
+) -> tuple[Path, Mapping[str, str]]:
+    """The files of a model of the Hub, and where they come from. eos_id: the only end-of-sequence token.
+
+    Raises UsageError and PretrainedError.
+    """
+    from model.pretrained.convert_tokenizer import convert_tokenizer
+    from model.pretrained.hub import MAIN, NAME, Hub
+    from model.pretrained.import_checkpoint import check_configuration, check_vocabulary
+
+    def check(directory: Path) -> None:
+        check_configuration(directory, eos_id=eos_id)
+        check_vocabulary(directory, convert_tokenizer(directory))  # seconds, where weights take minutes to hours
+
+    if not NAME.fullmatch(model) or Path(model).exists():
+        what = "is no directory" if Path(model).exists() else "no such directory"
+        fix = "give one that save_pretrained has written, or the name of a model of the Hugging Face Hub, OWNER/NAME"
+        raise UsageError(f"{model}: {what}; {fix}")
+    if allow_pickle:
+        raise UsageError(f"--allow-pickle: of {model}, a model of the Hub, safetensors are read alone; remove it")
+    asked = revision or MAIN
+    snapshot = Hub().snapshot(model, asked, is_offline=is_offline, check=check)
+    return snapshot.directory, {"imported_from": model, "revision": snapshot.commit, "requested_revision": asked}
+
+
+def check_replaced(checkpoint: Path) -> None:
+    """Raises UsageError if a path is taken by something that is no checkpoint."""
+    from model.checkpoints.atomic_write import DIGESTS
+
+    if checkpoint.exists() and not (checkpoint / DIGESTS).is_file():
+        raise UsageError(f"{checkpoint}: is not a checkpoint, so --replace leaves it alone; choose another directory")
+
+
+def imported_figures(imported: ImportedCheckpoint) -> dict[str, Any]:
+    """What `import` prints about a model."""
+    config = imported.config
+
+    def of(ours: int, theirs: int) -> str:
+        return f"{ours}" if ours == theirs else f"{ours} of {theirs}"
+
+    figures = {
+        "model_type": imported.lineage["model_type"],
+        "parameters": imported.parameters,
+        "vocabulary": config.vocab_size,
+    }
+    if config.has_decoder:
+        figures["context"] = of(config.max_target_len, imported.max_target_len)
+    if config.has_encoder:
+        figures["source"] = of(config.max_source_len, imported.max_source_len)
+    if not config.has_decoder:
+        heads = {
+            "masked": "fills masks",
+            "classify": f"{len(config.labels)} labels",
+            "tokens": f"{len(config.labels)} token labels",
+        }
+        return {**figures, "frame": [*config.template.token_ids], "head": heads.get(config.head, "none")}
+    return {**figures, "begins": list(config.template.target_prefix), "ends": list(config.eos_ids)}

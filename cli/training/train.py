@@ -1,0 +1,291 @@
+"""`glossa train`: a preset or a YAML file, and data, to a checkpoint. Training itself is `model.training.train`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.terminal import UsageError
+from cli.training.fine_tuning import (
+    FIELDS,
+    Freeze,
+    From,
+    KeepAdapter,
+    LayerDecay,
+    LearningRate,
+    LoraAlpha,
+    LoraRank,
+    LoraTargets,
+    LoraTrain,
+    NewHead,
+    Patience,
+    SourceLanguages,
+    StopMetric,
+    TargetLanguages,
+    TokenizerFile,
+    tuning_of,
+)
+from cli.training.ranks import joined_ranks, report_shared_errors
+
+if TYPE_CHECKING:
+    from model.config import LanguagePair, ModelConfig, TrainConfig
+    from model.presets import Preset
+    from model.training.data.examples import Examples
+    from model.training.distributed.ranks import Ranks
+    from model.training.start import Start
+
+
+RANK_TIMEOUT_S = 600.0  # longer than one of several processes reads data, trains a tokenizer or writes a state
+CONTINUED = ("from_", "source_language", "target_language", "head", "tokenizer", "learning_rate")
+
+
+def preset_names() -> list[tuple[str, str]]:
+    """Completions of a preset: names and descriptions."""
+    from model.presets import PRESETS
+
+    return [(name, preset.description) for name, preset in PRESETS.items()]
+
+
+Data = Annotated[
+    list[Path] | None, typer.Option(help="TSV of pairs, or of texts and labels or spans, or plain text; may be .gz")
+]
+
+Events = Annotated[
+    Path | None, typer.Option(help="directory of the run's TensorBoard events (needs glossa\\[tensorboard])")
+]
+
+
+def train(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="checkpoint directory to write")],
+    preset: Annotated[
+        str | None, typer.Argument(help="name of a preset, or a YAML file", autocompletion=preset_names)
+    ] = None,
+    data: Data = None,
+    source: Annotated[Path | None, typer.Option(help="source sentences, one a line (with --target)")] = None,
+    target: Annotated[Path | None, typer.Option(help="target sentences, one a line (with --source)")] = None,
+    validation: Annotated[list[Path] | None, typer.Option(help="like --data; by default held out of the data")] = None,
+    minutes: Annotated[float | None, typer.Option(help="length of the training, instead of the preset's")] = None,
+    steps: Annotated[int | None, typer.Option(help="number of steps, instead of the preset's")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="continue an interrupted run, bit for bit")] = False,
+    from_: From = None,
+    source_language: SourceLanguages = None,
+    target_language: TargetLanguages = None,
+    head: NewHead = None,
+    tokenizer: TokenizerFile = None,
+    learning_rate: LearningRate = None,
+    freeze: Freeze = None,
+    layer_decay: LayerDecay = None,
+    patience: Patience = None,
+    stop_metric: StopMetric = None,
+    lora_rank: LoraRank = None,
+    lora_alpha: LoraAlpha = None,
+    lora_targets: LoraTargets = None,
+    lora_train: LoraTrain = None,
+    keep_adapter: KeepAdapter = False,
+    tensorboard: Events = None,
+    shard: Annotated[
+        bool, typer.Option("--shard", help="of several processes, each keeps a share of the weights and moments")
+    ] = False,
+    rank_timeout_s: Annotated[
+        float, typer.Option(help="of several processes, one that does not answer for so long is lost", min=1.0)
+    ] = RANK_TIMEOUT_S,
+) -> None:
+    """Train a model, or continue a checkpoint (--from). Without data, a preset trains on its embedded corpus.
+
+    A model with context_sentences reads each sentence with those before it: empty lines end documents in its data.
+    torchrun starts a training in several processes.
+    """
+    files = [file for file in (*(data or ()), *(validation or ()), source, target, tokenizer) if file is not None]
+    with joined_ranks(os.environ, timeout_s=rank_timeout_s) as ranks:
+        recipe, start = beginning(context.params, files, ranks)
+        config, arguments = configured(context.params, recipe, ranks)
+        run_training(
+            recipe.model,
+            config,
+            f"continue{', in any number of processes,' * (ranks.size > 1)} with: {resuming_command(context.params)}",
+            ranks=ranks,
+            out=out,
+            start=start,
+            resume=resume,
+            tensorboard=tensorboard,
+            shard=shard,
+            **arguments,
+        )
+        if ranks.is_first:
+            typer.echo(f"{out}: checkpoint, {out / 'model_card.md'}, {out / 'curves.png'}")
+
+
+def configured(given: dict[str, Any], recipe: Preset, ranks: Ranks) -> tuple[TrainConfig, dict[str, Any]]:
+    """The settings of the training with the arguments' own, and its data; prints an error and exits for wrong ones."""
+    from model.config import ConfigError
+    from model.training.data.examples import DataError
+
+    with report_shared_errors(ranks, ConfigError, DataError):
+        length = {name: given[name] for name in ("steps", "minutes") if given[name] is not None}
+        changes = {"steps": 0, "minutes": 0.0, **length} if length else {}
+        if given["learning_rate"] is not None:
+            changes["learning_rate"] = given["learning_rate"]
+        config, languages = ranks.everywhere(
+            lambda: (recipe.train.replace(**changes), given_languages(given, recipe.model)), ConfigError, UsageError
+        )
+        examples, held_out = ranks.everywhere(
+            lambda: training_examples(recipe, given, languages), UsageError, DataError
+        )
+    return config, {"data": examples, "validation": held_out}
+
+
+def beginning(given: dict[str, Any], files: list[Path], ranks: Ranks) -> tuple[Preset, Start]:
+    """The preset and the start that the arguments describe; prints an error and exits for those that do not fit."""
+    from model.config import ConfigError
+
+    with report_shared_errors(ranks, ConfigError):
+        recipe = ranks.everywhere(lambda: _recipe(given, files), ConfigError, UsageError)
+        if ranks.is_first:
+            typer.echo("loading PyTorch", err=True)
+    from model.checkpoints.checkpoint import CheckpointError
+    from model.tokenizer import TokenizerError
+
+    errors = ConfigError, CheckpointError, TokenizerError
+    with report_shared_errors(ranks, *errors):
+        return ranks.everywhere(lambda: _start(given, recipe), *errors)
+
+
+def _recipe(given: dict[str, Any], files: list[Path]) -> Preset | None:
+    """The preset, with all files there; None to continue a checkpoint. Raises ConfigError, UsageError."""
+    from model.presets import load_preset
+
+    for file in files:
+        if file.is_dir():
+            raise UsageError(f"{file}: Is a directory; give a file in it")
+        if not file.is_file():
+            raise UsageError(f"{file}: no such file; check the path")
+    if given["from_"] is not None:
+        return None
+    if given["preset"] is None:
+        raise UsageError("give a preset or a YAML file, or a checkpoint to continue with --from")
+    if given["head"] is not None:
+        raise UsageError("--head goes with --from; without it, the head is a field of the model in a YAML file")
+    return load_preset(given["preset"])
+
+
+def _start(given: dict[str, Any], recipe: Preset | None) -> tuple[Preset, Start]:
+    from model.presets import continuing
+    from model.pretrained.convert_tokenizer import read_tokenizer
+    from model.training.data.given_tokenizer import special_ids
+    from model.training.start import Start, read_base
+
+    base = None
+    if recipe is None:
+        base = read_base(given["from_"])
+        recipe = continuing(base.config, given["preset"], head=given["head"])
+    tokenizer = read_tokenizer(given["tokenizer"]) if given["tokenizer"] is not None else None
+    if tokenizer is not None and base is None:
+        ids = special_ids(tokenizer, needs_mask=recipe.model.head == "masked")
+        recipe = replace(recipe, model=recipe.model.replace(**ids, vocab_size=tokenizer.vocab_size))
+    tuning = tuning_of(given, recipe.fine_tuning)
+    return recipe, Start(base=base, new_head=recipe.new_head, tokenizer=tokenizer, tuning=tuning)
+
+
+def run_training(
+    model: ModelConfig, config: TrainConfig, advice: str, *, ranks: Ranks | None = None, **arguments: Any
+) -> None:
+    """`model.training.train.train` with a progress display; errors are printed, an interruption with `advice`."""
+    from model.checkpoints.checkpoint import CheckpointError
+    from model.config import ConfigError
+    from model.tokenizer import TokenizerError
+    from model.training.data.examples import DataError
+    from model.training.distributed.ranks import Ranks
+    from model.training.train import Interrupted, TrainError, train
+
+    ranks = ranks or Ranks()
+    with report_shared_errors(ranks, ConfigError, TokenizerError, DataError, TrainError, CheckpointError):
+        try:
+            train(model, config, ranks=ranks, **arguments)
+        except Interrupted as stopped:
+            raise UsageError(f"{str(stopped).partition(';')[0]}; {advice}") from None
+
+
+def resuming_command(given: dict[str, Any]) -> str:
+    """The command line that continues the training of these arguments."""
+    words = ["glossa", "train", *([str(given["preset"])] if given["preset"] is not None else [])]
+    for name in (
+        "out",
+        "data",
+        "source",
+        "target",
+        "validation",
+        "minutes",
+        "steps",
+        "tensorboard",
+        *CONTINUED,
+        *FIELDS,
+    ):
+        values = given[name] if isinstance(given[name], list | tuple) else [given[name]]
+        flag = "--" + name.rstrip("_").replace("_", "-")
+        words += [word for value in values if value is not None for word in (flag, str(value))]
+    words += [flag for name, flag in (("keep_adapter", "--keep-adapter"), ("shard", "--shard")) if given[name]]
+    if given["rank_timeout_s"] != RANK_TIMEOUT_S:
+        words += ["--rank-timeout-s", str(given["rank_timeout_s"])]
+    return shlex.join([*words, "--resume"])
+
+
+def given_languages(given: dict[str, Any], model: ModelConfig) -> list[LanguagePair]:
+    """The languages of each file of the data, [] where the arguments name none. Raises ConfigError for languages that
+    are not the model's, or that it needs and that are missing, UsageError for validation data of unknown languages."""
+    from model.config import DEFAULT_LANGUAGES
+    from model.training.data.languages import check_languages, language_pairs
+
+    files = 1 if given["source"] is not None else len(given["data"] or [""])
+    languages = language_pairs(given["source_language"] or [], given["target_language"] or [], files=files)
+    for pair in languages or [DEFAULT_LANGUAGES]:
+        check_languages(model.template, pair)
+    count = len(given["validation"] or ())
+    if len(set(languages)) > 1 and count not in (0, files):
+        raise UsageError(
+            f"--validation: must be given once for each of the {files} --data, whose languages it has, or left out, "
+            f"got {count} of them"
+        )
+    return languages
+
+
+def training_examples(
+    preset: Preset, given: dict[str, Any], languages: Sequence[LanguagePair]
+) -> tuple[Examples, Examples | None]:
+    """Training data, and validation data unless it is to be held out. languages: of each file, or none. Raises
+    UsageError, DataError, OSError."""
+    from model.training.data.embedded import embedded_examples
+    from model.training.data.examples import read_parallel, read_text, read_tsv
+    from model.training.data.languages import with_languages
+
+    def read(files: list[Path]) -> Examples:
+        if languages:
+            of_files = languages if len(languages) == len(files) else [languages[0]] * len(files)
+            return with_languages([read_plain([file]) for file in files], of_files)
+        return read_plain(files)
+
+    def read_plain(files: list[Path]) -> Examples:
+        reads_pairs = preset.model.has_encoder and preset.model.head != "masked"
+        if reads_pairs:
+            return read_tsv(files, has_documents=has_documents)
+        return read_text(files, documents=preset.train.documents)
+
+    has_documents = preset.model.context_sentences > 0
+    data, source, target = given["data"], given["source"], given["target"]
+    if (source is None) != (target is None) or (data and source is not None):
+        raise UsageError("give --data FILE…, or both --source and --target")
+    held_out = read(given["validation"]) if given["validation"] else None
+    if source is not None and target is not None:
+        examples = read_parallel(source, target, has_documents=has_documents)
+        return (with_languages([examples], languages) if languages else examples), held_out
+    if data:
+        return read(data), held_out
+    if not preset.embedded:
+        raise UsageError("this preset has no embedded corpus; give --data FILE…, or both --source and --target")
+    return embedded_examples(preset.embedded), held_out

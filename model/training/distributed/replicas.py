@@ -1,0 +1,266 @@
+"""The model of a run on its ranks: whole on a single rank, whole on each (DDP), or in shards (FSDP2).
+
+    Replica       one rank: the model itself
+    Replicated    Li et al. 2020: every rank holds the model and its optimiser, and gradients are summed over the ranks
+    Sharded       Zhao et al. 2023: every rank holds a share of each weight, of its gradient and of its moments
+
+Each gives the gradients of the whole step: a loss is divided by the targets of all ranks, and gradients are summed, not
+averaged. What a state stores is always the whole model, so a run may go on with another number of ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from model.architectures import Model
+from model.layers import FeedForward
+from model.training.data.examples import Batch, Batches
+from model.training.distributed.ranks import Ranks
+from model.training.evaluate import loss_per_token
+from model.training.objective.loss import Loss, batch_loss
+
+MakeOptimiser = Callable[[nn.Module], torch.optim.Optimizer]
+
+
+class BatchLoss(nn.Module):
+    """A model's `batch_loss` as one module: what DDP and FSDP2 need to see as a forward pass."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Batch, **settings: Any) -> Loss:
+        """settings: those of `batch_loss`."""
+        return batch_loss(self.model, batch, **settings)
+
+
+class Replica:
+    """The model and its optimiser on a single rank."""
+
+    is_whole = True  # on every rank
+
+    def __init__(self, model: Model, optimiser: torch.optim.Optimizer, ranks: Ranks) -> None:
+        self.model, self.optimiser, self.ranks = model, optimiser, ranks
+        self._objective: Any = BatchLoss(model)
+
+    def backward(self, batch: Batch, targets: int, *, is_last: bool, seed: int | None, **settings: Any) -> float:
+        """Adds the gradients of a batch, and after the last one of this rank those of the other ranks; returns the
+        plain loss of the batch, in nats.
+
+        targets: of the step on all ranks. seed: of the generator that dropout draws from; None: it goes on. settings:
+        those of `batch_loss`. The balance loss of a mixture of experts is of each batch, so that the number of ranks
+        does not matter to it either.
+        """
+        if seed is not None:
+            torch.manual_seed(seed)
+        with self.watched(is_last=is_last):
+            loss = self._objective(batch, **settings)
+            (loss.smoothed / targets).backward()
+            plain: float = loss.plain.item()
+        return plain
+
+    @contextlib.contextmanager
+    def watched(self, *, is_last: bool) -> Iterator[None]:
+        """The context of a batch, of which the last one exchanges gradients."""
+        yield
+
+    def loss_per_token(self, batches: Batches) -> float:
+        """As `evaluate.loss_per_token`, with the batches divided among the ranks."""
+        return loss_per_token(self.model, batches)
+
+    def gathered(self) -> tuple[Model, torch.optim.Optimizer]:
+        """The whole model and its optimiser, for a state. Called by every rank; whole on the first."""
+        return self.model, self.optimiser
+
+
+class _JoinedReplica(Replica):
+    def loss_per_token(self, batches: Batches) -> float:
+        ranks, plan = self.ranks, batches.plan(0)
+        device = next(self.model.parameters()).device
+        losses, tokens = [], []
+        self.model.eval()
+        for start in range(0, len(plan), ranks.size):  # as many passes on every rank: those of FSDP2 exchange weights
+            place = start + ranks.rank
+            batch = batches.load(plan[min(place, len(plan) - 1)])
+            with torch.no_grad(), ranks.watched():
+                loss = self._objective(batch.to(device)).plain.item()
+            losses.append(loss if place < len(plan) else 0.0)
+            tokens.append(batch.tokens if place < len(plan) else 0)
+        self.model.train()
+        return sum(ranks.in_order(losses)) / sum(ranks.in_order(tokens))
+
+
+class Replicated(_JoinedReplica):
+    """The whole model on each of several ranks."""
+
+    def __init__(self, model: Model, optimiser: torch.optim.Optimizer, ranks: Ranks) -> None:
+        super().__init__(model, optimiser, ranks)
+        with ranks.watched():
+            _take_weights_of_first(model)
+            parameters = dict(model.named_parameters())
+            for name, key, tensor in _moments(model, optimiser, ranks):
+                distributed.broadcast(tensor, src=0)
+                optimiser.state[parameters[name]][key] = tensor
+            self._objective = DistributedDataParallel(self._objective, forward_sync_buffers=False)
+        self._objective.register_comm_hook(None, lambda _, bucket: _summed(bucket))
+        self._is_settled = False
+
+    def backward(self, batch: Batch, targets: int, *, is_last: bool, seed: int | None, **settings: Any) -> float:
+        if not self._is_settled:
+            # DDP groups gradients in the order in which a first pass finishes them. Without a pass before the first
+            # step, three or more ranks would add them in another order in that step, and a resumed run would differ.
+            self._is_settled = True
+            super().backward(batch, targets, is_last=True, seed=seed, **settings)
+            self.model.zero_grad(set_to_none=True)
+        return super().backward(batch, targets, is_last=is_last, seed=seed, **settings)
+
+    @contextlib.contextmanager
+    def watched(self, *, is_last: bool) -> Iterator[None]:
+        with self.ranks.watched(), contextlib.nullcontext() if is_last else self._objective.no_sync():
+            yield
+
+
+class Sharded(_JoinedReplica):
+    """A share of the model on each of several ranks. Feed-forwards, two thirds of a Transformer's layers, are whole
+    only while they compute, the other weights during a step."""
+
+    is_whole = False
+
+    def __init__(
+        self,
+        model: Model,
+        optimiser: torch.optim.Optimizer,
+        ranks: Ranks,
+        make_optimiser: MakeOptimiser,
+        device: torch.device,
+    ) -> None:
+        """model, optimiser: whole, in main memory. Only shares of them come to the device, a unit of FSDP2 or a moment
+        after the other, so that it never holds more than in a step. The optimiser is empty afterwards."""
+        self._make_optimiser = make_optimiser
+        with ranks.watched():
+            _take_weights_of_first(model)
+            self._whole = copy.deepcopy(model) if ranks.is_first else None
+            moments = _moments(model, optimiser, ranks)
+            optimiser.param_groups.clear()  # the old parameters, which FSDP2 moves to the device whole, must go with
+            optimiser.state.clear()  # their last reference
+            super().__init__(model, optimiser, ranks)
+            mesh = init_device_mesh(device.type, (ranks.size,))
+            for unit in [*(module for module in model.modules() if isinstance(module, FeedForward)), self._objective]:
+                fully_shard(unit, mesh=mesh)
+                unit.set_gradient_divide_factor(1.0)  # a sum, not a mean,
+                unit.set_force_sum_reduction_for_comms(True)  # by an operation that gloo has as well
+            self.optimiser = make_optimiser(model)
+            shares = dict(model.named_parameters())
+            for name, key, tensor in moments:
+                self.optimiser.state[shares[name]][key] = _share(tensor, shares[name])
+
+    @contextlib.contextmanager
+    def watched(self, *, is_last: bool) -> Iterator[None]:
+        self._objective.set_requires_gradient_sync(is_last)
+        with self.ranks.watched(), warnings.catch_warnings():
+            # A feed-forward returns a view, of which nothing is changed in place.
+            warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view", UserWarning)
+            yield
+
+    def gathered(self) -> tuple[Model, torch.optim.Optimizer]:
+        """On the first rank a copy of the whole in main memory, on the others their shares."""
+        for module in self._objective.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        model, optimiser, whole = self.model, self.optimiser, dict[str, nn.Parameter]()
+        if self._whole is not None:
+            model, optimiser, whole = (
+                self._whole,
+                self._make_optimiser(self._whole),
+                dict(self._whole.named_parameters()),
+            )
+        with self.ranks.watched(), torch.no_grad():
+            for name, share in self.model.named_parameters():
+                weight, state = self._kept(share), self.optimiser.state.get(share, {})
+                moments = {key: self._kept(tensor) for key, tensor in state.items()}
+                if name in whole:
+                    whole[name].copy_(weight)
+                    optimiser.state[whole[name]] = moments
+        return model, optimiser
+
+    def _kept(self, share: Tensor) -> Tensor:
+        """The whole tensor of a share in main memory on the first rank, an empty one elsewhere; an exchange."""
+        whole: Tensor = share.full_tensor().detach() if isinstance(share, DTensor) else share.detach()
+        return whole.cpu() if self.ranks.is_first else whole.new_empty(0)
+
+
+def first_device(device: torch.device, ranks: Ranks, *, shard: bool) -> torch.device:
+    """Where `divided` takes the model and its optimiser: on the device of the training, or, to be divided into shards,
+    in main memory."""
+    return torch.device("cpu") if shard and ranks.size > 1 else device
+
+
+def divided(
+    model: Model,
+    optimiser: torch.optim.Optimizer,
+    ranks: Ranks,
+    *,
+    shard: bool,
+    make_optimiser: MakeOptimiser,
+    device: torch.device,
+) -> Replica:
+    """The model on these ranks, with the weights and moments of the first. model, optimiser: on `first_device`. shard:
+    keep a share of them on each device."""
+    if ranks.size == 1:
+        return Replica(model, optimiser, ranks)
+    if shard:
+        return Sharded(model, optimiser, ranks, make_optimiser, device)
+    return Replicated(model, optimiser, ranks)
+
+
+def _take_weights_of_first(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        distributed.broadcast(parameter.detach(), src=0)
+
+
+def _moments(model: nn.Module, optimiser: torch.optim.Optimizer, ranks: Ranks) -> Iterator[tuple[str, str, Tensor]]:
+    """The tensors of the optimiser's state by the names of parameter and moment: the first rank's, and on the others
+    empty ones of their shapes, each made when its turn comes. The optimiser may be emptied before."""
+    held = {
+        (name, key): tensor
+        for name, parameter in (model.named_parameters() if ranks.is_first else ())
+        for key, tensor in optimiser.state.get(parameter, {}).items()
+    }
+    kinds = ranks.from_first(
+        lambda: [(*names, tensor.shape, tensor.dtype, tensor.device.type) for names, tensor in held.items()]
+    )
+
+    def tensors() -> Iterator[tuple[str, str, Tensor]]:
+        for name, key, shape, dtype, device in kinds:
+            own = held.pop((name, key), None)
+            yield name, key, torch.empty(shape, dtype=dtype, device=device) if own is None else own
+
+    return tensors()
+
+
+def _summed(bucket: Any) -> torch.futures.Future[Tensor]:
+    """DDP's exchange of a bucket of gradients; by default it would average them."""
+    work = distributed.all_reduce(bucket.buffer(), async_op=True)
+    future: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
+    return future
+
+
+def _share(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """This rank's share of a moment of a sharded parameter, on its device; the number of steps, a scalar, is whole on
+    every rank. tensor: in main memory, used on the first rank."""
+    if isinstance(parameter, DTensor) and tensor.dim():
+        return distribute_tensor(tensor, parameter.device_mesh, parameter.placements)
+    own = tensor.clone()  # what it is read from stays as it is
+    distributed.broadcast(own, src=0)
+    return own.to(parameter.device)

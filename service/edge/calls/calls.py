@@ -1,0 +1,349 @@
+"""The life of an RPC: `Calls.run` gives it an id, counts it, admits it, and ends it exactly once.
+
+It ends with a response or with a status; the text of an unexpected exception stays in the log. Health and reflection do
+not come through here, so they are answered while requests are rejected. Nothing here knows what an RPC does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import math
+import random
+import re
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import grpc
+from google.protobuf.message import Message
+
+from glossa.v1 import glossa_pb2 as pb
+from service.answer_pace import too_late
+from service.edge.admission.backlog import Backlog
+from service.edge.admission.connections import ResetLimit, shut_down
+from service.edge.admission.message_waits import MessageWaits
+from service.edge.admission.refusals import Refusals
+from service.edge.admission.request_memory import RequestMemory, Reservation, message_bytes
+from service.edge.admission.retry_times import RetryTimes
+from service.edge.admission.tenant_shares import TenantShares
+from service.edge.calls.call import REQUEST_ID, Call, report
+from service.edge.calls.conversation import has_items, messages_of, requests_of
+from service.edge.calls.items import ItemLimits, ItemRunner
+from service.edge.calls.message_reader import MessageReader, Parse, parsed
+from service.edge.calls.stall_timer import StallTimer, UnwrittenResponses
+from service.edge.observability import logs
+from service.edge.observability.call_trace import PARENT, TRACE_PARENT
+from service.edge.observability.metrics import Metrics, Rpc
+from service.edge.observability.status import abort, check_time, status_code
+from service.edge.observability.tracing import open_tracing
+from service.edge.security.access import OPEN_INFERENCE, VLLM, Guard
+from service.edge.security.tenants import Tenants
+from service.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InternalFailure,
+    InvalidRequest,
+    MessagesMissing,
+    Overloaded,
+    RequestError,
+    Retryable,
+    ShuttingDown,
+    TenantLimit,
+)
+from service.request import Caller
+from service.settings.config import ServerSettings
+
+SAFE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+WITHOUT_ENGINES = frozenset(
+    [
+        *(
+            (service.full_name, method.name)
+            for service in pb.DESCRIPTOR.services_by_name.values()
+            for method in service.methods
+            if service.name in ("ModelService", "TokenService") or method.name == "Similarity"
+        ),
+        *((OPEN_INFERENCE, method) for method in ("ServerMetadata", "ModelMetadata")),
+        *((VLLM, method) for method in ("Abort", "GetModelInfo", "GetServerInfo", "GetTokenizer")),
+    ]
+)
+"""Methods, by their services, that are answered however long requests wait for engines: no engine has a part in them,
+or, of Similarity, only in a message with texts, whose requests the pool refuses."""
+WRITTEN_S = 5.0  # for statuses to be written to clients that read slowly, at the end of a drain
+RETRY_WHEN_FULL_S = 0.5  # when the whole server, not one queue, is full
+SUSPECT_S = 0.005  # until gRPC has told that a call was reset, even one that was before its handler started
+
+Metadata = Iterable[tuple[str, str | bytes]]
+
+_IDS = random.Random()  # names, not secrets: random bits of the operating system take 0.1 ms
+
+
+class Calls:
+    """All calls of a server. Lives on the event-loop thread."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        settings: ServerSettings,
+        predicted_s: Callable[[Caller], float] = lambda _: 0.0,
+        clock: Callable[[], float] = time.monotonic,
+        guard: Guard | None = None,
+    ) -> None:
+        """predicted_s: see `Pool.predicted_s`; of the model that would answer soonest. clock: seconds. guard: None asks
+        nobody for a token."""
+        self._metrics, self._settings, self._predicted_s, self._clock = metrics, settings, predicted_s, clock
+        self.backlog = Backlog(clock)
+        self._refusals, self._retry_times = Refusals(metrics), RetryTimes(clock())
+        self._tracing = open_tracing(settings)
+        self._resets = ResetLimit(settings.max_resets_per_s)
+        self._open: dict[Call, None] = {}  # oldest first
+        self._guard, self._shares = guard or Guard(Tenants(settings)), TenantShares(settings.tenant_share)
+        self._waits = MessageWaits(settings.max_requests, settings.message_timeout_s)
+        self.memory = RequestMemory(settings.request_memory_bytes, settings.tenant_share, clock)
+        limits = ItemLimits(settings.max_deadline_s, settings.message_timeout_s)
+        self.items = ItemRunner(metrics, limits, clock)
+        self._tasks: set[asyncio.Task[Any]] = set()  # each ends when the status of its call is written
+        self.unwritten = UnwrittenResponses(settings.stall_timeout_s, clock)
+        self._is_draining, self._idle = False, asyncio.Event()
+        self._reader = MessageReader(
+            self._waits, self._guard, settings.message_timeout_s, clock, lambda: self._is_draining, self._leave
+        )
+        self._idle.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call is being handled."""
+        return not self._open
+
+    async def idle(self) -> None:
+        """Returns when no call is being handled."""
+        await self._idle.wait()
+
+    async def drain(self, limit_s: float) -> int:
+        """Refuses calls from now on, and returns when the others have ended and their statuses are written. After
+        `limit_s` it ends those that are still open, as ShuttingDown. Returns how many."""
+        self._is_draining = True
+        _end_all([call for call in self._open if call.is_between_requests])
+        for call in self._open:
+            call.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._idle.wait()
+        unfinished = list(self._open)
+        _end_all(unfinished)
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=WRITTEN_S)
+        return len(unfinished)
+
+    async def close(self) -> None:
+        """Logs, counts and sends what has not been yet."""
+        self._refusals.report()
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
+
+    async def run(self, rpc: Rpc, behaviour: Callable[..., Any], context: Any, parse: Parse) -> Any:
+        """Handles one RPC from start to end: admitted first, and only then is its message read, and parsed if there is
+        memory for what it may become."""
+        began_s, remaining_s = self._clock(), context.time_remaining()
+        limit_s = self._settings.default_deadline_s if remaining_s is None else remaining_s
+        limit_s = min(limit_s, self._settings.max_deadline_s)
+        client_deadline_s = math.inf if remaining_s is None else began_s + remaining_s
+        metadata, peer, task = context.invocation_metadata() or (), context.peer(), asyncio.current_task()
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        try:
+            if self._resets.is_suspect(peer, began_s):
+                await asyncio.sleep(SUSPECT_S)  # a call that was reset ends here, for half the processor time
+            admitted = self._admitted(rpc, metadata, peer, began_s, limit_s)
+            request_id, parent = _ids(metadata)
+            trace = self._tracing.begin(rpc, request_id, parent, metadata, began_s) if self._tracing else None
+            if not isinstance(admitted, Caller):
+                self._refusals.add(rpc, admitted, self._clock() - began_s)
+                if trace is not None:
+                    trace.end(self._clock(), status_code(admitted).value[0], admitted)
+                check_time(client_deadline_s, self._clock())
+                await self._abort(context, admitted, ((REQUEST_ID, request_id),))
+                return None
+            memory, trace_id = Reservation(self.memory, admitted), parent[1] if parent else ""
+            call = Call(rpc, request_id, trace_id, began_s, began_s + limit_s, admitted, peer, memory)
+            if self._tracing is not None:
+                call.trace_with(trace)
+            call.task, call.client_deadline_s = task, client_deadline_s
+            if task is not None:
+                task.add_done_callback(functools.partial(self._written, memory))
+            self._begin(call)
+            return await self._handle(call, behaviour, context, parse)
+        except asyncio.CancelledError:
+            if self._clock() < began_s + limit_s:
+                self._count_wasted(peer)
+            raise  # swallowing it leaks memory inside grpc
+
+    async def _handle(self, call: Call, behaviour: Callable[..., Any], context: Any, parse: Parse) -> Any:
+        error: RequestError | None = None
+        response = None
+        try:
+            data = await self._message(context, call)
+            call.memory.grow(message_bytes(len(data)))
+            message = parsed(data, parse)
+            if call.rpc.type == "unary":
+                response = await behaviour(message, call)
+                call.messages = 1
+            elif call.rpc.type == "server_stream":
+                await self._stream(behaviour, message, call, context)
+            else:
+                await self._converse(behaviour, message, call, context, parse)
+        except RequestError as failure:
+            error = failure
+        except asyncio.CancelledError:
+            late = self._clock() >= call.deadline_s
+            error = DeadlineExceeded("the deadline passed") if late else Cancelled("the client cancelled the call")
+            if call.ended_by is None or call.task is None:
+                raise
+            error = call.ended_by
+            call.task.uncancel()
+        except Exception as failure:
+            fields = {"request_id": call.request_id, "method": call.rpc.method}
+            logs.event("internal_error", fields, level=logs.ERROR, exception=failure)
+            error = InternalFailure(call.request_id)
+        finally:
+            self._end(call, error)
+        # The call no longer counts: what follows may wait for a slow client, and holds none of the server's resources.
+        check_time(call.client_deadline_s, self._clock())
+        if error is not None:
+            await self._abort(context, error, call.trailers)
+        context.set_trailing_metadata(call.trailers)
+        if call.task is not None:
+            self.unwritten.add(call.task)
+        return response
+
+    def _written(self, memory: Reservation, task: asyncio.Task[Any]) -> None:
+        self.unwritten.discard(task)
+        memory.release()
+
+    async def _abort(self, context: Any, error: RequestError, trailers: tuple[tuple[str, str], ...]) -> None:
+        """Ends the RPC. Raises. The hint for one tenant or connection stays: others do not come with it."""
+        if isinstance(error, Retryable) and not isinstance(error, TenantLimit | MessagesMissing):
+            error.retry_after_s = self._retry_times.after_s(error.retry_after_s, self._clock())
+        await abort(context, error, trailers)
+
+    async def _converse(
+        self, behaviour: Callable[..., Any], first: Message, call: Call, context: Any, parse: Parse
+    ) -> None:
+        if has_items(behaviour):
+            call.deadline_s = call.client_deadline_s  # its items have some of their own
+            read = functools.partial(self._reader.ahead, call, context, parse)
+            requests = messages_of(call, first, read, self._metrics)
+        else:
+            read = functools.partial(self._reader.in_turn, call, context, parse)
+            requests = requests_of(call, first, read, self._metrics, self._clock, self._settings.default_deadline_s)
+        async with contextlib.aclosing(requests):
+            await self._stream(behaviour, requests, call, context)
+
+    async def _stream(self, behaviour: Callable[..., Any], message: Any, call: Call, context: Any) -> None:
+        timer = StallTimer(self._settings.stall_timeout_s)
+        async with timer, contextlib.aclosing(behaviour(message, call)) as responses:
+            async for response in responses:
+                timer.begin()
+                if not call.messages:
+                    # Not before the first message: a client retries only calls without initial metadata. Unary
+                    # responses carry the id in trailing metadata alone: grpc.aio would need 0.4 ms for this.
+                    await context.send_initial_metadata(((REQUEST_ID, call.request_id),))
+                call.messages += 1
+                await context.write(response)
+                timer.end()
+
+    def _begin(self, call: Call) -> None:
+        self._open[call] = None
+        self._shares.enter(call.caller)
+        self._idle.clear()
+        self._metrics.rpc_started(call.rpc)
+
+    def _admitted(
+        self, rpc: Rpc, metadata: Metadata, peer: str, now_s: float, remaining_s: float
+    ) -> Caller | RequestError:
+        """Whose call it is, or why it is refused before its message has been read."""
+        if self._is_draining:
+            return ShuttingDown()
+        self.backlog.called()
+        if refusal := self._waits.refusal(peer):
+            self._count_wasted(peer)
+            return refusal
+        if backlogged := self.backlog.refusal(remaining_s):
+            return backlogged
+        try:
+            caller = self._guard.caller(metadata, peer)
+        except RequestError as error:
+            return error
+        if len(self._open) >= (limit := self._settings.max_requests) or self._waits.are_many:
+            self._waits.make_room()
+        retry_after_s = RETRY_WHEN_FULL_S
+        if full := self._shares.refusal(caller, limit, now_s, retry_after_s=retry_after_s, full=self._full):
+            return full
+        if (rpc.service, rpc.method) in WITHOUT_ENGINES:
+            return caller
+        return too_late(self._predicted_s(caller), remaining_s) or caller
+
+    def _full(self) -> Overloaded:
+        limit = self._settings.max_requests
+        problem = f"the server already handles {limit} requests"
+        return Overloaded(problem, retry_after_s=RETRY_WHEN_FULL_S, limit=limit)
+
+    def _leave(self, call: Call) -> None:
+        """A call no longer counts as open."""
+        if call in self._open:
+            del self._open[call]
+            self._shares.leave(call.caller)
+
+    def _count_wasted(self, peer: str) -> None:
+        """A client has reset a call, or not sent its message. The connection of one with too many of them is closed."""
+        if self._resets.wasted(peer, self._clock()):
+            self._metrics.connection_closed()
+            fields = {"peer": peer, "max_resets_per_s": self._settings.max_resets_per_s}
+            logs.event("too_many_resets", fields, level=logs.WARNING)
+            asyncio.get_running_loop().run_in_executor(None, shut_down, peer)
+
+    async def _message(self, context: Any, call: Call) -> bytes:
+        """The bytes of a call's message. It counts as a request while it waits for it."""
+        try:
+            message: Any = await self._waits.read(context, call.peer, functools.partial(self._leave, call))
+        except RequestError:
+            self._count_wasted(call.peer)
+            raise
+        if message is grpc.aio.EOF:
+            raise InvalidRequest("request", "is missing: the call ended without a message")
+        if self._clock() >= call.deadline_s:
+            raise DeadlineExceeded("the deadline passed before the message was read")
+        return message  # type: ignore[no-any-return]
+
+    def _end(self, call: Call, error: RequestError | None) -> None:
+        self._leave(call)
+        call.leave()
+        if not self._open:
+            self._idle.set()
+        now_s = self._clock()
+        if error is None:
+            self._retry_times.answered(now_s)
+            self._resets.answered(call.peer, now_s)
+        elif isinstance(error, MessagesMissing):
+            self._refusals.log(call.rpc, error)
+        report(call, error, self._metrics, now_s)
+
+
+def _end_all(calls: Iterable[Call]) -> None:
+    for call in calls:
+        call.ended_by = ShuttingDown()
+        if call.task is not None:
+            call.task.cancel()
+
+
+def _ids(metadata: Metadata) -> tuple[str, re.Match[str] | None]:
+    """The id of a request, the client's if it sent a safe one, and the client's span, if it sent one."""
+    request_id, parent = "", None
+    for key, value in metadata:
+        if key == REQUEST_ID and isinstance(value, str) and SAFE_REQUEST_ID.fullmatch(value):
+            request_id = request_id or value
+        elif key == TRACE_PARENT and isinstance(value, str):
+            parent = PARENT.fullmatch(value)
+    return request_id or f"{_IDS.getrandbits(128):032x}", parent

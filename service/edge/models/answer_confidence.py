@@ -1,0 +1,88 @@
+"""The confidence of answers as messages: `export.bundle.confidence` applied to what an engine returns, with the
+calibration in the bundle's manifest. Nothing here knows gRPC or engines."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from export.bundle.confidence import Calibration, merged, raw_sentence, raw_words, word_spans
+from glossa.v1 import glossa_pb2 as pb
+from model.tokenizer import Tokenizer
+from service.edge.models.served_model import ServedModel
+from service.errors import InvalidRequest, Unsupported
+from service.options import DEFAULTS, DecodingOptions
+from service.request import HypothesisResult
+
+UNCERTAIN_BELOW = 0.5  # a word below it is more likely wrong than right
+INLINE_TOKENS = 256  # of answers whose confidence is computed on the event loop, in half a millisecond
+# Options that leave the answer what greedy or beam search returns: with all others it is not of the kind that was
+# calibrated. The confidence of beam search was compared with that of greedy search (docs/confidence.md).
+_LIKE_CALIBRATED = frozenset(
+    (
+        *("max_tokens", "max_length_ratio", "stop", "beam_size", "num_hypotheses", "length_penalty"),
+        *("length_normalization", "patience", "early_stopping"),
+        *("token_logprobs", "top_logprobs", "alignment", "alignment_layer", "alignment_heads"),
+    )
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerConfidence:
+    """What one request asks of the confidence of its answers. threshold: words below it are uncertain."""
+
+    model: ServedModel
+    calibration: Calibration
+    threshold: float
+
+    def of(self, result: HypothesisResult, options: DecodingOptions, rank: int = 0) -> pb.Confidence:
+        """The confidence of an answer. options: the request's. rank: of the answer, 0 for the best one."""
+        pieces = self.model.tokenizer.token_texts(result.tokens)
+        words = raw_words(result.text, pieces, result.token_logprobs)
+        confidences = [self.calibration.words.map(word.confidence) for word in words]
+        uncertain = [confidence < self.threshold for confidence in confidences]
+        spans = [word.span for word in words]
+        return pb.Confidence(
+            sentence=self.calibration.sentences.map(raw_sentence(confidences)) if words else 0.0,
+            words=[
+                pb.WordConfidence(span=pb.Span(start=start, end=end), confidence=confidence, is_uncertain=is_uncertain)
+                for (start, end), confidence, is_uncertain in zip(spans, confidences, uncertain, strict=True)
+            ],
+            calibrated=rank == 0 and is_like_calibrated(options),
+            uncertain=[pb.Span(start=start, end=end) for start, end in merged(spans, uncertain)],
+        )
+
+
+def answer_confidence(message: Any, model: ServedModel) -> AnswerConfidence | None:
+    """What a message asks of confidence; None: nothing. Raises InvalidRequest; Unsupported without a calibration."""
+    if not hasattr(message, "include_confidence"):  # messages of generation
+        return None
+    has_threshold = message.HasField("uncertain_below")
+    threshold = message.uncertain_below if has_threshold else UNCERTAIN_BELOW
+    if has_threshold and not message.include_confidence:
+        raise InvalidRequest("uncertain_below", "must be left out without include_confidence; set include_confidence")
+    if not 0 <= threshold <= 1:
+        raise InvalidRequest("uncertain_below", f"must be 0..1, got {threshold:g}")
+    if not message.include_confidence:
+        return None
+    if (calibration := model.calibration) is None:
+        raise Unsupported(
+            f"model {model.name!r} has no calibrated confidence; export it with --calibrate, or request "
+            "options.token_logprobs for the model's own log-probabilities"
+        )
+    return AnswerConfidence(model, calibration, threshold)
+
+
+def words_per_token(tokenizer: Tokenizer) -> int:
+    """Most words in the text of one token: each punctuation mark is one, and each character of scripts without spaces.
+    Takes up to a second for 250,000 tokens."""
+    others = (piece for piece in tokenizer.pieces if not piece.strip().isalnum())
+    return max((len(word_spans(piece.decode("utf-8", "replace"))) for piece in others), default=1) or 1
+
+
+def is_like_calibrated(options: DecodingOptions) -> bool:
+    """Whether answers are decoded as in the calibration: by greedy or beam search that nothing influences."""
+    if options is DEFAULTS:
+        return True
+    changed = {name for name, value in vars(options).items() if value != getattr(DEFAULTS, name)}
+    return changed <= _LIKE_CALIBRATED

@@ -1,0 +1,112 @@
+"""The models of a server by name and by task. Checks of requests are in `request_builder`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from export.bundle.manifest import Task
+from service.edge.models.served_model import ServedModel
+from service.edge.requests.prompt_encoder import shorten
+from service.edge.requests.request_limits import TextLimits
+from service.errors import InvalidRequest, ModelNotFound, Unsupported
+
+SERVICES: Mapping[Task, tuple[str, ...]] = {
+    "translation": ("TranslationService", "ScoringService", "EncodingService"),
+    "generation": ("GenerationService", "ScoringService"),
+    "encoding": ("EncodingService",),
+}
+"""The services that accept models of a task, the one made for it first."""
+
+DECODER_TASKS: tuple[Task, ...] = ("translation", "generation")
+ENCODER_TASKS: tuple[Task, ...] = ("translation", "encoding")
+
+
+class Catalog:
+    """The models of one server: versions by name, one of each the default. Each change is one step on the event loop;
+    `defaults` may be read from any thread."""
+
+    def __init__(self, models: Sequence[ServedModel] = (), limits: TextLimits | None = None) -> None:
+        self.limits = limits or TextLimits()
+        self.defaults: tuple[ServedModel, ...] = ()  # sorted by name, replaced as a whole
+        self._models: dict[str, ServedModel] = {}  # by NAME, the defaults, and by NAME@VERSION
+        for model in models:
+            self.add(model)
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        """All versions, sorted by name, of each name the default first."""
+        for default in self.defaults:
+            yield default
+            yield from sorted(
+                (model for model in self.versions(default.name) if model is not default),
+                key=lambda model: model.version,
+            )
+
+    def versions(self, name: str) -> list[ServedModel]:
+        """All versions of a model."""
+        return [model for key, model in self._models.items() if "@" in key and model.name == name]
+
+    def default(self, name: str) -> ServedModel:
+        """The default version of a model. Raises ModelNotFound."""
+        if name not in self._models or "@" in name:
+            raise ModelNotFound(shorten(name, 128), [model.name for model in self.defaults])
+        return self._models[name]
+
+    def version(self, name: str, version: str) -> ServedModel:
+        """A version of a model. Raises ModelNotFound."""
+        return self.find(f"{self.default(name).name}@{version}")
+
+    def is_default(self, model: ServedModel) -> bool:
+        """Whether requests that name no version get this one."""
+        return self._models.get(model.name) is model
+
+    def add(self, model: ServedModel, *, is_default: bool = True) -> None:
+        """Adds a version. The first one of a name is its default."""
+        assert f"{model.name}@{model.version}" not in self._models, model.version
+        self._models[f"{model.name}@{model.version}"] = model
+        if is_default or model.name not in self._models:
+            self.set_default(model)
+
+    def set_default(self, model: ServedModel) -> None:
+        """Requests that name no version get this one from now on."""
+        assert self._models[f"{model.name}@{model.version}"] is model
+        self._models[model.name] = model
+        names = sorted(key for key in self._models if "@" not in key)
+        self.defaults = tuple(self._models[name] for name in names)
+
+    def remove(self, model: ServedModel) -> None:
+        """No more requests get this version, which is not the default."""
+        assert not self.is_default(model), model.version
+        del self._models[f"{model.name}@{model.version}"]
+
+    def find(self, name: str, *tasks: Task, can: Callable[[ServedModel], bool] = lambda _: True) -> ServedModel:
+        """The model of that name, or of NAME@VERSION; for an empty name the only model of these tasks, if several the
+        only one that `can`.
+
+        Raises ModelNotFound; Unsupported if the model has another task or no model has one of these; InvalidRequest if
+        the name is empty and several models fit.
+        """
+        if not name:
+            return self._only(tasks, can)
+        model = self._models.get(name)
+        if model is None:
+            known = [one.name for one in self.defaults]
+            if name.partition("@")[0] in known:
+                known += [f"{one.name}@{one.version}" for one in self.versions(name.partition("@")[0])]
+            raise ModelNotFound(shorten(name, 128), known)
+        if tasks and model.manifest.task not in tasks:
+            raise Unsupported(
+                f"model {name!r} serves {model.manifest.task}, not {' or '.join(tasks)}; "
+                f"call {SERVICES[model.manifest.task][0]}, or name another model"
+            )
+        return model
+
+    def _only(self, tasks: tuple[Task, ...], can: Callable[[ServedModel], bool]) -> ServedModel:
+        fitting = [model for model in self.defaults if not tasks or model.manifest.task in tasks]
+        if not fitting:
+            names = ", ".join(model.name for model in self.defaults)
+            raise Unsupported(f"no model for {' or '.join(tasks)} is served here; models: {names}")
+        fitting = [model for model in fitting if can(model)] or fitting
+        if len(fitting) > 1:
+            names = ", ".join(model.name for model in fitting)
+            raise InvalidRequest("model", f"must be named when several fit; one of: {names}")
+        return fitting[0]

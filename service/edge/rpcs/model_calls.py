@@ -1,0 +1,132 @@
+"""What the RPCs of all protocols share between a message and its response: the model, the request and its answer.
+
+What a message means, and what a response looks like, is in the servicer of each protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from export.bundle.manifest import Task
+from service.edge.admission.preparation import Preparation
+from service.edge.admission.request_memory import answer_bytes
+from service.edge.calls.call import Call
+from service.edge.models.event_stream import EventStream
+from service.edge.models.served_model import ServedModel
+from service.edge.requests.catalog import Catalog
+from service.edge.requests.prompt_encoder import INLINE_BYTES, LanguagePair
+from service.edge.requests.request_builder import RequestBuilder
+from service.edge.requests.request_limits import answer_size
+from service.errors import DeadlineTooSoon, MemoryLimit, Overloaded, TenantLimit
+from service.request import Cancel, Finished, Request
+
+FULL = (Overloaded, TenantLimit, MemoryLimit, DeadlineTooSoon)  # what an item of a call waits out
+INLINE_SIZE = 48_000  # bytes converted to messages on the event loop, in about a millisecond
+
+T = TypeVar("T")
+
+
+class ModelCalls:
+    """Calls to the models of one server. Event-loop thread only."""
+
+    def __init__(self, catalog: Catalog, preparation: Preparation, *, log_text: bool = False) -> None:
+        """log_text: texts of requests and answers are logged."""
+        self.catalog, self.preparation, self.log_text = catalog, preparation, log_text
+
+    def find(
+        self, name: str, call: Call, *tasks: Task, can: Callable[[ServedModel], bool] = lambda _: True
+    ) -> ServedModel:
+        """The model of that name, noted in the call's log line and in use until the call ends. Raises as
+        `Catalog.find`."""
+        model = call.pinned or self.catalog.find(name, *tasks, can=can)
+        call.use(model)
+        return model
+
+    def find_for(
+        self, request: Any, call: Call, *tasks: Task, can: Callable[[ServedModel], bool] = lambda _: True
+    ) -> ServedModel:
+        """The model that a message names, whose texts are noted for the log. See `find`."""
+        if self.log_text:
+            call.texts = {name: getattr(request, name) for name in ("text", "target") if hasattr(request, name)}
+        return self.find(request.model, call, *tasks, can=can)
+
+    def builder(self, model: ServedModel, call: Call) -> RequestBuilder:
+        """What builds the request of a call."""
+        limits = self.catalog.limits
+        return RequestBuilder(model, limits, call.request_id, call.deadline_s, call.trace_id, call.caller)
+
+    async def built(self, build: Callable[[], T], message: Message, call: Call, *, is_slow: bool = False) -> T:
+        """`build()`, in a thread unless the message is small enough for the event loop."""
+        self.preparation.see(call.caller)
+        if not is_slow and message.ByteSize() <= INLINE_BYTES:
+            return build()
+        while True:
+            try:
+                return await self.preparation.prepare(call.caller, build)
+            except FULL as error:
+                await call.wait(error)
+
+    @staticmethod
+    async def answered(
+        model: ServedModel, request: Request, call: Call, *, has_memory: bool = False
+    ) -> tuple[str, tuple[int, ...], Finished]:
+        """The text, the token ids and the end of the answer to a request that is not streamed, which is one piece.
+        has_memory: see `submitted`."""
+        async with submitted(model, request, call, has_memory=has_memory) as events:
+            text, tokens, call.finished = await events.piece()
+        assert call.finished is not None
+        return text, tokens, call.finished
+
+    async def finished(self, model: ServedModel, request: Request, call: Call) -> Finished:
+        """The end of a request, without its text."""
+        return (await self.answered(model, request, call))[-1]
+
+
+@contextlib.asynccontextmanager
+async def submitted(
+    model: ServedModel, request: Request, call: Call, *, has_memory: bool = False
+) -> AsyncIterator[EventStream]:
+    """The events of a request in an engine. Leaving before the end cancels it: its rows are free one step later.
+
+    has_memory: the answer takes the place of another one of the call, of the same size."""
+    events = EventStream()
+    if not has_memory:
+        await call.reserve(answer_bytes(*answer_size(model.manifest, request)))
+    cancel = await _submit(model, request, call, events)
+    call.is_accepted = True
+    if call.trace is not None:
+        events.on_end = call.trace.expect(model.name, request, time.monotonic())
+    try:
+        yield events
+    finally:
+        if events.finished is None:
+            cancel()
+            call.finished = call.finished or events.unread  # computed, if for nobody
+
+
+async def _submit(model: ServedModel, request: Request, call: Call, events: EventStream) -> Cancel:
+    """Hands a request to an engine. An item waits for room."""
+    while True:
+        try:
+            return model.pool.submit(request, asyncio.get_running_loop(), events)
+        except FULL as error:
+            await call.wait(error)
+
+
+async def convert_off_loop(
+    preparation: Preparation, model: ServedModel, request: Request, convert: Callable[[], T]
+) -> T:
+    """`convert()`, in a thread when the response may be too large to convert on the event loop."""
+    size = answer_size(model.manifest, request)
+    return convert() if sum(size) <= INLINE_SIZE else await preparation.convert(request.caller, convert)
+
+
+def languages_of(message: Any) -> LanguagePair:
+    """The languages that a message names."""
+    return LanguagePair(message.source_language, message.target_language)

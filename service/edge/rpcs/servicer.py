@@ -1,0 +1,298 @@
+"""gRPC services of glossa.v1: a message becomes a `Request`, the events of an engine become messages.
+
+Every RPC is one method, found by its name in the .proto. What all calls share (ids, deadlines, admission, statuses,
+logs) is in `calls`; what messages mean is in `proto_conversion`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import grpc
+
+from export.bundle.manifest import Task
+from glossa.v1 import glossa_pb2 as pb
+from service.edge.admission.preparation import Preparation
+from service.edge.calls.batches import merged
+from service.edge.calls.call import Call
+from service.edge.calls.calls import Calls
+from service.edge.calls.conversation import takes_items
+from service.edge.calls.items import ItemRunner
+from service.edge.models.answer_confidence import INLINE_TOKENS, answer_confidence
+from service.edge.models.served_model import ServedModel
+from service.edge.requests.catalog import DECODER_TASKS, Catalog
+from service.edge.requests.glossaries import Glossaries
+from service.edge.requests.prompt_encoder import INLINE_BYTES, NO_LANGUAGES
+from service.edge.requests.terminology import ForcedTerms
+from service.edge.rpcs.document_calls import DocumentCalls
+from service.edge.rpcs.encoding_calls import EncodingCalls
+from service.edge.rpcs.item_calls import Messages
+from service.edge.rpcs.model_calls import FULL, convert_off_loop, languages_of, submitted
+from service.edge.rpcs.model_description import describe
+from service.edge.rpcs.proto_conversion import (
+    attend_response,
+    attention_choice,
+    completion,
+    decoding_options,
+    details,
+    score_response,
+)
+from service.edge.rpcs.rewriting import Rewriting, check_not_rewritten, is_rewritten, summed
+from service.edge.rpcs.rpc_handlers import handlers_of, rpcs_of, services_of
+from service.edge.rpcs.token_calls import TokenCalls
+from service.errors import InvalidRequest, Unsatisfiable
+from service.options import DecodingOptions
+from service.request import Finished, Request
+
+SERVICES = services_of(pb.DESCRIPTOR)
+RPCS = rpcs_of(pb.DESCRIPTOR)
+
+T = TypeVar("T")
+_Answer = tuple[Request, str, tuple[int, ...], Finished]
+
+
+class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
+    """The RPCs of all services. Event-loop thread only."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        preparation: Preparation,
+        items: ItemRunner,
+        glossaries: Glossaries,
+        *,
+        log_text: bool = False,
+    ) -> None:
+        """items: see `ItemCalls`. log_text: see `ModelCalls`."""
+        super().__init__(catalog, preparation, items, log_text=log_text)
+        self._glossaries = glossaries
+
+    async def Translate(self, request: pb.TranslateRequest, call: Call) -> pb.TranslateResponse:
+        if is_rewritten(request):
+            return await self._rewritten(request, call)
+        return pb.TranslateResponse(**await self._unary("translation", request, call))
+
+    def StreamTranslate(
+        self, request: pb.StreamTranslateRequest, call: Call
+    ) -> AsyncGenerator[pb.StreamTranslateResponse, None]:
+        check_not_rewritten(request)
+        return self._stream("translation", request, call, pb.StreamTranslateResponse)
+
+    @takes_items
+    def TranslateBatch(self, messages: Messages, call: Call) -> AsyncGenerator[pb.TranslateBatchResponse, None]:
+        return self.batch(messages, call, self.Translate, pb.TranslateBatchResponse, "translation")
+
+    async def Generate(self, request: pb.GenerateRequest, call: Call) -> pb.GenerateResponse:
+        return pb.GenerateResponse(**await self._unary("generation", request, call))
+
+    def StreamGenerate(
+        self, request: pb.StreamGenerateRequest, call: Call
+    ) -> AsyncGenerator[pb.StreamGenerateResponse, None]:
+        return self._stream("generation", request, call, pb.StreamGenerateResponse)
+
+    async def Score(self, request: pb.ScoreRequest, call: Call) -> pb.ScoreResponse:
+        model = self.find_for(request, call, *DECODER_TASKS)
+        if bool(request.target) == bool(request.target_tokens):
+            raise InvalidRequest("target", "must be given, as text or as target_tokens, but not as both")
+        if request.text and request.text_tokens:
+            raise InvalidRequest("text_tokens", "must be empty with text")
+        build = partial(
+            self.builder(model, call).scoring,
+            tuple(request.text_tokens) or request.text,
+            request.target or tuple(request.target_tokens),
+            decoding_options(request.options),
+            languages_of(request),
+            omit_eos=request.omit_eos,
+        )
+        built = await self.built(build, request, call)
+        finished = await self.finished(model, built, call)
+        convert = partial(score_response, finished, built, model, text=request.text)
+        return await convert_off_loop(self.preparation, model, built, convert)
+
+    @takes_items
+    def ScoreBatch(self, messages: Messages, call: Call) -> AsyncGenerator[pb.ScoreBatchResponse, None]:
+        return self.batch(messages, call, self.Score, pb.ScoreBatchResponse, *DECODER_TASKS)
+
+    async def Attend(self, request: pb.AttendRequest, call: Call) -> pb.AttendResponse:
+        model = self.find_for(request, call)
+        if request.target and request.target_tokens:
+            raise InvalidRequest("target", "must be given as text or as target_tokens, but not as both")
+        build = partial(
+            self.builder(model, call).attention,
+            request.text,
+            request.target or tuple(request.target_tokens) or None,
+            attention_choice(request),
+            languages_of(request),
+            text_only=request.text_only,
+            max_tokens=request.max_tokens,
+        )
+        built, choice = await self.built(build, request, call)
+        finished = await self.finished(model, built, call)
+        return await self.preparation.convert(
+            call.caller, partial(attend_response, finished, built, model, choice, request)
+        )
+
+    async def ListModels(self, request: pb.ListModelsRequest, call: Call) -> pb.ListModelsResponse:
+        return pb.ListModelsResponse(models=[self._describe(model, has_checks=False) for model in self.catalog])
+
+    async def GetModel(self, request: pb.GetModelRequest, call: Call) -> pb.GetModelResponse:
+        return pb.GetModelResponse(model=self._describe(self.find_for(request, call)))
+
+    def _describe(self, model: ServedModel, *, has_checks: bool = True) -> pb.Model:
+        is_default = self.catalog.is_default(model)
+        return describe(model, self.catalog.limits, is_default=is_default, has_checks=has_checks)
+
+    async def _build(self, task: Task, message: Any, call: Call, *, is_streamed: bool) -> tuple[ServedModel, Request]:
+        """The request of a message to translate or generate."""
+        model = self.find_for(message, call, task)
+        if self.log_text:
+            call.texts["answer"] = ""
+        options = decoding_options(message.options)
+        if is_streamed:
+            check_streamable(options)
+        if has_confidence := answer_confidence(message, model) is not None:
+            options = dataclasses.replace(options, token_logprobs=True)
+        languages = languages_of(message) if task == "translation" else NO_LANGUAGES
+        builder = self.builder(model, call)
+        if len(message.text) > INLINE_BYTES:
+            builder.check_length(message.text)
+        decoding = partial(builder.decoding, is_streamed=is_streamed, has_confidence=has_confidence)
+        build = partial(decoding, message.text, options, languages, context=call.context)
+        if task == "generation" and message.prompt_tokens:
+            if message.text:
+                raise InvalidRequest("prompt_tokens", "must be empty with text")
+            prompt, field = tuple(message.prompt_tokens), "prompt_tokens"
+            build = partial(builder.continuation, prompt, options, is_streamed=is_streamed, field=field)
+        request = await self.built(build, message, call, is_slow=options.use_shortlist)
+        if self.log_text and not message.text:
+            call.texts["text"] = request.continued_text  # of prompt_tokens
+        return model, request
+
+    async def _unary(self, task: Task, message: Any, call: Call) -> dict[str, Any]:
+        """The fields of a unary response."""
+        model, request = await self._build(task, message, call, is_streamed=False)
+        text, tokens, finished = await self.answered(model, request, call)
+        if self.log_text:
+            call.texts["answer"] = text
+        prompt = request.continued_text if request.options.echo else ""
+        return {
+            "text": prompt + text,
+            "tokens": tokens if message.include_tokens else (),
+            **completion(finished),
+            **await self._details(finished, request, model, message),
+        }
+
+    async def _rewritten(self, message: pb.TranslateRequest, call: Call) -> pb.TranslateResponse:
+        """The response to a request whose text or answer is changed around the translation."""
+        model = self.find_for(message, call, "translation")
+        read = partial(Rewriting, message, model, self.catalog.limits, self._glossaries)
+        rewriting = await self.built(read, message, call, is_slow=message.ByteSize() > INLINE_BYTES // 2)
+        request, text, tokens, finished = await self._answered(rewriting, rewriting.options, model, message, call)
+        if message.options.beam_size > 1 and rewriting.has_terms:
+            forced = rewriting.forced(text, request)
+            if (second := await self._with_terms(rewriting, forced, model, message, call)) is not None:
+                request, text, tokens, last = second
+                finished = summed(finished, last)
+        call.finished = finished
+        convert = partial(rewriting.response, finished, request, text, tokens)
+        response = await self.preparation.convert(call.caller, convert)
+        self.items.metrics.terms_translated(model.name, response.glossary.terms, response.glossary.met)
+        if self.log_text:
+            call.texts["answer"] = response.text
+        return response
+
+    async def check_translation(self, request: pb.TranslateRequest, model: ServedModel, call: Call) -> None:
+        """Refuses what would be refused with any text. request: without a text. Raises InvalidRequest, Unsupported."""
+        if not is_rewritten(request):
+            answer_confidence(request, model)
+            return
+        tried = merged(request, pb.TranslateRequest(text="a"))
+        await self.built(partial(Rewriting, tried, model, self.catalog.limits, self._glossaries), tried, call)
+
+    async def _with_terms(
+        self, rewriting: Rewriting, forced: ForcedTerms, model: ServedModel, message: pb.TranslateRequest, call: Call
+    ) -> _Answer | None:
+        """The answer that has as many of the missing terms as it can, or None if the first one stands."""
+        while True:  # each time with fewer terms
+            options = await self.preparation.convert(call.caller, forced.options)  # a text may have many terms
+            if options is None:
+                return None
+            try:
+                return await self._answered(rewriting, options, model, message, call, is_again=True)
+            except (InvalidRequest, Unsatisfiable) as error:
+                if not forced.without(error):
+                    return None
+            except FULL:
+                return None
+
+    async def _answered(
+        self,
+        rewriting: Rewriting,
+        options: DecodingOptions,
+        model: ServedModel,
+        message: pb.TranslateRequest,
+        call: Call,
+        *,
+        is_again: bool = False,
+    ) -> _Answer:
+        """One request of a rewritten translation, and its answer. is_again: instead of the one before."""
+        decoding = partial(self.builder(model, call).decoding, languages=languages_of(message), is_streamed=False)
+        build = partial(rewriting.request, partial(decoding, context=call.context), options)
+        request = await self.built(build, message, call, is_slow=options.use_shortlist)
+        return request, *await self.answered(model, request, call, has_memory=is_again)
+
+    async def _stream(self, task: Task, message: Any, call: Call, build: Callable[..., T]) -> AsyncGenerator[T, None]:
+        """The messages of a stream, each built from its fields."""
+        model, request = await self._build(task, message, call, is_streamed=True)
+        prompt = request.continued_text if request.options.echo else ""  # sent with the first text
+        async with submitted(model, request, call) as events:
+            while call.finished is None:
+                text, tokens, call.finished = await events.piece()
+                if self.log_text:
+                    call.texts["answer"] += text
+                if prompt and (text or call.finished):
+                    prompt, text = "", prompt + text
+                fields: dict[str, Any] = {"text": text, "tokens": tokens if message.include_tokens else ()}
+                if call.finished:
+                    more = await self._details(call.finished, request, model, message)
+                    yield build(**fields, final=pb.Completion(**completion(call.finished), **more))
+                elif text or message.include_tokens:
+                    yield build(**fields)
+
+    async def _details(self, finished: Finished, request: Request, model: ServedModel, message: Any) -> dict[str, Any]:
+        """The response's fields beside the best answer's text, as far as the client's message requests them."""
+        convert = partial(
+            details,
+            finished,
+            request,
+            model,
+            text=request.continued_text or message.text,
+            has_tokens=message.include_tokens,
+        )
+        if not request.options.returns_hypotheses:
+            return convert()
+        if (confidence := answer_confidence(message, model)) is not None:
+            convert = partial(convert, confidence=confidence, has_logprobs=message.options.token_logprobs)
+            if finished.generated_tokens > INLINE_TOKENS:
+                return await self.preparation.convert(request.caller, convert)
+        return await convert_off_loop(self.preparation, model, request, convert)
+
+
+def generic_handlers(
+    calls: Calls, catalog: Catalog, preparation: Preparation, glossaries: Glossaries, *, log_text: bool = False
+) -> list[grpc.GenericRpcHandler]:
+    """The handlers of every RPC in the .proto, each a method of that name."""
+    servicer = Servicer(catalog, preparation, calls.items, glossaries, log_text=log_text)
+    return handlers_of(pb.DESCRIPTOR, servicer, calls)
+
+
+def check_streamable(options: DecodingOptions) -> None:
+    """Rejects options whose answer has no text before its end."""
+    fix = "call the method that does not stream"
+    if options.num_sequences > 1:
+        raise InvalidRequest("options.num_sequences", f"must be 1 in a stream, got {options.num_sequences}; {fix}")
+    if options.return_alternatives:
+        raise InvalidRequest("options.return_alternatives", f"must be false in a stream, got true; {fix}")

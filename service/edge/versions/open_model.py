@@ -1,0 +1,229 @@
+"""A bundle → a served model: its engine processes started, and what the edge itself reads of it.
+
+The edge reads the manifest first, to plan the processes, and the tokenizer when they have opened the bundle: a process
+that a damaged file brings down is theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import itertools
+import math
+import mmap
+import os
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from export.bundle.directory import BundleError, CheckedBundle, check_bundle, load_shortlist, verify_files
+from export.bundle.manifest import TOKENIZER
+from glossa.version import VERSION
+from model.tokenizer import Tokenizer, TokenizerError
+from service.edge.models.answer_confidence import words_per_token
+from service.edge.models.engine_link import EngineLink
+from service.edge.models.process_plan import ProcessPlan, engine_settings, opening_bytes, plan_processes
+from service.edge.models.process_pool import PoolLimits, ProcessPool
+from service.edge.models.served_model import ServedModel
+from service.edge.observability import logs
+from service.edge.observability.metrics import Metrics, ModelMetrics
+from service.errors import StartupError
+from service.machine.huge_pages import with_huge_pages
+from service.machine.processors import processors
+from service.options import MAX_WIDTH
+from service.settings.config import ServerSettings
+from service.wire.messages import Start
+
+T = TypeVar("T")
+MAX_MORE_VERSIONS = 16  # open beside one of each model, those that drain included
+
+
+class ModelOpener:
+    """Opens the models of one server, and versions of them. Event-loop thread only.
+
+    Each version has places of its own in the table of busy engines, and its processes have numbers that no other open
+    version of the model has: the lowest free ones, so that there are never many different names.
+    """
+
+    def __init__(self, settings: ServerSettings, metrics: Metrics) -> None:
+        self._settings, self._metrics, self._processors = settings, metrics, processors()
+        engines = settings.engines or self._processors.usable
+        self._most_engines = 2 * (engines + len(settings.cuda_devices.split(",")))  # of one version
+        versions = len(settings.models) + (MAX_MORE_VERSIONS if settings.has_admin else 0)
+        most = self._most_engines * versions
+        self._free = list(range(versions))
+        self._numbers: dict[str, set[int]] = {name: set() for name in settings.models}  # of open processes, by model
+        self._table_file = os.memfd_create("glossa-busy", os.MFD_CLOEXEC)  # see `BusyEngines`
+        weakref.finalize(self, os.close, self._table_file)
+        os.ftruncate(self._table_file, most)
+        self._table = mmap.mmap(self._table_file, most)
+        self._environment = with_huge_pages(os.environ) if settings.huge_pages else dict(os.environ)
+
+    async def open(self, name: str, path: Path) -> ServedModel:
+        """A model that answers. Raises StartupError naming the model; none of its processes is left then."""
+        if not self._free:
+            raise StartupError(f"model {name}: {MAX_MORE_VERSIONS} more versions are open; fix: stop one of them first")
+        numbers = self._numbers.setdefault(name, set())
+        place, mine = self._free.pop(0), list[int]()
+        first = self._most_engines * place
+
+        def give_back() -> None:
+            self._table[first : first + self._most_engines] = bytes(
+                self._most_engines
+            )  # marks that ended processes left
+            self._free.append(place)
+            numbers.difference_update(mine)
+
+        try:
+            return await self._open(name, path, first, mine, give_back)
+        except BaseException as error:
+            give_back()
+            if isinstance(error, BundleError | TokenizerError | StartupError | OSError):  # OSError: no open files left
+                raise StartupError(f"model {name}: {error}") from error
+            raise
+
+    async def _open(
+        self, name: str, path: Path, first: int, numbers: list[int], give_back: Callable[[], None]
+    ) -> ServedModel:
+        """first: the first of its engines in the table. numbers: gets those of its processes."""
+        settings = self._settings
+        bundle = await in_thread(check_bundle, path, only=())
+        manifest, digest = bundle.manifest, bundle.sha256
+        plan = plan_processes(settings, manifest, self._processors)
+        fields = {"model": name, "processes": plan.processes, "engines_per_process": plan.engines_per_process}
+        logs.event("starting_engines", fields)
+        metrics = self._metrics.model(name)
+        free = (number for number in itertools.count() if number not in self._numbers[name])
+        numbers += itertools.islice(free, plan.processes)
+        self._numbers[name].update(numbers)
+        start = partial(self._start, name, path, plan, opening_bytes(settings, manifest), metrics, first, numbers)
+        limits = PoolLimits(
+            rows=settings.max_rows,
+            queued=math.ceil(settings.max_queue / plan.processes),
+            start_s=settings.process_start_timeout_s,
+            heartbeat_s=settings.heartbeat_timeout_s,
+        )
+        pool = ProcessPool(name, plan.processes, start, limits, metrics)
+        opened = await pool.open()
+        try:
+            if opened.bundle_sha256 != digest:
+                raise StartupError(f"{path} changed while it was opened; fix: start again")
+            read = await in_thread(_read, bundle)
+        except BaseException:
+            await pool.aclose()
+            raise
+        unmeasure = metrics.measure(
+            lambda: pool.states,
+            lambda: pool.memory_bytes,
+            lambda: pool.processes,
+            lambda: (settings.max_rows * pool.engines, settings.max_queue),
+        )
+        model = ServedModel(
+            name=name,
+            manifest=manifest,
+            choice=pool.choice,
+            bundle_sha256=digest,
+            pool=pool,
+            max_hypotheses=min(MAX_WIDTH, settings.max_rows),
+            draft_tokens=settings.draft_tokens if manifest.limits.max_block != 1 else 0,
+            is_batch_invariant=opened.is_batch_invariant,
+            processes=plan.processes,
+            engines=pool.engines,
+            states=lambda: pool.states,
+            **read,
+        )
+        follow_choice(model, pool, metrics)
+
+        def close() -> None:
+            unmeasure()
+            give_back()
+            pool.on_move = lambda: None  # or model and pool would wait for a collection of garbage
+
+        model.on_closed = close
+        return model
+
+    def _start(
+        self,
+        name: str,
+        path: Path,
+        plan: ProcessPlan,
+        opening: int,
+        metrics: ModelMetrics,
+        first: int,
+        numbers: Sequence[int],
+        place: int,
+        digest: str,
+    ) -> EngineLink:
+        each = plan.engines_per_process
+        first += place * each
+        self._table[first : first + each] = bytes(each)  # an earlier process of this place may have left its marks
+        start = Start(
+            program=VERSION,
+            model=name,
+            path=str(path),
+            settings=engine_settings(self._settings, plan, place, opening_bytes=opening),
+            first_engine=first,
+            bundle_sha256=digest,
+            checks_batches=place == 0 and not digest,
+        )
+        return EngineLink(
+            f"{name}-{numbers[place]}",
+            start,
+            self._table_file,
+            metrics,
+            self._environment,
+            tenant_share=self._settings.tenant_share,
+        )
+
+
+def follow_choice(model: ServedModel, pool: ProcessPool, metrics: ModelMetrics) -> None:
+    """Shows where the engines of a model run whenever that changes; of the default version, in the metrics, too."""
+
+    def show() -> None:
+        model.choice, model.engines = pool.choice, pool.engines
+        metrics.describe_move(model.manifest, model.choice, model.version, model.bundle_sha256)
+
+    pool.on_move = show
+    show()
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    """Calls a function that reads files, in a thread that does not hold up the end of the process: storage may hang."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[T] = loop.create_future()
+
+    def settle(done: concurrent.futures.Future[T]) -> None:
+        if result.cancelled():
+            return
+        if error := done.exception():
+            result.set_exception(error)
+        else:
+            result.set_result(done.result())
+
+    def call() -> None:
+        done: concurrent.futures.Future[T] = concurrent.futures.Future()
+        try:
+            done.set_result(function(*arguments, **named))
+        except BaseException as error:
+            done.set_exception(error)
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, done)
+
+    threading.Thread(target=call, name="read-bundle", daemon=True).start()
+    return await result
+
+
+def _read(bundle: CheckedBundle) -> dict[str, Any]:
+    """The fields of a `ServedModel` that come from a bundle's other files. Raises BundleError, TokenizerError."""
+    path, manifest = bundle.path, bundle.manifest
+    stamps = verify_files(path, manifest, only={TOKENIZER, manifest.shortlist})
+    vocab_size = manifest.limits.vocab_size
+    tokenizer = Tokenizer.load(path / TOKENIZER, vocab_size=vocab_size)
+    shortlist = load_shortlist(path / manifest.shortlist, vocab_size=vocab_size) if manifest.shortlist else None
+    bundle._replace(stamps={**bundle.stamps, **stamps}).check_unchanged()
+    words = words_per_token(tokenizer) if manifest.calibrations else 0
+    return {"tokenizer": tokenizer, "shortlist": shortlist, "words_per_token": words}

@@ -1,0 +1,69 @@
+"""Whether a new version may take the place of one that serves: its task, the memory of both, its quality."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from export.bundle.manifest import Manifest
+from service.edge.models.served_model import ServedModel
+from service.edge.requests.request_limits import TextLimits
+from service.edge.versions.evaluation import EvaluationSet, chrf_of, together
+from service.edge.versions.memory_plan import advice, predict_open
+from service.errors import NoRoomForVersion, Unsupported, VersionRefused
+from service.settings.config import ServerSettings
+
+MB = 1e6
+
+
+class Scores(NamedTuple):
+    """chrF of a new version and of the default one, on so many examples."""
+
+    examples: int
+    chrf: float
+    default_chrf: float
+
+
+def check_fit(
+    settings: ServerSettings,
+    default: ServedModel,
+    models: Sequence[ServedModel],
+    manifest: Manifest,
+    others: Sequence[Manifest],
+    limit: int | None,
+) -> None:
+    """Raises Unsupported for a bundle of another task, NoRoomForVersion if memory may not be enough.
+
+    default: the version that serves. models: all that are open. others: bundles that are being opened, too. limit:
+    bytes of the server; None: there is none.
+    """
+    if manifest.task != default.manifest.task:
+        raise Unsupported(f"model {default.name} serves {default.manifest.task}, and the bundle {manifest.task}")
+    if limit is None:
+        return
+    prediction = predict_open(settings, models, [*others, manifest], on_device=default.choice.on_device)
+    if prediction.total > limit:
+        raise NoRoomForVersion(
+            f"model {default.name}: all {len(models) + len(others) + 1} open versions may come to need "
+            f"{prediction.total / MB:,.0f} MB together, and the server has {limit / MB:,.0f} MB; fix: raise the limit, "
+            f"stop a version, or lower {advice(prediction)}",
+            predicted=prediction.total,
+            limit=limit,
+        )
+
+
+async def compare(model: ServedModel, default: ServedModel, test_set: EvaluationSet, limits: TextLimits) -> Scores:
+    """Raises VersionRefused if a version is worse than the default one. limits: those of the server."""
+    if not model.manifest.limits.max_target_len:
+        raise Unsupported(f"model {model.name} gives no texts to compare; load it without a test set")
+    default.users.enter()  # not to be closed meanwhile
+    try:
+        mine, theirs = await together(chrf_of(one, test_set, limits) for one in (model, default))
+    finally:
+        default.users.leave()
+    if mine < theirs - test_set.max_loss:
+        raise VersionRefused(
+            f"version {model.version} of model {model.name} is worse than the default one: chrF {mine:.2f} against "
+            f"{theirs:.2f} on {len(test_set.examples)} examples, and it may lose at most {test_set.max_loss:g}"
+        )
+    return Scores(len(test_set.examples), mine, theirs)

@@ -1,0 +1,57 @@
+"""A manifest → the sizes of a model that its memory is predicted from (`ModelShape`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from export.bundle.manifest import LEAST_WORDS, MOST_WORDS, TOKENIZER, Manifest, Variant
+from service.memory.cache_layout import CacheLayout
+from service.memory.memory_prediction import ModelShape
+
+CHUNK_TOKENS = 128  # of a prompt in one pass: `SchedulerConfig.chunk_tokens`
+
+
+def shape_of(
+    manifest: Manifest, variant: Variant, *, opened: int, opened_later: int = 0, attention: int = 0
+) -> ModelShape:
+    """The sizes of a model with the graphs of one variant; see `ModelShape` for those that are given."""
+    limits = manifest.limits
+    width, inner, heads = widths(manifest, variant)
+    tokenizer = manifest.files.get(TOKENIZER)
+    shortlist = MOST_WORDS + (LEAST_WORDS + 1) * limits.max_source_len + limits.max_target_len
+    return ModelShape(
+        layout=CacheLayout.of(variant.states),
+        vocab_size=limits.vocab_size,
+        width=width,
+        inner=inner,
+        heads=heads,
+        max_source_len=limits.max_source_len,
+        max_target_len=limits.max_target_len,
+        chunk_tokens=0 if limits.max_block == 1 or not limits.max_target_len else CHUNK_TOKENS,
+        shortlist_len=min(limits.vocab_size, shortlist) if manifest.shortlist else 0,
+        opened=opened,
+        opened_later=opened_later,
+        tokenizer=tokenizer.bytes if tokenizer else 0,
+        attention=attention,
+    )
+
+
+def widths(manifest: Manifest, variant: Variant) -> tuple[int, int, int]:
+    """The width of a position, that of its inner layer, and heads: those of the model that was exported, and where the
+    manifest lacks it, of its states."""
+    states = [[size for size in state.shape[1:] if isinstance(size, int)] for state in variant.states]
+    heads = max([sizes[0] for sizes in states if len(sizes) > 1], default=1)
+    width = max([heads * sizes[-1] for sizes in states if sizes], default=64)
+    if manifest.encoding is not None:
+        width = max(width, manifest.encoding.width)
+    model = manifest.lineage.get("model")
+    config: Mapping[str, object] = model if isinstance(model, Mapping) else {}
+
+    def largest(default: int, *names: str) -> int:
+        values = [value for name in names if isinstance(value := config.get(name), int)]
+        return max([default, *values])
+
+    width = largest(width, "d_model", "encoder_dim")
+    experts = largest(1, "experts_per_token") if config.get("num_experts") else 1
+    inner = largest(0, "d_ff", "encoder_d_ff") or 4 * width
+    return width, experts * inner, largest(heads, "num_heads", "encoder_num_heads")

@@ -1,0 +1,314 @@
+"""The server's settings (`ServerSettings`), read once at the entry point.
+
+A value comes from the first of: flag, `GLOSSA_…` environment variable, YAML file (`--config` or `GLOSSA_CONFIG`),
+default. Unknown keys are errors in each of them. Nothing here opens a bundle or a port.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from service.errors import StartupError
+from service.settings.connection_settings import ConnectionSettings
+from service.settings.engine_settings import Precision
+from service.settings.setting_types import (
+    Adaptors,
+    CudaDevices,
+    Endpoint,
+    Files,
+    Models,
+    NotNegative,
+    Positive,
+    PositiveSeconds,
+    Ratio,
+    Seconds,
+    Weights,
+)
+
+PREFIX = "GLOSSA_"
+_CLIENTS = ("ADDRESS", "ADMIN_ADDRESS", "TLS", "TLS_CA", "CLIENT_CERT", "CLIENT_KEY", "TOKEN", "METADATA")
+OTHERS = tuple(f"GLOSSA_{name}" for name in _CLIENTS)  # variables of client commands
+MIN_PROCESS_BYTES = 1 << 28  # of an engine process with a small model
+
+
+class ServerSettings(ConnectionSettings):
+    """The settings of `glossa serve`; each field is a flag --max-queue, a variable GLOSSA_MAX_QUEUE and a YAML key."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True, protected_namespaces=()
+    )
+
+    config: Path | None = Field(None, description="YAML file with more settings")
+    models: Models = Field(
+        description="models to serve: NAME=BUNDLE; comma-separated in the environment, a mapping in YAML"
+    )
+
+    glossaries: Files = Field(
+        {},
+        description="glossaries that requests may name: NAME=FILE, comma-separated or a mapping in YAML; read anew "
+        "when they change; see docs/markup.md",
+    )
+
+    adaptors: Adaptors = Field(
+        (),
+        description="other protocols on the gRPC port, comma-separated: open-inference (KServe, clients of Triton), "
+        "vllm (gateways to engines of vLLM, for one generation model)",
+    )
+
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="auto: CUDA if available, else CPU; cuda: fail without CUDA"
+    )
+    cuda_devices: CudaDevices = Field(
+        "0", description="CUDA devices, such as 0,1, of those that CUDA sees; a model has an engine process for each"
+    )
+    precision: Precision = Field(
+        "auto",
+        description="precision of the graphs; auto: the first of int8, int4, fp32 (CPU) or of fp16, w4a16 (CUDA)",
+    )
+    engines: int = Field(0, ge=0, le=256, description="engines per model on CPU; 0: one per usable core")
+    engines_per_process: int = Field(
+        0,
+        ge=0,
+        le=256,
+        description="engines that share a process and its weights; 0: 1 for small models, all of them for large ones",
+    )
+    engine_niceness: int = Field(
+        10, ge=0, le=19, description="how much engines give way to the event loop and to other programs: nice(2)"
+    )
+    pin_processes: bool = Field(False, description="give each engine process processors of its own")
+    process_memory_bytes: int = Field(
+        0, ge=0, description="limit of what an engine process may allocate; requests beyond it fail; 0: none"
+    )
+    process_start_timeout_s: PositiveSeconds = Field(
+        120.0, description="seconds until an engine process must have opened its bundle"
+    )
+    start_timeout_s: PositiveSeconds = Field(
+        300.0, description="seconds until all models must be open; then the server ends"
+    )
+    single_engine_threads: int = Field(
+        0,
+        ge=0,
+        le=256,
+        description="intra-op threads while only one engine is busy; 0: automatic (all usable cores, at most 8; 1 for "
+        "small models and until it has happened often enough); above 1 the decoder's weights are held twice",
+    )
+    huge_pages: bool = Field(
+        True, description="huge pages for engine processes where glibc and the kernel support them"
+    )
+    max_rows: int = Field(64, ge=1, le=4096, description="rows (hypotheses being decoded) per engine")
+    kv_cache_bytes: Positive = Field(
+        1 << 30, description="limit of a model's KV cache in bytes; requests wait for free space"
+    )
+    cuda_memory_bytes: NotNegative = Field(
+        0, description="limit in bytes of a model on a CUDA device, weights included; 0: nine tenths of what is free"
+    )
+    max_prefill_tokens: Positive = Field(
+        256, description="limit of source and prompt tokens processed between two tokens of running requests"
+    )
+    prefix_cache_bytes: int = Field(
+        1 << 27,
+        ge=0,
+        description="limit of a model's prefix cache in bytes, in addition to the KV cache; 0: no prefix cache",
+    )
+    parking_bytes: int = Field(
+        1 << 28,
+        ge=0,
+        description="limit in bytes of the caches of requests that left their rows to others, in addition to the KV "
+        "cache; 0: none leaves them",
+    )
+    draft_tokens: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="draft tokens per step by prompt lookup, generation only; 0: none; see docs/decoding.md",
+    )
+    stream_messages_per_s: int = Field(
+        1000,
+        ge=0,
+        description="messages per second of all streams of a model; with more tokens than that, a message carries "
+        "those of up to 0.1 s, except for a stream's first; 0: a message for every token",
+    )
+    max_queue: Positive = Field(256, description="waiting requests per model; above it RESOURCE_EXHAUSTED")
+    max_requests: Positive = Field(1024, description="concurrent requests of all models; above it RESOURCE_EXHAUSTED")
+    request_memory_bytes: int = Field(
+        1 << 28,
+        ge=1 << 24,
+        description="limit in bytes of what all requests and their answers may take beside caches; above it "
+        "RESOURCE_EXHAUSTED",
+    )
+
+    tenant_weights: Weights = Field(
+        {},
+        description="shares of tenants, NAME=WEIGHT, comma-separated or a mapping in YAML; others have 1; those named "
+        "may claim the priority high",
+    )
+    unknown_tenants: Literal["separate", "shared"] = Field(
+        "separate", description="tenants without a weight: each has a share of its own, or all share that of one"
+    )
+    unknown_tenant_priority: Literal["high", "normal", "low"] = Field(
+        "normal", description="highest priority of tenants without a weight, anonymous ones included"
+    )
+    tenant_share: float = Field(
+        0.8,
+        gt=0,
+        lt=1,
+        description="share of max_requests and of a queue that one tenant may fill while others are present",
+    )
+
+    max_backlog_age_s: PositiveSeconds = Field(
+        1.0, description="seconds that calls may wait before the server sees them; above it health is NOT_SERVING"
+    )
+    default_deadline_s: PositiveSeconds = Field(60.0, description="deadline in seconds of requests without one")
+    max_deadline_s: PositiveSeconds = Field(600.0, description="limit in seconds of a client's deadline")
+    message_timeout_s: PositiveSeconds = Field(
+        10.0, description="seconds until a call whose message has not come is ended"
+    )
+    stall_timeout_s: PositiveSeconds = Field(
+        30.0, description="seconds until a stream whose client reads nothing is ended"
+    )
+    drain_delay_s: Seconds = Field(
+        5.0, description="seconds of accepting requests after SIGTERM, until load balancers notice"
+    )
+    drain_timeout_s: Seconds = Field(30.0, description="seconds after that for running requests to finish")
+
+    max_text_bytes: int = Field(
+        16384, ge=1, le=1 << 20, description="limit of a text in bytes, checked before tokenization"
+    )
+    max_document_bytes: int = Field(
+        1 << 22,
+        ge=1,
+        le=1 << 26,
+        description="limit of a document in bytes; one above max_message_bytes comes in several messages",
+    )
+    max_stop_strings: int = Field(8, ge=0, le=64, description="limit of stop strings per request")
+    max_stop_bytes: int = Field(64, ge=1, le=4096, description="limit of a stop string in bytes")
+
+    heartbeat_timeout_s: PositiveSeconds = Field(
+        30.0, description="seconds without progress until an engine counts as unhealthy"
+    )
+    otlp_endpoint: Endpoint = Field("", description="collector of traces, http://HOST:PORT (OTLP, gRPC); empty: none")
+    trace_sample_ratio: Ratio = Field(1.0, description="share of traced calls, where no traceparent decides")
+    commit: str = Field("", description="git commit of this build, for /version and glossa_build_info")
+    log_format: Literal["auto", "json", "pretty"] = Field(
+        "auto", description="auto: pretty on a terminal, else JSON lines"
+    )
+    log_text: bool = Field(False, description="log the texts of requests and answers")
+
+    @model_validator(mode="after")
+    def _check_processes(self) -> Self:
+        engines, each, threads = self.engines, self.engines_per_process, self.single_engine_threads
+        if engines and each and engines % each:
+            raise ValueError(f"engines_per_process must divide engines, {engines}, got {each}")
+        if self.pin_processes and each and threads > each:
+            raise ValueError(
+                f"single_engine_threads must be at most engines_per_process, {each}, with pin_processes, got {threads}"
+            )
+        if 0 < self.process_memory_bytes < MIN_PROCESS_BYTES:
+            raise ValueError(
+                f"process_memory_bytes must be 0 or at least {MIN_PROCESS_BYTES}, got {self.process_memory_bytes}"
+            )
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        path = init_settings().get("config") or os.environ.get(PREFIX + "CONFIG")
+        return init_settings, env_settings, InitSettingsSource(settings_cls, _settings_of(Path(path)) if path else {})
+
+
+def _settings_of(path: Path) -> dict[str, Any]:
+    """The settings of a YAML file; an empty one has none. Raises StartupError."""
+    if not path.is_file():
+        raise StartupError(f"config: no such file: {path}; give the path of a YAML file")
+    try:
+        settings = yaml.safe_load(path.read_bytes().decode())
+    except OSError as error:
+        raise StartupError(f"config: cannot be read: {path}: {error.strerror}; check its permissions") from None
+    except UnicodeDecodeError as error:
+        problem = f"config: must be UTF-8, is not at byte {error.start}: {path}"
+        raise StartupError(f"{problem}; convert it, e.g. with iconv") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: of a date that does not exist
+        problem = " ".join(str(error).replace('"<unicode string>", ', "").split())
+        raise StartupError(f"config: not readable as YAML: {path}: {problem}") from None
+    if settings is None:
+        return {}
+    if not isinstance(settings, dict):
+        found = "a list" if isinstance(settings, list) else "text" if isinstance(settings, str) else "a single value"
+        problem = f"config: must be a mapping of settings, is {found}: {path}"
+        raise StartupError(f"{problem}; write one setting a line, such as max_queue: 64")
+    if others := [key for key in settings if not isinstance(key, str)]:
+        problem = f"config: must have text as keys, has {others[0]!r}: {path}"
+        raise StartupError(f"{problem}; write the name of a setting, such as max_queue: 64")
+    return settings
+
+
+def load_settings(flags: Mapping[str, Any]) -> ServerSettings:
+    """Settings from flags (those the user gave, by field name), the environment and the YAML file.
+
+    Raises StartupError naming the setting, the value's problem and where it came from.
+    """
+    known = set(ServerSettings.model_fields)
+    for variable in os.environ:
+        if variable in OTHERS or not variable.upper().startswith(PREFIX):
+            continue
+        if variable[len(PREFIX) :].lower() not in known:
+            shown = {PREFIX + field.upper() for field in known}
+            raise StartupError(f"{variable}: {_unknown(variable, shown)}")
+    try:
+        return ServerSettings(**flags)
+    except ValidationError as error:
+        raise StartupError("\n".join(_explain(problem, flags) for problem in error.errors())) from None
+
+
+_MESSAGES = {  # instead of pydantic's, which name its own types
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_parsing": "must be a number",
+    "bool_parsing": "must be true or false",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "greater_than": "must be above {gt}",
+}
+
+
+def _explain(problem: Any, flags: Mapping[str, Any]) -> str:
+    name = str(problem["loc"][0]) if problem["loc"] else "settings"
+    if name in flags:
+        origin = "--" + name.replace("_", "-")
+    elif PREFIX + name.upper() in os.environ:
+        origin = PREFIX + name.upper()
+    else:
+        origin = name
+    if problem["type"] == "extra_forbidden":
+        return f"{origin}: {_unknown(name, ServerSettings.model_fields)}"
+    if problem["type"] == "missing":
+        return f"{origin}: not set; name at least one model: NAME=BUNDLE"
+    if problem["type"] in _MESSAGES:
+        message = _MESSAGES[problem["type"]].format(**problem.get("ctx", {}))
+    else:
+        message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
+    return f"{origin}: {message}" + ("" if ", got " in message else f", got {problem['input']!r}")
+
+
+def _unknown(key: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(key, known, n=1)
+    return "unknown setting; " + (f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(known))}")

@@ -1,0 +1,224 @@
+"""The confidence in responses: the numbers of the definitions, returned on request, and what is refused."""
+
+import dataclasses
+import math
+import random
+
+import grpc
+import pytest
+
+from export.bundle.confidence import word_spans
+from glossa.v1 import glossa_pb2 as pb
+from model.tokenizer import Tokenizer
+from service.edge.admission.preparation import Preparation
+from service.edge.models.answer_confidence import (
+    AnswerConfidence,
+    answer_confidence,
+    is_like_calibrated,
+    words_per_token,
+)
+from service.edge.requests.request_limits import answer_size, response_size
+from service.options import DecodingOptions
+from service.request import Finished, FinishReason
+from tests.calibrated import CALIBRATION
+from tests.edge import ANSWER, RESULT, TEXTS, TIMINGS, TOKENIZERS, FakePool, answered, failure, method, served
+
+TEXT = "the small red house"
+WORDS = TOKENIZERS["translation"]
+PROBABILITIES = (0.75, 0.5, 0.25, 0.9)  # of zwei, rote, Häuser and the end token
+SURE = dataclasses.replace(
+    RESULT,
+    tokens=(*WORDS.encode("zwei rote Häuser"), 2),
+    token_logprobs=tuple(map(math.log, PROBABILITIES)),
+)
+
+
+@pytest.fixture
+def calibrated(edge):
+    edge.calibrate()
+    edge.pool.answer = answered(SURE)
+    return edge
+
+
+def check(confidence):
+    assert [(word.span.start, word.span.end) for word in confidence.words] == [(0, 4), (5, 9), (10, 16)]
+    assert [word.confidence for word in confidence.words] == pytest.approx([0.875, 0.5, 0.125])
+    assert confidence.sentence == pytest.approx(0.5), "the mean of the words, which the temperature keeps"
+
+
+async def test_a_response_has_the_confidence_of_its_words_and_the_sentence(calibrated, channel):
+    response = await method(channel, "Translate")(text=TEXT, include_confidence=True)
+    check(response.confidence)
+    assert [word.is_uncertain for word in response.confidence.words] == [False, False, True], "0.5 is not below 0.5"
+    assert list(response.confidence.uncertain) == [pb.Span(start=10, end=16)]
+    assert response.confidence.calibrated
+    assert not response.hypotheses, "log-probabilities were computed, but not requested"
+    assert calibrated.pool.requests[0].options == DecodingOptions(token_logprobs=True)
+
+
+async def test_uncertain_neighbours_are_one_span(calibrated, channel):
+    ask = method(channel, "Translate")
+    found = await ask(text=TEXT, include_confidence=True, uncertain_below=0.6)
+    assert list(found.confidence.uncertain) == [pb.Span(start=5, end=16)]
+    for threshold, count in ((0.0, 0), (1.0, 3)):
+        found = await ask(text=TEXT, include_confidence=True, uncertain_below=threshold)
+        assert sum(word.is_uncertain for word in found.confidence.words) == count
+
+
+async def test_a_stream_has_it_at_its_end(calibrated, channel):
+    calibrated.pool.answer = (*ANSWER[:2], dataclasses.replace(ANSWER[2], hypotheses=(SURE,)))
+    *_, last = [message async for message in method(channel, "StreamTranslate")(text=TEXT, include_confidence=True)]
+    check(last.final.confidence)
+    assert not last.final.hypotheses
+
+
+async def test_each_hypothesis_has_its_own_and_only_the_best_is_calibrated(calibrated, channel):
+    second = dataclasses.replace(SURE, text="zwei", tokens=(SURE.tokens[0], 2), token_logprobs=(-3.0, -1.0))
+    calibrated.pool.answer = answered(SURE, second)
+    options = {"beam_size": 2, "num_hypotheses": 2}
+    response = await method(channel, "Translate")(text=TEXT, include_confidence=True, options=options)
+    best, other = response.hypotheses
+    assert best.confidence == response.confidence
+    assert [word.confidence for word in other.confidence.words] == pytest.approx([0.125])
+    assert (best.confidence.calibrated, other.confidence.calibrated) == (True, False)
+    assert not best.token_logprobs
+
+
+async def test_requested_log_probabilities_stay(calibrated, channel):
+    options = {"token_logprobs": True}
+    response = await method(channel, "Translate")(text=TEXT, include_confidence=True, options=options)
+    assert [token.logprob for token in response.hypotheses[0].token_logprobs] == pytest.approx(SURE.token_logprobs)
+    check(response.confidence)
+
+
+async def test_it_costs_nothing_and_is_absent_without_a_request(calibrated, channel):
+    response = await method(channel, "Translate")(text=TEXT)
+    assert not response.HasField("confidence")
+    assert calibrated.pool.requests[0].options == DecodingOptions()
+
+
+async def test_long_answers_are_converted_in_a_thread(calibrated, channel, monkeypatch):
+    converted = []
+    plain = Preparation.convert
+
+    async def convert(self, caller, build):
+        converted.append(build)
+        return await plain(self, caller, build)
+
+    monkeypatch.setattr(Preparation, "convert", convert)
+    for tokens, count in ((3, 0), (1000, 1)):
+        calibrated.pool.answer = (
+            Finished(FinishReason.LENGTH, "", (), generated_tokens=tokens, timings=TIMINGS, hypotheses=(SURE,)),
+        )
+        check((await method(channel, "Translate")(text=TEXT, include_confidence=True)).confidence)
+        assert len(converted) == count
+
+
+@pytest.mark.parametrize("name", ["Translate", "StreamTranslate"])
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"uncertain_below": 1.5, "include_confidence": True}, "uncertain_below: must be 0..1, got 1.5"),
+        ({"uncertain_below": -0.1, "include_confidence": True}, "uncertain_below: must be 0..1, got -0.1"),
+        ({"uncertain_below": math.nan, "include_confidence": True}, "uncertain_below: must be 0..1, got nan"),
+        (
+            {"uncertain_below": 0.5},
+            "uncertain_below: must be left out without include_confidence; set include_confidence",
+        ),
+    ],
+)
+async def test_a_threshold_that_is_none_is_refused(calibrated, channel, name, fields, problem):
+    error, details = await failure(method(channel, name)(text=TEXT, **fields))
+    assert (error.code(), error.details()) == (grpc.StatusCode.INVALID_ARGUMENT, problem)
+    assert details["BadRequest"].field_violations[0].field == "uncertain_below"
+    assert calibrated.pool.requests == []
+
+
+async def test_a_bundle_without_a_calibration_is_named_with_the_fix(edge, channel):
+    error, _ = await failure(method(channel, "Translate")(text=TEXT, include_confidence=True))
+    assert error.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert error.details().startswith("model 'en-de' has no calibrated confidence; export it with --calibrate, or ")
+    edge.calibrate("int8")
+    error, _ = await failure(method(channel, "Translate")(text=TEXT, include_confidence=True))
+    assert error.code() == grpc.StatusCode.FAILED_PRECONDITION, "the graphs in use are those of fp32"
+
+
+async def test_a_model_describes_its_calibration(calibrated, channel):
+    get = method(channel, "GetModel")
+    assert not (await get(model="en")).model.HasField("calibration")
+    assert (await get(model="en-de")).model.calibration == pb.Calibration(
+        ece_before=0.25,
+        ece_after=0.125,
+        samples=200,
+        method="isotonic",
+        sentence_ece_before=0.5,
+        sentence_ece_after=0.0625,
+        sentence_method="temperature",
+        data="dev.tsv",
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, True),
+        ({"beam_size": 4, "length_penalty": 0.6, "max_tokens": 9, "stop": (".",), "top_logprobs": 2}, True),
+        ({"temperature": 0.7}, False),
+        ({"prefix": "das"}, False),
+        ({"repetition_penalty": 1.2}, False),
+        ({"use_shortlist": True}, False),
+        ({"num_beam_groups": 2, "beam_size": 4, "diversity_penalty": 1.0}, False),
+        ({"ignore_eos": True}, False),
+        ({"return_alternatives": True, "num_hypotheses": 2}, False),
+    ],
+)
+def test_answers_are_like_calibrated_ones_without_anything_that_influences_the_search(options, expected):
+    assert is_like_calibrated(DecodingOptions(**options)) is expected
+
+
+def test_an_answer_without_words_has_a_sentence_alone():
+    model = served("en-de", FakePool())
+    empty = dataclasses.replace(SURE, text="", tokens=(2,), token_logprobs=(-0.5,))
+    found = AnswerConfidence(model, CALIBRATION, 0.5).of(empty, DecodingOptions())
+    assert (len(found.words), len(found.uncertain)) == (0, 0)
+    assert found.sentence == 0.0
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_size_of_an_answer_is_below_its_estimate(count):
+    """A threshold at which every other word is uncertain has the most spans, in a text of many words per token."""
+    texts = ["?!... (日本語日本語) «a-b» 1,000.50", *TEXTS]
+    tokenizer, draw = Tokenizer.train(texts * 50, kind="bpe", vocab_size=330), random.Random(3)
+    most = words_per_token(tokenizer)
+    assert most > 2, "a token of several words"
+    model = dataclasses.replace(served("en-de", FakePool()), tokenizer=tokenizer, words_per_token=most)
+    dense = [max(range(len(tokenizer.pieces)), key=lambda token: len(word_spans(tokenizer.decode([token]))))]
+    for tokens in [dense * 300, *([draw.randrange(4, tokenizer.vocab_size) for _ in range(300)] for _ in range(20))]:
+        text = tokenizer.decode(tokens)
+        logprobs = tuple(draw.choice((-0.01, -5.0)) for _ in tokens)
+        result = dataclasses.replace(SURE, text=text, tokens=tuple(tokens), token_logprobs=logprobs)
+        found = AnswerConfidence(model, CALIBRATION, 0.5).of(result, DecodingOptions())
+        assert len(found.words) <= most * len(tokens)
+        size = pb.TranslateResponse(hypotheses=[pb.Hypothesis(confidence=found)] * count, confidence=found).ByteSize()
+        options = DecodingOptions(beam_size=4, num_hypotheses=count)
+        plain, whole = (response_size(model.manifest, options, 300, 5, words_per_token=n).message for n in (0, most))
+        assert size <= whole - plain, (text, size)
+        assert len(found.words) < 200 or whole - plain < 20 * most * size, "not far above it either"
+
+
+async def test_the_answer_reserves_memory_for_it(calibrated, channel):
+    manifest, sizes = calibrated.models["en-de"].manifest, []
+    for include in (False, True):
+        await method(channel, "Translate")(text=TEXT, include_confidence=include)
+        request = calibrated.pool.requests[-1]
+        sizes.append(answer_size(manifest, request).message)
+        assert request.words_per_token == include
+    await method(channel, "Translate")(
+        text=TEXT, include_confidence=True, markup=pb.Markup(tags=True), options={"beam_size": 2}
+    )
+    assert calibrated.pool.requests[-1].words_per_token == 1
+    assert sizes[1] - sizes[0] >= 2 * 16 * 29, "of 16 tokens"
+
+
+def test_messages_of_generation_request_none():
+    assert answer_confidence(pb.GenerateRequest(text="a"), served("en", FakePool(), "generation")) is None
