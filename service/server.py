@@ -150,7 +150,7 @@ class Server:
         handlers = generic_handlers(
             self.calls, self._catalog, self._preparation, self._glossaries, log_text=settings.log_text
         )
-        backlog = self.calls.backlog
+        backlog = self.calls.admission.backlog
         self._grpc.add_generic_rpc_handlers((*handlers, backlog.handler()))
         self._adaptors.add_to(
             self._grpc, self._security.guard, self.calls, self._catalog, self._preparation, self.not_ready
@@ -250,7 +250,7 @@ class Server:
 
     def _note_collapse(self) -> None:
         collapse, was_there = self._collapse, self._collapse.is_there
-        collapse.update(self.calls.backlog.age_s, self._beat_s)
+        collapse.update(self.calls.admission.backlog.age_s, self._beat_s)
         if collapse.is_there != was_there:
             event = "backlog_collapsed" if collapse.is_there else "backlog_recovered"
             logs.event(event, {"age_s": round(collapse.age_s, 3)}, level=logs.WARNING)

@@ -15,6 +15,10 @@ from grpc_status import rpc_status
 from export.bundle.manifest import Golden, Limits, Manifest, SpecialTokenTemplate, Tokens
 from glossa.v1 import glossa_pb2 as pb
 from model.tokenizer import Tokenizer
+from service.edge.admission.request_memory import RequestMemory, Reservation
+from service.edge.calls.budget import Budget
+from service.edge.calls.call import Call
+from service.edge.calls.rpc import Rpc
 from service.edge.models.served_model import ServedModel
 from service.edge.requests.prompt_encoder import NO_LANGUAGES
 from service.edge.requests.request_builder import RequestBuilder
@@ -23,6 +27,7 @@ from service.machine.execution_choice import ExecutionChoice
 from service.options import DecodingOptions
 from service.progress import Timings
 from service.request import (
+    Caller,
     Event,
     EventSink,
     Finished,
@@ -51,6 +56,15 @@ RESULT = HypothesisResult(
     cumulative_logprob=-1.875,
     token_logprobs=(-0.5, -0.25, -0.125, -0.5, -0.5),
 )
+
+
+def a_call(method, deadline_s=1e9, *, started_s=0.0, caller=None, memory=None, **times):
+    """A call of a method, of whose memory nothing is reserved. memory: of the server's requests."""
+    caller = caller or Caller()
+    rpc = Rpc(method, "r", caller, started_s, deadline_s, **times)
+    return Call(rpc, Budget(Reservation(memory or RequestMemory(1 << 24, 0.8), caller)))
+
+
 ANSWER = (
     TextDelta("zwei", (5,)),
     TextDelta(" rote", (6, 7)),

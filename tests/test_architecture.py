@@ -32,7 +32,7 @@ MAY_IMPORT = {
     ),
     "glossa": (),
     "cli": ("model", "export", "service", "glossa"),
-    "codegen": ("service.options", "glossa.v1"),
+    "codegen": ("service.options", "service.errors", "service.edge", "glossa.v1"),
 }
 
 # What a room may take from its own package, besides itself. The most specific entry decides; a package without one is
@@ -92,7 +92,7 @@ ROOMS = {
 
 # Where an outside library may be imported; one that is not named here may be imported anywhere.
 _GRPC_EDGE = (
-    *("calls/call", "calls/calls", "calls/message_reader", "rpcs/servicer", "rpcs/model_calls", "rpcs/rpc_handlers"),
+    *("calls/record", "calls/calls", "calls/message_reader", "rpcs/servicer", "rpcs/model_calls", "rpcs/rpc_handlers"),
     *("observability/status", "observability/health", "admission/backlog", "versions/admin"),
     *("security/checked_services", "security/certificates", "security/security"),
 )

@@ -17,7 +17,7 @@ from bench.simulation.transport import CallPlan
 from export.bundle.manifest import Golden, Limits, Manifest, SpecialTokenTemplate, Task, Tokens
 from glossa.v1 import glossa_pb2 as pb
 from model.tokenizer import Tokenizer
-from service.edge.observability.metrics import Rpc
+from service.edge.observability.metrics import Method
 from service.edge.rpcs.servicer import RPCS
 from service.edge.security.tenants import PRIORITIES, PRIORITY, TENANT
 from service.engine.scheduler import SchedulerConfig
@@ -28,7 +28,7 @@ TOKENIZER = Tokenizer.train((" ".join(WORDS),), kind="words", vocab_size=len(WOR
 TABLE = Table(TOKENIZER.vocab_size)
 MAX_SOURCE, MAX_TARGET = 32, 48
 BASE = load_settings({"models": {"m": "/none"}})
-BY_METHOD = {rpc.method: rpc for rpc in RPCS}
+BY_METHOD = {rpc.name: rpc for rpc in RPCS}
 METHODS: dict[Task, tuple[str, str]] = {
     "translation": ("Translate", "StreamTranslate"),
     "generation": ("Generate", "StreamGenerate"),
@@ -213,11 +213,11 @@ class Scenario:
         later = self._later(rpc, message) if rpc.type == "bidi_stream" else ()
         return CallPlan(f"call-{number}", rpc, sent, message_s, timeout_s, leaves_s, reads_s, tuple(caller), later)
 
-    def _later(self, rpc: Rpc, first: Any) -> tuple[tuple[float, Any], ...]:
+    def _later(self, rpc: Method, first: Any) -> tuple[tuple[float, Any], ...]:
         """What follows the first message of a call with many items, or of a document."""
         rng, more = self.rng, list[Any]()
         for number in range(rng.choice([0, 0, 1, 3])):
-            if rpc.method == "TranslateDocument":
+            if rpc.name == "TranslateDocument":
                 more.append(pb.TranslateDocumentRequest(text=self._document_text()))
             else:
                 more.append(type(first)(items=self._items(rpc, 100 * (number + 1))))
@@ -231,17 +231,17 @@ class Scenario:
             return self.rng.choice(self.texts)
         return " ".join(self.rng.choices(WORDS, k=self.rng.randrange(1, longest)))
 
-    def _items(self, rpc: Rpc, first: int) -> list[Any]:
+    def _items(self, rpc: Method, first: int) -> list[Any]:
         """Items of a message, with ids from a number on, or those that the server gives."""
         rng = self.rng
-        item_type = getattr(pb, f"{rpc.method}Item")
+        item_type = getattr(pb, f"{rpc.name}Item")
         ids = [str(first + place) for place in range(rng.choice([1, 2, 4, 12]))]
         if rng.random() < 0.03:
             ids[-1] = ids[0]  # refused, if both are there together
         return [item_type(id=name, request=self._item(rpc)) for name in ids]
 
-    def _item(self, rpc: Rpc) -> Any:
-        if rpc.method == "ScoreBatch":
+    def _item(self, rpc: Method) -> Any:
+        if rpc.name == "ScoreBatch":
             return pb.ScoreRequest(text=self._text(), target=self._text())
         options = pb.DecodingOptions(**KINDS[self.rng.choice(ITEM_KINDS)])
         if options.num_sequences:
@@ -254,7 +254,7 @@ class Scenario:
         lines = [rng.choice(["", "--", self._text(24), self._text()]) for _ in range(rng.choice([1, 3, 9]))]
         return "".join(f"{line}{rng.choice(LINE_ENDS)}" for line in lines)
 
-    def _many(self) -> tuple[Rpc, Any]:
+    def _many(self) -> tuple[Method, Any]:
         """The first message of a call with many items, or of a document."""
         rng = self.rng
         options = pb.DecodingOptions(max_tokens=rng.choice([1, 4, 8]))
@@ -268,7 +268,7 @@ class Scenario:
         rpc, defaults = BY_METHOD["TranslateBatch"], pb.TranslateRequest(options=options, include_tokens=True)
         return rpc, pb.TranslateBatchRequest(defaults=defaults, in_order=rng.random() < 0.5, items=self._items(rpc, 0))
 
-    def _question(self, number: int) -> tuple[Rpc, Any]:
+    def _question(self, number: int) -> tuple[Method, Any]:
         rng = self.rng
         draw = rng.random()
         if rng.random() < 0.04:

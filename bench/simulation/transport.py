@@ -21,9 +21,9 @@ from bench.simulation.answers import Answers
 from bench.simulation.ledger import Ledger
 from bench.simulation.loop import SimulatedLoop
 from glossa.v1 import glossa_pb2 as pb
-from service.edge.calls.call import REQUEST_ID
 from service.edge.calls.calls import Calls
-from service.edge.observability.metrics import Rpc
+from service.edge.calls.record import REQUEST_ID
+from service.edge.observability.metrics import Method
 from service.edge.rpcs.rpc_handlers import parser_of
 
 STATUS_DETAILS = "grpc-status-details-bin"
@@ -39,7 +39,7 @@ class CallPlan(NamedTuple):
     """
 
     name: str
-    rpc: Rpc
+    rpc: Method
     message: Message | object | None
     message_s: float | None
     timeout_s: float | None
@@ -193,8 +193,8 @@ class Transport:
     async def _handle(self, context: Context) -> None:
         rpc = context.plan.rpc
         try:
-            parse = parser_of(getattr(pb, f"{rpc.method}Request"))
-            response = await self.calls.run(rpc, self._behaviours(rpc.method), context, parse)
+            parse = parser_of(getattr(pb, f"{rpc.name}Request"))
+            response = await self.calls.run(rpc, self._behaviours(rpc.name), context, parse)
         except grpc.aio.AbortError:
             return
         except asyncio.CancelledError:

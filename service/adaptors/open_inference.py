@@ -109,7 +109,7 @@ class OpenInference(ModelCalls):
                     async for response in responses:
                         yield oip.ModelStreamInferResponse(infer_response=response)
             except RequestError as error:
-                call.error = error
+                call.record.fail(error)
                 yield _failure(request, error)
 
     async def _responses(
@@ -123,12 +123,14 @@ class OpenInference(ModelCalls):
             return
         (request,), (echo,) = inference.requests, inference.echoes
         async with submitted(inference.model, request, call) as events:
-            while call.finished is None:
-                text, _, call.finished = await events.piece()
-                if text or call.finished:
+            finished = None
+            while finished is None:
+                text, _, finished = await events.piece()
+                call.record.finish(finished)
+                if text or finished:
                     text, echo = echo + text, ""
                     self._log_answer(call, text)
-                    yield _piece(message, inference, text, call.finished)
+                    yield _piece(message, inference, text, finished)
 
     async def _inference(self, message: oip.ModelInferRequest, call: Call, *, in_stream: bool) -> Inference:
         """What a message asks for. Raises InvalidRequest, and as `Catalog.find` does."""
@@ -143,7 +145,7 @@ class OpenInference(ModelCalls):
             options = inference_options(message, [tensor for tensor in inputs if tensor is not texts])
             is_streamed = _is_streamed(options, len(texts.values), in_stream=in_stream)
             if self.log_text:
-                call.texts = {"text": "\n".join(texts.values)}
+                call.record.note(text="\n".join(texts.values))
             return Inference(
                 model,
                 self._requests(model, texts.values, options, call, is_streamed=is_streamed),
@@ -154,14 +156,15 @@ class OpenInference(ModelCalls):
             )
 
         inference = await self.built(build, message, call)
-        call.memory.grow((len(inference.requests) - 1) * message_bytes(0))
+        call.budget.memory.grow((len(inference.requests) - 1) * message_bytes(0))
         return inference
 
     def _requests(
         self, model: ServedModel, texts: Sequence[str], options: InferenceOptions, call: Call, *, is_streamed: bool
     ) -> list[Request]:
         if options.timeout_s is not None:
-            call.deadline_s = min(call.deadline_s, time.monotonic() + options.timeout_s)
+            latest_s = min(call.rpc.deadline_s, time.monotonic() + options.timeout_s)
+            call.limit(call.rpc._replace(deadline_s=latest_s))
         builder, requests = self.builder(model, call), []
         for place, text in enumerate(texts):
             try:
@@ -183,13 +186,13 @@ class OpenInference(ModelCalls):
                 text, _, finished = await events.piece()
                 assert finished is not None, "the answer of a request that is not streamed is one piece"
                 answers.append((echo + text, finished))
-            call.finished = _together([finished for _, finished in answers])
+            call.record.finish(_together([finished for _, finished in answers]))
         self._log_answer(call, "\n".join(text for text, _ in answers))
         return answers
 
     def _log_answer(self, call: Call, text: str) -> None:
         if self.log_text:
-            call.texts["answer"] = call.texts.get("answer", "") + text
+            call.record.note_answer(text)
 
 
 def _check_version(version: str) -> None:

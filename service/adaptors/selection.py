@@ -15,7 +15,7 @@ from service.adaptors.open_inference import OpenInference
 from service.adaptors.vllm_engine import VllmEngine
 from service.edge.admission.preparation import Preparation
 from service.edge.calls.calls import Calls
-from service.edge.observability.metrics import Rpc
+from service.edge.observability.metrics import Method
 from service.edge.requests.catalog import Catalog
 from service.edge.rpcs.rpc_handlers import handlers_of, rpcs_of, services_of
 from service.edge.security.access import Guard
@@ -33,9 +33,9 @@ class Adaptors:
         self.services: tuple[str, ...] = tuple(name for kind in self._kinds for name in services_of(kind.FILE))
 
     @property
-    def rpcs(self) -> tuple[Rpc, ...]:
+    def rpcs(self) -> tuple[Method, ...]:
         """Those that are counted: all but probes."""
-        return tuple(rpc for kind in self._kinds for rpc in rpcs_of(kind.FILE) if rpc.method not in kind.PROBES)
+        return tuple(rpc for kind in self._kinds for rpc in rpcs_of(kind.FILE) if rpc.name not in kind.PROBES)
 
     def add_to(
         self,

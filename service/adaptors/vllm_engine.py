@@ -117,10 +117,9 @@ class VllmEngine(ModelCalls):
 
     async def Abort(self, request: vllm.AbortRequest, call: Call) -> vllm.AbortResponse:
         for request_id in request.request_ids:
-            running = self._running.get((call.caller.tenant, request_id))
-            if running is not None and running.task is not None:
-                running.ended_by = Cancelled("the request was aborted")
-                running.task.cancel()
+            running = self._running.get((call.rpc.caller.tenant, request_id))
+            if running is not None:
+                running.ending.end(Cancelled("the request was aborted"))
         return vllm.AbortResponse()
 
     async def Generate(self, message: vllm.GenerateRequest, call: Call) -> AsyncGenerator[vllm.GenerateResponse, None]:
@@ -128,19 +127,20 @@ class VllmEngine(ModelCalls):
         request = await self.built(lambda: self._request(model, message, call), message, call)
         with self._known(message.request_id, call):
             async with submitted(model, request, call) as events:
-                tokens = list[int]()
-                while call.finished is None:
-                    _, new, call.finished = await events.piece()
+                tokens, finished = list[int](), None
+                while finished is None:
+                    _, new, finished = await events.piece()
+                    call.record.finish(finished)
                     tokens += new
                     if new and request.is_streamed:
                         yield _chunk(request, new, len(tokens))
-                results = call.finished.hypotheses
+                results = finished.hypotheses
             if not results:
-                yield _complete(model, request, call.finished, tokens)
+                yield _complete(model, request, finished, tokens)
             for index, result in enumerate(results):
                 if message.stream and not request.is_streamed:
                     yield _chunk(request, result.tokens, len(result.tokens), index, result)
-                yield _complete(model, request, call.finished, result.tokens, index, result)
+                yield _complete(model, request, finished, result.tokens, index, result)
 
     def _max_running(self, model: ServedModel) -> int:
         return self._settings.max_rows * model.engines
@@ -148,7 +148,7 @@ class VllmEngine(ModelCalls):
     @contextlib.contextmanager
     def _known(self, request_id: str, call: Call) -> Iterator[None]:
         """Within it, Abort finds the request."""
-        key = (call.caller.tenant, request_id or call.request_id)
+        key = (call.rpc.caller.tenant, request_id or call.rpc.request_id)
         if key in self._running:
             raise InvalidRequest("request_id", f"must be of no other request that runs, got {request_id!r:.80}")
         self._running[key] = call
@@ -171,7 +171,7 @@ class VllmEngine(ModelCalls):
             prompt = tuple(message.tokenized.input_ids)
             prompt = prompt if prompt[: len(start)] == start else (*start, *prompt)
         if self.log_text:
-            call.texts = {"text": text}
+            call.record.note(text=text)
         room = model.max_new_tokens(len(prompt))
         options = sampling_options(message.sampling_params, ends=model.manifest.tokens.ends, room=room)
         # The log-probabilities of an answer, and several answers, are known at its end.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from service.edge.admission.tenant_shares import TenantShares
-from service.errors import Overloaded
+from service.errors import Overloaded, TenantLimit
 from service.fair_executor import FairExecutor
 from service.request import Caller
 
@@ -38,14 +38,17 @@ class Preparation:
 
     async def prepare(self, caller: Caller, build: Callable[[], T]) -> T:
         """`build()` in a thread, in its tenant's turn. Raises Overloaded and TenantLimit instead."""
-        shares, now_s = self._shares, time.monotonic()
-        if error := shares.refusal(caller, self._capacity, now_s, retry_after_s=RETRY_S, full=self._full):
+        if error := self.refusal(caller):
             raise error
-        shares.enter(caller)
+        self._shares.enter(caller)
         try:
             return await self.convert(caller, build)
         finally:
-            shares.leave(caller)
+            self._shares.leave(caller)
+
+    def refusal(self, caller: Caller) -> Overloaded | TenantLimit | None:
+        """Why no more is prepared for a tenant now; None if it is."""
+        return self._shares.refusal(caller, self._capacity, time.monotonic(), retry_after_s=RETRY_S, full=self._full)
 
     async def convert(self, caller: Caller, convert: Callable[[], T]) -> T:
         """`convert()` in a thread, in its tenant's turn. Never refused: the response has been computed."""

@@ -8,7 +8,7 @@ import asyncio
 import collections
 
 from service.edge.observability import logs
-from service.edge.observability.metrics import Metrics, Rpc
+from service.edge.observability.metrics import Method, Metrics
 from service.edge.observability.status import status_code
 from service.errors import RequestError
 
@@ -21,28 +21,28 @@ class Refusals:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._unlogged: collections.Counter[tuple[str, str]] = collections.Counter()  # by method and reason
-        self._uncounted: collections.Counter[tuple[Rpc, int, str]] = collections.Counter()  # by RPC, code and reason
+        self._uncounted: collections.Counter[tuple[Method, int, str]] = collections.Counter()  # by RPC, code and reason
         self._seconds = 0.0  # that those took
 
-    def add(self, rpc: Rpc, error: RequestError, seconds: float) -> None:
+    def add(self, method: Method, error: RequestError, seconds: float) -> None:
         """A call was refused, so many seconds after its handler began."""
-        self.log(rpc, error)
-        self._uncounted[rpc, status_code(error).value[0], error.reason] += 1
+        self.log(method, error)
+        self._uncounted[method, status_code(error).value[0], error.reason] += 1
         self._seconds += seconds
 
-    def log(self, rpc: Rpc, error: RequestError) -> None:
+    def log(self, method: Method, error: RequestError) -> None:
         """A call was refused that is counted already: one line a second for each method and reason."""
         if not self._unlogged:
             asyncio.get_running_loop().call_later(REPORTED_S, self.report)
-        self._unlogged[f"{rpc.service}/{rpc.method}", error.reason] += 1
+        self._unlogged[method.path, error.reason] += 1
 
     def report(self) -> None:
         """Logs and counts what has not been yet."""
         each_s = self._seconds / max(1, self._uncounted.total())
-        for (rpc, code, reason), count in self._uncounted.items():
-            self._metrics.rpcs_refused(rpc, code=code, reason=reason, seconds=each_s, count=count)
-        for (method, reason), count in self._unlogged.items():
-            logs.event("refused", {"method": method, "reason": reason, "count": count}, level=logs.WARNING)
+        for (method, code, reason), count in self._uncounted.items():
+            self._metrics.rpcs_refused(method, code=code, reason=reason, seconds=each_s, count=count)
+        for (path, reason), count in self._unlogged.items():
+            logs.event("refused", {"method": path, "reason": reason, "count": count}, level=logs.WARNING)
         self._uncounted.clear()
         self._unlogged.clear()
         self._seconds = 0.0

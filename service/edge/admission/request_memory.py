@@ -52,12 +52,17 @@ class RequestMemory:
 
     def reserve(self, caller: Caller, size: int) -> None:
         """Reserves `size` bytes. Raises MemoryLimit instead."""
+        if error := self.refusal(caller, size):
+            raise error
+        self._shares.enter(caller, size)
+
+    def refusal(self, caller: Caller, size: int) -> MemoryLimit | None:
+        """Why `size` bytes cannot be reserved; None if they can."""
         shares, limit = self._shares, self.limit_bytes
         if shares.has_room(caller, limit, self._clock(), size):
-            shares.enter(caller, size)
-            return
+            return None
         whose = "a tenant's share" if shares.total + size <= limit else "what is free"
-        raise MemoryLimit(
+        return MemoryLimit(
             f"this request may take {size} bytes of memory, more than {whose} of the {limit} for all requests: "
             "send less, or ask for fewer hypotheses or details",
             retry_after_s=RETRY_S,

@@ -45,7 +45,7 @@ def _items(message: Any, number: int, call: Call) -> list[Item]:
     for index, item in enumerate(message.items):
         if len(item.id) > MAX_ID:
             raise InvalidRequest(f"items[{index}].id", f"must be at most {MAX_ID} characters, got {len(item.id)}")
-    parts = call.memory.split(len(message.items))
+    parts = call.budget.memory.split(len(message.items))
     return [
         Item(item.id or str(number + index), item.request, part)
         for index, (item, part) in enumerate(zip(message.items, parts, strict=True))

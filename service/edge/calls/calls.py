@@ -20,22 +20,22 @@ import grpc
 from google.protobuf.message import Message
 
 from glossa.v1 import glossa_pb2 as pb
-from service.answer_pace import too_late
-from service.edge.admission.backlog import Backlog
+from service.edge.admission.admission import Admission, Arrival, Metadata
 from service.edge.admission.connections import ResetLimit, shut_down
-from service.edge.admission.message_waits import MessageWaits
 from service.edge.admission.refusals import Refusals
 from service.edge.admission.request_memory import RequestMemory, Reservation, message_bytes
 from service.edge.admission.retry_times import RetryTimes
-from service.edge.admission.tenant_shares import TenantShares
-from service.edge.calls.call import REQUEST_ID, Call, report
+from service.edge.calls.budget import Budget
+from service.edge.calls.call import Call, Ending
 from service.edge.calls.conversation import has_items, messages_of, requests_of
 from service.edge.calls.items import ItemLimits, ItemRunner
 from service.edge.calls.message_reader import MessageReader, Parse, parsed
+from service.edge.calls.record import REQUEST_ID, Record, report
+from service.edge.calls.rpc import Rpc
 from service.edge.calls.stall_timer import StallTimer, UnwrittenResponses
 from service.edge.observability import logs
 from service.edge.observability.call_trace import PARENT, TRACE_PARENT
-from service.edge.observability.metrics import Metrics, Rpc
+from service.edge.observability.metrics import Method, Metrics
 from service.edge.observability.status import abort, check_time, status_code
 from service.edge.observability.tracing import open_tracing
 from service.edge.security.access import OPEN_INFERENCE, VLLM, Guard
@@ -46,7 +46,6 @@ from service.errors import (
     InternalFailure,
     InvalidRequest,
     MessagesMissing,
-    Overloaded,
     RequestError,
     Retryable,
     ShuttingDown,
@@ -71,10 +70,7 @@ WITHOUT_ENGINES = frozenset(
 """Methods, by their services, that are answered however long requests wait for engines: no engine has a part in them,
 or, of Similarity, only in a message with texts, whose requests the pool refuses."""
 WRITTEN_S = 5.0  # for statuses to be written to clients that read slowly, at the end of a drain
-RETRY_WHEN_FULL_S = 0.5  # when the whole server, not one queue, is full
 SUSPECT_S = 0.005  # until gRPC has told that a call was reset, even one that was before its handler started
-
-Metadata = Iterable[tuple[str, str | bytes]]
 
 _IDS = random.Random()  # names, not secrets: random bits of the operating system take 0.1 ms
 
@@ -92,23 +88,27 @@ class Calls:
     ) -> None:
         """predicted_s: see `Pool.predicted_s`; of the model that would answer soonest. clock: seconds. guard: None asks
         nobody for a token."""
-        self._metrics, self._settings, self._predicted_s, self._clock = metrics, settings, predicted_s, clock
-        self.backlog = Backlog(clock)
+        self._metrics, self._settings, self._clock = metrics, settings, clock
+        guard = guard or Guard(Tenants(settings))
+        self.admission = Admission(
+            max_requests=settings.max_requests,
+            message_timeout_s=settings.message_timeout_s,
+            tenant_share=settings.tenant_share,
+            identify=guard.caller,
+            predicted_s=predicted_s,
+            clock=clock,
+        )
         self._refusals, self._retry_times = Refusals(metrics), RetryTimes(clock())
         self._tracing = open_tracing(settings)
         self._resets = ResetLimit(settings.max_resets_per_s)
         self._open: dict[Call, None] = {}  # oldest first
-        self._guard, self._shares = guard or Guard(Tenants(settings)), TenantShares(settings.tenant_share)
-        self._waits = MessageWaits(settings.max_requests, settings.message_timeout_s)
         self.memory = RequestMemory(settings.request_memory_bytes, settings.tenant_share, clock)
         limits = ItemLimits(settings.max_deadline_s, settings.message_timeout_s)
         self.items = ItemRunner(metrics, limits, clock)
         self._tasks: set[asyncio.Task[Any]] = set()  # each ends when the status of its call is written
         self.unwritten = UnwrittenResponses(settings.stall_timeout_s, clock)
-        self._is_draining, self._idle = False, asyncio.Event()
-        self._reader = MessageReader(
-            self._waits, self._guard, settings.message_timeout_s, clock, lambda: self._is_draining, self._leave
-        )
+        self._reader = MessageReader(self.admission, guard, settings.message_timeout_s, clock, self._leave)
+        self._idle = asyncio.Event()
         self._idle.set()
 
     @property
@@ -123,10 +123,10 @@ class Calls:
     async def drain(self, limit_s: float) -> int:
         """Refuses calls from now on, and returns when the others have ended and their statuses are written. After
         `limit_s` it ends those that are still open, as ShuttingDown. Returns how many."""
-        self._is_draining = True
-        _end_all([call for call in self._open if call.is_between_requests])
+        self.admission.drain()
+        _end_all([call for call in self._open if call.ending.is_between_requests])
         for call in self._open:
-            call.drain()
+            call.ending.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await self._idle.wait()
@@ -142,7 +142,7 @@ class Calls:
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
 
-    async def run(self, rpc: Rpc, behaviour: Callable[..., Any], context: Any, parse: Parse) -> Any:
+    async def run(self, method: Method, behaviour: Callable[..., Any], context: Any, parse: Parse) -> Any:
         """Handles one RPC from start to end: admitted first, and only then is its message read, and parsed if there is
         memory for what it may become."""
         began_s, remaining_s = self._clock(), context.time_remaining()
@@ -156,21 +156,26 @@ class Calls:
         try:
             if self._resets.is_suspect(peer, began_s):
                 await asyncio.sleep(SUSPECT_S)  # a call that was reset ends here, for half the processor time
-            admitted = self._admitted(rpc, metadata, peer, began_s, limit_s)
+            needs_engine = (method.service, method.name) not in WITHOUT_ENGINES
+            admitted = self.admission.admit(Arrival(metadata, peer, began_s, limit_s, needs_engine))
             request_id, parent = _ids(metadata)
-            trace = self._tracing.begin(rpc, request_id, parent, metadata, began_s) if self._tracing else None
+            trace = self._tracing.begin(method, request_id, parent, metadata, began_s) if self._tracing else None
             if not isinstance(admitted, Caller):
-                self._refusals.add(rpc, admitted, self._clock() - began_s)
+                if isinstance(admitted, MessagesMissing):
+                    self._count_wasted(peer)
+                self._refusals.add(method, admitted, self._clock() - began_s)
                 if trace is not None:
                     trace.end(self._clock(), status_code(admitted).value[0], admitted)
                 check_time(client_deadline_s, self._clock())
                 await self._abort(context, admitted, ((REQUEST_ID, request_id),))
                 return None
-            memory, trace_id = Reservation(self.memory, admitted), parent[1] if parent else ""
-            call = Call(rpc, request_id, trace_id, began_s, began_s + limit_s, admitted, peer, memory)
-            if self._tracing is not None:
-                call.trace_with(trace)
-            call.task, call.client_deadline_s = task, client_deadline_s
+            trace_id = trace.trace_id if trace else parent[1] if parent else ""
+            # Without a sampled trace metrics refer to none, as none will be found.
+            exemplar = trace_id if trace or self._tracing is None else ""
+            times = began_s, began_s + limit_s, client_deadline_s
+            rpc = Rpc(method, request_id, admitted, *times, peer, trace_id, exemplar)
+            memory = Reservation(self.memory, admitted)
+            call = Call(rpc, Budget(memory), Record(trace), Ending(task))
             if task is not None:
                 task.add_done_callback(functools.partial(self._written, memory))
             self._begin(call)
@@ -185,37 +190,38 @@ class Calls:
         response = None
         try:
             data = await self._message(context, call)
-            call.memory.grow(message_bytes(len(data)))
+            call.budget.memory.grow(message_bytes(len(data)))
             message = parsed(data, parse)
-            if call.rpc.type == "unary":
+            if call.rpc.method.type == "unary":
                 response = await behaviour(message, call)
-                call.messages = 1
-            elif call.rpc.type == "server_stream":
+                call.record.sent()
+            elif call.rpc.method.type == "server_stream":
                 await self._stream(behaviour, message, call, context)
             else:
                 await self._converse(behaviour, message, call, context, parse)
         except RequestError as failure:
             error = failure
         except asyncio.CancelledError:
-            late = self._clock() >= call.deadline_s
+            late, ending = self._clock() >= call.rpc.deadline_s, call.ending
             error = DeadlineExceeded("the deadline passed") if late else Cancelled("the client cancelled the call")
-            if call.ended_by is None or call.task is None:
+            if ending.error is None or ending.task is None:
                 raise
-            error = call.ended_by
-            call.task.uncancel()
+            error = ending.error
+            ending.task.uncancel()
         except Exception as failure:
-            fields = {"request_id": call.request_id, "method": call.rpc.method}
+            fields = {"request_id": call.rpc.request_id, "method": call.rpc.method.name}
             logs.event("internal_error", fields, level=logs.ERROR, exception=failure)
-            error = InternalFailure(call.request_id)
+            error = InternalFailure(call.rpc.request_id)
         finally:
             self._end(call, error)
         # The call no longer counts: what follows may wait for a slow client, and holds none of the server's resources.
-        check_time(call.client_deadline_s, self._clock())
+        check_time(call.rpc.client_deadline_s, self._clock())
+        trailers = call.record.trailers(call.rpc.request_id)
         if error is not None:
-            await self._abort(context, error, call.trailers)
-        context.set_trailing_metadata(call.trailers)
-        if call.task is not None:
-            self.unwritten.add(call.task)
+            await self._abort(context, error, trailers)
+        context.set_trailing_metadata(trailers)
+        if call.ending.task is not None:
+            self.unwritten.add(call.ending.task)
         return response
 
     def _written(self, memory: Reservation, task: asyncio.Task[Any]) -> None:
@@ -232,7 +238,7 @@ class Calls:
         self, behaviour: Callable[..., Any], first: Message, call: Call, context: Any, parse: Parse
     ) -> None:
         if has_items(behaviour):
-            call.deadline_s = call.client_deadline_s  # its items have some of their own
+            call.limit(call.rpc._replace(deadline_s=call.rpc.client_deadline_s))  # its items have some of their own
             read = functools.partial(self._reader.ahead, call, context, parse)
             requests = messages_of(call, first, read, self._metrics)
         else:
@@ -246,55 +252,25 @@ class Calls:
         async with timer, contextlib.aclosing(behaviour(message, call)) as responses:
             async for response in responses:
                 timer.begin()
-                if not call.messages:
+                if not call.record.messages:
                     # Not before the first message: a client retries only calls without initial metadata. Unary
                     # responses carry the id in trailing metadata alone: grpc.aio would need 0.4 ms for this.
-                    await context.send_initial_metadata(((REQUEST_ID, call.request_id),))
-                call.messages += 1
+                    await context.send_initial_metadata(((REQUEST_ID, call.rpc.request_id),))
+                call.record.sent()
                 await context.write(response)
                 timer.end()
 
     def _begin(self, call: Call) -> None:
         self._open[call] = None
-        self._shares.enter(call.caller)
+        self.admission.shares.enter(call.rpc.caller)
         self._idle.clear()
-        self._metrics.rpc_started(call.rpc)
-
-    def _admitted(
-        self, rpc: Rpc, metadata: Metadata, peer: str, now_s: float, remaining_s: float
-    ) -> Caller | RequestError:
-        """Whose call it is, or why it is refused before its message has been read."""
-        if self._is_draining:
-            return ShuttingDown()
-        self.backlog.called()
-        if refusal := self._waits.refusal(peer):
-            self._count_wasted(peer)
-            return refusal
-        if backlogged := self.backlog.refusal(remaining_s):
-            return backlogged
-        try:
-            caller = self._guard.caller(metadata, peer)
-        except RequestError as error:
-            return error
-        if len(self._open) >= (limit := self._settings.max_requests) or self._waits.are_many:
-            self._waits.make_room()
-        retry_after_s = RETRY_WHEN_FULL_S
-        if full := self._shares.refusal(caller, limit, now_s, retry_after_s=retry_after_s, full=self._full):
-            return full
-        if (rpc.service, rpc.method) in WITHOUT_ENGINES:
-            return caller
-        return too_late(self._predicted_s(caller), remaining_s) or caller
-
-    def _full(self) -> Overloaded:
-        limit = self._settings.max_requests
-        problem = f"the server already handles {limit} requests"
-        return Overloaded(problem, retry_after_s=RETRY_WHEN_FULL_S, limit=limit)
+        self._metrics.rpc_started(call.rpc.method)
 
     def _leave(self, call: Call) -> None:
         """A call no longer counts as open."""
         if call in self._open:
             del self._open[call]
-            self._shares.leave(call.caller)
+            self.admission.shares.leave(call.rpc.caller)
 
     def _count_wasted(self, peer: str) -> None:
         """A client has reset a call, or not sent its message. The connection of one with too many of them is closed."""
@@ -307,35 +283,33 @@ class Calls:
     async def _message(self, context: Any, call: Call) -> bytes:
         """The bytes of a call's message. It counts as a request while it waits for it."""
         try:
-            message: Any = await self._waits.read(context, call.peer, functools.partial(self._leave, call))
+            message: Any = await self.admission.waits.read(context, call.rpc.peer, functools.partial(self._leave, call))
         except RequestError:
-            self._count_wasted(call.peer)
+            self._count_wasted(call.rpc.peer)
             raise
         if message is grpc.aio.EOF:
             raise InvalidRequest("request", "is missing: the call ended without a message")
-        if self._clock() >= call.deadline_s:
+        if self._clock() >= call.rpc.deadline_s:
             raise DeadlineExceeded("the deadline passed before the message was read")
         return message  # type: ignore[no-any-return]
 
     def _end(self, call: Call, error: RequestError | None) -> None:
         self._leave(call)
-        call.leave()
+        call.budget.leave()
         if not self._open:
             self._idle.set()
         now_s = self._clock()
         if error is None:
             self._retry_times.answered(now_s)
-            self._resets.answered(call.peer, now_s)
+            self._resets.answered(call.rpc.peer, now_s)
         elif isinstance(error, MessagesMissing):
-            self._refusals.log(call.rpc, error)
-        report(call, error, self._metrics, now_s)
+            self._refusals.log(call.rpc.method, error)
+        report(call.rpc, call.record, error, self._metrics, now_s)
 
 
 def _end_all(calls: Iterable[Call]) -> None:
     for call in calls:
-        call.ended_by = ShuttingDown()
-        if call.task is not None:
-            call.task.cancel()
+        call.ending.end(ShuttingDown())
 
 
 def _ids(metadata: Metadata) -> tuple[str, re.Match[str] | None]:

@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, TypeVar
 
-from service.edge.calls.call import Call, report_request
+from service.edge.calls.call import Call
+from service.edge.calls.record import report_request
 from service.edge.observability.metrics import Metrics
 
 T = TypeVar("T")
@@ -36,7 +37,7 @@ async def messages_of(
     `requests_of`."""
     yield first
     while (message := await read()) is not None:
-        metrics.rpc_received(call.rpc)
+        metrics.rpc_received(call.rpc.method)
         yield message
 
 
@@ -64,15 +65,13 @@ async def requests_of(
     message: T | None = first
     while message is not None:
         began_s = clock()
-        call.deadline_s = min(call.client_deadline_s, began_s + limit_s)
+        call.limit(call.rpc._replace(deadline_s=min(call.rpc.client_deadline_s, began_s + limit_s)))
         yield message
-        report_request(call, call.error, metrics, began_s, clock())
-        call.memory.release()
+        report_request(call.rpc, call.record, call.record.error, metrics, began_s, clock())
+        call.budget.memory.release()
         call.begin_request()
-        call.deadline_s, call.is_between_requests = call.client_deadline_s, True
-        try:
+        call.limit(call.rpc._replace(deadline_s=call.rpc.client_deadline_s))
+        with call.ending.between_requests():
             message = await read()
-        finally:
-            call.is_between_requests = False
         if message is not None:
-            metrics.rpc_received(call.rpc)
+            metrics.rpc_received(call.rpc.method)

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from google.protobuf.message import Message
 
 from service.edge.admission.request_memory import Reservation
-from service.edge.calls.call import Call, count_request, report_request
+from service.edge.calls.call import Call
+from service.edge.calls.record import count_request, report_request
 from service.edge.observability import logs
 from service.edge.observability.call_trace import Value
 from service.edge.observability.metrics import Metrics
@@ -107,8 +108,7 @@ class ItemRunner:
 
     def begin(self, item: Call, call: Call) -> None:
         """Lets an item of a call begin now, after it has waited for others: its time runs from here."""
-        item.started_s = self.clock()
-        item.deadline_s = min(call.deadline_s, item.started_s + self.limits.answer_s)
+        item.limit(item.rpc.started_at(self.clock(), self.limits.answer_s, call.rpc.deadline_s))
 
     def run(
         self,
@@ -153,7 +153,8 @@ class _Run:
         self._runner, self._call, self._answer, self._window = runner, call, answer, window
         self._idle_s = idle_s
         self._in_order = in_order
-        self.counts = call.items = ItemCounts()
+        self.counts = ItemCounts()
+        call.record.count_items(self.counts)
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by id, of items without an outcome
         self._held: dict[str, Reservation] = {}  # by id, of items whose results are not written
         self._ready: dict[int, Outcome] = {}  # by number, not yet yielded
@@ -165,9 +166,8 @@ class _Run:
     async def outcomes(self, source: AsyncGenerator[Iterable[Item], None]) -> AsyncGenerator[list[Outcome], None]:
         feeding = asyncio.create_task(self._feed(source))
         feeding.add_done_callback(lambda _: self._changed.set())
-        self._call.on_drain, self._call.wait_for_room = feeding.cancel, self._wait_for_memory
-        if self._call.is_draining:  # since before, while a document was read
-            feeding.cancel()
+        self._call.ending.when_draining(feeding.cancel)  # it may drain since before, while a document was read
+        self._call.budget.let_wait(self._wait_for_memory)
         try:
             while self._held or not feeding.done():
                 await self._next_change(feeding)
@@ -180,7 +180,8 @@ class _Run:
                 raise ShuttingDown
             feeding.result()
         finally:
-            self._call.on_drain = self._call.wait_for_room = None
+            self._call.ending.when_draining(None)
+            self._call.budget.let_wait(None)
             await self._end(feeding)
 
     async def _feed(self, source: AsyncGenerator[Iterable[Item], None]) -> None:
@@ -211,9 +212,8 @@ class _Run:
         if item.id in self._held:
             raise InvalidRequest("items.id", f"must be that of no item without a result yet, got {item.id!r}")
         runner, call = self._runner, self._call
-        now_s, memory = runner.clock(), item.memory or call.memory.another()
-        deadline_s = min(call.deadline_s, now_s + runner.limits.answer_s)
-        child = call.item(number, now_s, deadline_s, memory, self._wait_for_room)
+        memory = item.memory or call.budget.memory.another()
+        child = call.item(number, runner.clock(), runner.limits.answer_s, memory, self._wait_for_room)
         self._held[item.id] = memory
         self.counts.begun += 1
         self._tasks[item.id] = asyncio.create_task(self._run(number, item, child))
@@ -228,18 +228,18 @@ class _Run:
         except RequestError as failure:
             error = failure
         except asyncio.CancelledError:
-            if self._runner.clock() >= call.deadline_s:
+            if self._runner.clock() >= call.rpc.deadline_s:
                 error = DeadlineExceeded("the deadline passed")
             raise
         except Exception as failure:
-            fields = {"request_id": call.request_id, "method": call.rpc.method}
+            fields = {"request_id": call.rpc.request_id, "method": call.rpc.method.name}
             logs.event("internal_error", fields, level=logs.ERROR, exception=failure)
-            error = InternalFailure(call.request_id)
+            error = InternalFailure(call.rpc.request_id)
         finally:
-            call.leave()
+            call.budget.leave()
             self._count(call, error)
         size = response.ByteSize() if response is not None else 0
-        call.memory.shrink(RESULT_FACTOR * size + DONE_BYTES)
+        call.budget.memory.shrink(RESULT_FACTOR * size + DONE_BYTES)
         self._ready[number] = Outcome(item.id, response, error, size)
         del self._tasks[item.id]
         self._changed.set()
@@ -247,15 +247,12 @@ class _Run:
 
     def _count(self, call: Call, error: RequestError | None) -> None:
         counts, runner = self.counts, self._runner
-        now_s = runner.clock()
         self._count_end(error)
-        if finished := call.finished:
+        if finished := call.record.finished:
             counts.prompt_tokens += finished.prompt_tokens
             counts.generated_tokens += finished.generated_tokens
-        if call.texts:
-            report_request(call, error, runner.metrics, call.started_s, now_s)
-        else:
-            count_request(call, error, runner.metrics, now_s - call.started_s, now_s)
+        count = report_request if call.record.texts else count_request
+        count(call.rpc, call.record, error, runner.metrics, call.rpc.started_s, runner.clock())
 
     def _count_end(self, error: RequestError | None) -> None:
         if error is not None:
@@ -263,7 +260,7 @@ class _Run:
         else:
             self.counts.answered += 1
         code = status_code(error).value[0] if error else OK
-        self._runner.metrics.item_ended(self._call.rpc, code=code)
+        self._runner.metrics.item_ended(self._call.rpc.method, code=code)
 
     async def _wait_for_room(self, error: Retryable, deadline_s: float) -> None:
         """Returns when it is time to try again what was refused. Raises `error` at the deadline."""

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from service.edge.admission.message_waits import MessageWaits
+from service.edge.admission.admission import Admission
 from service.edge.admission.request_memory import message_bytes
 from service.edge.calls.call import Call
 from service.edge.calls.conversation import read_on
@@ -28,26 +28,25 @@ class MessageReader:
 
     def __init__(
         self,
-        waits: MessageWaits,
+        admission: Admission,
         guard: Guard,
         timeout_s: float,
         clock: Callable[[], float],
-        is_draining: Callable[[], bool],
         leave: Callable[[Call], None],
     ) -> None:
         """timeout_s: until a message for which there is no memory is refused. leave: of a call that has waited for a
         message for too long."""
-        self._waits, self._guard, self._timeout_s, self._clock = waits, guard, timeout_s, clock
-        self._is_draining, self._leave = is_draining, leave
+        self._admission, self._guard, self._timeout_s, self._clock = admission, guard, timeout_s, clock
+        self._leave = leave
 
     async def in_turn(self, call: Call, context: Any, parse: Parse) -> Message | None:
         """The next message of a call that has nothing to do until it comes, or None at the end of the stream. Raises
         RequestError."""
         self._check_open()
-        data = await self._waits.read(context, call.peer, functools.partial(self._leave, call))
+        data = await self._admission.waits.read(context, call.rpc.peer, functools.partial(self._leave, call))
         if not self._is_message(data, call, context):
             return None
-        call.memory.grow(message_bytes(len(data)))
+        call.budget.memory.grow(message_bytes(len(data)))
         return parsed(data, parse)
 
     async def ahead(self, call: Call, context: Any, parse: Parse) -> Message | None:
@@ -59,22 +58,22 @@ class MessageReader:
         until_s = self._clock() + self._timeout_s
         while True:
             try:
-                call.memory.grow(message_bytes(len(data)))
+                call.budget.memory.grow(message_bytes(len(data)))
                 return parsed(data, parse)
             except MemoryLimit as error:
-                if call.wait_for_room is None:
+                if call.budget.wait is None:
                     raise
-                await call.wait_for_room(error, until_s)
+                await call.budget.wait(error, until_s)
 
     def _check_open(self) -> None:
-        if self._is_draining():
+        if self._admission.is_draining:
             raise ShuttingDown
 
     def _is_message(self, data: Any, call: Call, context: Any) -> bool:
         """Whether the stream has not ended."""
         if data is grpc.aio.EOF:
             return False
-        self._guard.caller(context.invocation_metadata() or (), call.peer)
+        self._guard.caller(context.invocation_metadata() or (), call.rpc.peer)
         return True
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from service.answer_pace import too_late
+from service.edge.admission.admission import RETRY_WITHOUT_ENGINE_S, EngineQueue, Entry, check_entry
 from service.edge.models.engine_link import EXIT_S, EndReason, EngineLink, deliver
 from service.edge.observability import logs
 from service.errors import EngineUnavailable, RequestError, ShuttingDown, StartupError
@@ -37,7 +37,6 @@ any runs, or waits for a processor, computes or is starved: only `PoolLimits.hea
 RESTART_DELAYS_S = (0.0, 0.1, 0.2, 0.5)  # before the first restart of FAILING_WITHIN_S, the second, …
 FAILING_DELAY_S = 30.0  # before each later one
 FAILING_DEATHS, FAILING_WITHIN_S = 5, 60.0
-RESTART_S = 1.0  # about as long as a process takes to open a small model
 CLOSE_S = 15.0  # engines give up a computation after 10
 
 
@@ -170,16 +169,14 @@ class ProcessPool:
     def predicted_s(self, caller: Caller) -> float:
         """See `service.edge.models.served_model.Pool`."""
         link = self._least_busy
-        return self._predicted_s(link, caller) if link else 0.0
+        return self._queue(link).predicted_s(caller, self._clock()) if link else 0.0
 
     def _rows(self, link: EngineLink) -> int:
         """Those of all engines of a process, which are fewer than planned on a device."""
         return self._limits.rows * link.engines
 
-    def _predicted_s(self, link: EngineLink, caller: Caller, max_tokens: int = 0) -> float:
-        rows = self._rows(link)
-        link.pace.observe(len(link.receivers), rows, self._clock())
-        return link.tenant_paces.predicted_s(caller, link.shares, rows, max_tokens)
+    def _queue(self, link: EngineLink) -> EngineQueue:
+        return EngineQueue(link.shares, link.pace, link.tenant_paces, self._rows(link), self._limits.queued)
 
     def submit(self, request: Request, loop: asyncio.AbstractEventLoop, sink: EventSink) -> Cancel:
         """Accepts a request: `sink` gets its events, the last of them Finished or a RequestError.
@@ -187,21 +184,10 @@ class ProcessPool:
         Returns what cancels it. Raises Overloaded, ShuttingDown or EngineUnavailable instead of accepting. Never
         blocks: what an engine finds wrong with a request comes as its only event.
         """
-        if self._is_closing:
-            raise ShuttingDown
         link = self._least_busy
-        if link is None:
-            raise EngineUnavailable(f"no engine of model {self._model} runs", retry_after_s=RESTART_S)
-        caller, now_s, pace, queued = request.caller, self._clock(), link.pace, self._limits.queued
-        rows = self._rows(link)
-        retry_after_s, full = pace.retry_after_s(rows), partial(pace.overloaded, queued)
-        most = rows + queued
-        if refusal := link.shares.refusal(caller, most, now_s, retry_after_s=retry_after_s, full=full):
-            raise refusal
-        if request.deadline_s is not None:
-            predicted_s = self._predicted_s(link, caller, request.max_tokens)
-            if late := too_late(predicted_s, request.deadline_s - now_s):
-                raise late
+        queue = self._queue(link) if link else None
+        check_entry(Entry(self._model, self._is_closing, queue, request, self._clock()))
+        assert link is not None, "no gate lets a request pass that no engine can take"
         ticket = next(self._tickets)
         link.submit(ticket, request, sink)
         return partial(link.cancel, ticket)
@@ -282,7 +268,7 @@ class ProcessPool:
 
     def _lost_engine(self) -> EngineUnavailable:
         """retry_after_s: until another process or, at best, the next one takes requests."""
-        retry_after_s = 0.1 if self.is_ready else RESTART_S
+        retry_after_s = 0.1 if self.is_ready else RETRY_WITHOUT_ENGINE_S
         problem = "the engine's process ended before the answer was complete"
         return EngineUnavailable(problem, retry_after_s=retry_after_s)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from service.edge.observability.metrics import Rpc
+from service.edge.observability.metrics import Method
 from service.errors import RequestError
 from service.progress import Stage, Timings
 from service.request import Finished, FinishReason, Request
@@ -78,7 +78,7 @@ class CallTrace:
 
     def __init__(
         self,
-        rpc: Rpc,
+        method: Method,
         request_id: str,
         parent: re.Match[str] | None,
         state: str,
@@ -87,7 +87,7 @@ class CallTrace:
     ) -> None:
         """parent: of PARENT, if the client sent one. state: its `tracestate`. ended: called once, when the call and all
         of its requests to engines have ended."""
-        self.rpc, self.request_id, self.state = rpc, request_id, state
+        self.method, self.request_id, self.state = method, request_id, state
         self.trace_id = parent[1] if parent else f"{_new_id(128):032x}"
         self.parent_id = int(parent[2], 16) if parent else 0
         self.began_s, self.began_ns = began_s, time.time_ns()
@@ -131,8 +131,8 @@ class CallTrace:
         end, server_id = self._end, _new_id(64)
         attributes: dict[str, Value] = {
             "rpc.system": "grpc",
-            "rpc.service": self.rpc.service,
-            "rpc.method": self.rpc.method,
+            "rpc.service": self.method.service,
+            "rpc.method": self.method.name,
             "rpc.grpc.status_code": end.code,
             "glossa.request_id": self.request_id,
             **({"error.type": end.reason} if end.reason else {}),
@@ -140,7 +140,7 @@ class CallTrace:
             **self.items,
         }
         server = Span(
-            f"{self.rpc.service}/{self.rpc.method}",
+            self.method.path,
             server_id,
             self.parent_id,
             self._ns(self.began_s),

@@ -44,27 +44,37 @@ PROCESS_ENDS = ("killed", "exited", "device_lost", "hung", "engine_failed", "bad
 """Why a process was started again."""
 
 
-class Rpc(NamedTuple):
-    """One RPC, as its metrics are labelled."""
+class Method(NamedTuple):
+    """A method of a service, as its metrics are labelled."""
 
-    type: str  # unary or server_stream
+    type: str  # unary, server_stream or bidi_stream
     service: str
-    method: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """The method's full name, without the first slash."""
+        return f"{self.service}/{self.name}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Its labels of the gRPC metrics."""
+        return {"grpc_type": self.type, "grpc_service": self.service, "grpc_method": self.name}
 
 
 class Metrics:
     """The metrics of one server. Thread-safe.
 
-    rpcs: all RPCs that are counted.
+    methods: all that are counted.
     """
 
-    def __init__(self, rpcs: Iterable[Rpc] = (), *, version: str = "", commit: str = "") -> None:
+    def __init__(self, methods: Iterable[Method] = (), *, version: str = "", commit: str = "") -> None:
         # A third of all series. It holds for the process, which has no other metrics.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry(auto_describe=True)
         process = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=process)
-        rpc_families = families(RpcSeries, registry, *(f"grpc_{name}" for name in Rpc._fields))
+        rpc_families = families(RpcSeries, registry, "grpc_type", "grpc_service", "grpc_method")
         self._models = families(ModelSeries, registry, "model")
         server = families(ServerSeries, registry)
         self._server = bind(ServerSeries(), server)
@@ -73,12 +83,12 @@ class Metrics:
         self._exposition = Exposition(every, process)
         self._server.build(version, commit).set(1)
         # All series exist from the start: a rate over one that appears later misses its first event.
-        self._rpcs = {rpc: bind(RpcSeries(), rpc_families, *rpc) for rpc in rpcs}
-        self._handled = {rpc: [series.handled(code) for code in CODES] for rpc, series in self._rpcs.items()}
+        self._rpcs = {method: bind(RpcSeries(), rpc_families, *method) for method in methods}
+        self._handled = {method: [series.handled(code) for code in CODES] for method, series in self._rpcs.items()}
         self._items = {
-            (rpc.method, code): self._server.items(rpc.method, CODES[code])
-            for rpc in self._rpcs
-            if rpc.method in ITEM_METHODS
+            (method.name, code): self._server.items(method.name, CODES[code])
+            for method in self._rpcs
+            if method.name in ITEM_METHODS
             for code in ITEM_CODES
         }
         for reason in REJECT_REASONS:
@@ -90,35 +100,35 @@ class Metrics:
                 self._server.files_changed(kind, outcome)
         self._server.certificate_expiry.set(math.inf)
 
-    def rpc_started(self, rpc: Rpc) -> None:
+    def rpc_started(self, method: Method) -> None:
         """An RPC and its message arrived."""
-        series = self._rpcs[rpc]
+        series = self._rpcs[method]
         series.started.inc()
         series.received.inc()
         self._server.in_flight.inc()
 
-    def rpc_received(self, rpc: Rpc) -> None:
+    def rpc_received(self, method: Method) -> None:
         """One more message of an RPC arrived."""
-        self._rpcs[rpc].received.inc()
+        self._rpcs[method].received.inc()
 
-    def rpc_handled(self, rpc: Rpc, *, code: int, seconds: float, messages: int) -> None:
+    def rpc_handled(self, method: Method, *, code: int, seconds: float, messages: int) -> None:
         """An RPC ended. code: the number of a gRPC status; messages: the number sent."""
-        series = self._rpcs[rpc]
-        self._handled[rpc][code].inc()
+        series = self._rpcs[method]
+        self._handled[method][code].inc()
         series.handling.observe(seconds)
         series.sent.inc(messages)
         self._server.in_flight.dec()
 
-    def item_ended(self, rpc: Rpc, *, code: int) -> None:
+    def item_ended(self, method: Method, *, code: int) -> None:
         """One of the items of an RPC ended. code: the number of a gRPC status."""
-        self._items[rpc.method, code].inc()
+        self._items[method.name, code].inc()
 
-    def rpcs_refused(self, rpc: Rpc, *, code: int, reason: str, seconds: float, count: int) -> None:
+    def rpcs_refused(self, method: Method, *, code: int, reason: str, seconds: float, count: int) -> None:
         """`count` RPCs ended unread after `seconds` each: together, as ten series for each would take as long as the
         rest of a refusal."""
-        series = self._rpcs[rpc]
+        series = self._rpcs[method]
         series.started.inc(count)
-        self._handled[rpc][code].inc(count)
+        self._handled[method][code].inc(count)
         series.handling.observe_many(seconds, count)
         self._server.rejected(UNKNOWN_MODEL, reason.lower()).inc(count)
 

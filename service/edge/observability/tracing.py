@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from glossa.version import VERSION
 from service.edge.observability import logs
 from service.edge.observability.call_trace import CallTrace, Sampler, Span, state_of
-from service.edge.observability.metrics import Rpc
+from service.edge.observability.metrics import Method
 from service.errors import StartupError
 from service.settings.config import ServerSettings
 
@@ -60,7 +60,7 @@ class Tracing:
 
     def begin(
         self,
-        rpc: Rpc,
+        method: Method,
         request_id: str,
         parent: re.Match[str] | None,
         metadata: Iterable[tuple[str, str | bytes]],
@@ -70,7 +70,7 @@ class Tracing:
         if not self._sampler.samples(parent):
             return None
         state = state_of(metadata) if parent else ""
-        return CallTrace(rpc, request_id, parent, state, began_s, self._ended)
+        return CallTrace(method, request_id, parent, state, began_s, self._ended)
 
     def _ended(self, call: CallTrace) -> None:
         if len(self._waiting) >= MAX_CALLS or self._closing.is_set():

@@ -53,9 +53,9 @@ class DocumentCalls(ItemCalls):
             try:
                 if first.context_sentences:
                     # An item that waits for another one holds no memory that the other may need.
-                    reserved = item.memory.size
-                    item.memory.release()
-                    item.context = await text.context()
+                    reserved = item.budget.memory.size
+                    item.budget.memory.release()
+                    item.read_after(await text.context())
                     await item.reserve(reserved)
                     self.items.begin(item, call)
                 response = await self.Translate(merged(text.request, defaults), item)

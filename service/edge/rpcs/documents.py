@@ -77,8 +77,9 @@ async def text_of(first: Any, messages: AsyncGenerator[Any, None], call: Call, *
         size += len(texts[-1].encode())
         if size > limit:
             raise InvalidRequest("text", f"must be at most {limit} bytes in all messages, got {size}; split it")
-        call.memory.shrink(CALL_BYTES + DOCUMENT_FACTOR * size)
-        call.memory.grow(CALL_BYTES + DOCUMENT_FACTOR * size - call.memory.size)
+        memory = call.budget.memory
+        memory.shrink(CALL_BYTES + DOCUMENT_FACTOR * size)
+        memory.grow(CALL_BYTES + DOCUMENT_FACTOR * size - memory.size)
         try:
             async with asyncio.timeout_at(due_s):  # wait_for of Python 3.11 may swallow a cancellation
                 message = await anext(messages, None)
@@ -229,7 +230,7 @@ class Document:
     async def read(self) -> None:
         """Checks the document, and selects the rules by which it is split. Raises InvalidRequest."""
         try:
-            named = await self._preparation.prepare(self._call.caller, partial(self._format.check, self._text))
+            named = await self._preparation.prepare(self._call.rpc.caller, partial(self._format.check, self._text))
         except DocumentError as error:
             raise InvalidRequest("text", str(error)) from None
         first = self._first
@@ -255,7 +256,7 @@ class Document:
             splitting.cancel()
 
     async def _split_in_thread(self, segments: Iterator[Segment], count: int) -> list[_Pending]:
-        return await self._preparation.convert(self._call.caller, partial(self.split, segments, count))
+        return await self._preparation.convert(self._call.rpc.caller, partial(self.split, segments, count))
 
     def split(self, segments: Iterator[Segment], count: int) -> list[_Pending]:
         """The next segments of a document, each cut into parts that the model takes. In any thread."""
@@ -321,13 +322,13 @@ class Document:
                 if outcome.error is not None and is_of_every_text(outcome.error, self._first):
                     raise outcome.error
                 self._take(outcome)
-            self._first_s = self._first_s or clock() - self._call.started_s
+            self._first_s = self._first_s or clock() - self._call.rpc.started_s
             while segments := self._ready():
                 yield pb.TranslateDocumentResponse(segments=segments)
         while segments := self._ready():
             yield pb.TranslateDocumentResponse(segments=segments)
         assert not self._pending, "every item has an outcome"
-        yield pb.TranslateDocumentResponse(final=self._summary(clock() - self._call.started_s))
+        yield pb.TranslateDocumentResponse(final=self._summary(clock() - self._call.rpc.started_s))
 
     def _take(self, outcome: Outcome) -> None:
         """Notes the translation of a text, of the first segment that waits for one."""
@@ -372,7 +373,7 @@ class Document:
         return segment
 
     def _summary(self, total_s: float) -> Any:
-        splitter, counts = self.splitter, self._call.items
+        splitter, counts = self.splitter, self._call.record.items
         summary = pb.DocumentSummary(
             segments=self._translated,
             failed=self._failed,

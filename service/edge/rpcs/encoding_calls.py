@@ -65,7 +65,7 @@ class EncodingCalls(ItemCalls):
         vectors = await self.built(partial(given_vectors, request), request, call)
         finished = await self._embed_items(request, vectors, call)
         convert = partial(similarity_response, request, vectors, finished)
-        return convert() if is_small(request, vectors) else await self.preparation.convert(call.caller, convert)
+        return convert() if is_small(request, vectors) else await self.preparation.convert(call.rpc.caller, convert)
 
     async def _embed_items(
         self, request: pb.SimilarityRequest, vectors: dict[str, np.ndarray], call: Call
@@ -77,7 +77,7 @@ class EncodingCalls(ItemCalls):
             return None
         model, given, ends = self.find(request.model, call, *ENCODER_TASKS), dict(vectors), list[Finished]()
         if self.log_text:
-            call.texts = {"texts": "\n".join(texts.values())}
+            call.record.note(texts="\n".join(texts.values()))
         embedding, how = self.builder(model, call).embedding, (pooling_from(request), languages_of(request))
         for field, text in texts.items():
             build = partial(embedding, text, *how)
@@ -86,8 +86,9 @@ class EncodingCalls(ItemCalls):
             vectors[field] = vector_of(ends[-1])
             if len(ends) == 1:
                 check_widths(given, len(vectors[field]), f"as the embeddings of model {model.name!r}")
-        call.finished = together(ends)
-        return call.finished
+        finished = together(ends)
+        call.record.finish(finished)
+        return finished
 
     async def FillMask(self, request: pb.FillMaskRequest, call: Call) -> pb.FillMaskResponse:
         model = self.find_for(request, call, "encoding", can=lambda model: bool(model.mask_token))
@@ -113,5 +114,5 @@ class EncodingCalls(ItemCalls):
         finished = await self.finished(model, built, call)
         convert = partial(tag_response, finished, built, model, text=request.text, has_tokens=request.include_tokens)
         if len(request.text) > INLINE_BYTES:  # which is segmented once more, to find its words
-            return await self.preparation.convert(call.caller, convert)
+            return await self.preparation.convert(call.rpc.caller, convert)
         return convert()

@@ -44,7 +44,7 @@ class ModelCalls:
     ) -> ServedModel:
         """The model of that name, noted in the call's log line and in use until the call ends. Raises as
         `Catalog.find`."""
-        model = call.pinned or self.catalog.find(name, *tasks, can=can)
+        model = call.budget.pinned or self.catalog.find(name, *tasks, can=can)
         call.use(model)
         return model
 
@@ -53,24 +53,24 @@ class ModelCalls:
     ) -> ServedModel:
         """The model that a message names, whose texts are noted for the log. See `find`."""
         if self.log_text:
-            call.texts = {name: getattr(request, name) for name in ("text", "target") if hasattr(request, name)}
+            call.record.note(**{name: getattr(request, name) for name in ("text", "target") if hasattr(request, name)})
         return self.find(request.model, call, *tasks, can=can)
 
     def builder(self, model: ServedModel, call: Call) -> RequestBuilder:
         """What builds the request of a call."""
-        limits = self.catalog.limits
-        return RequestBuilder(model, limits, call.request_id, call.deadline_s, call.trace_id, call.caller)
+        limits, rpc = self.catalog.limits, call.rpc
+        return RequestBuilder(model, limits, rpc.request_id, rpc.deadline_s, rpc.trace_id, rpc.caller)
 
     async def built(self, build: Callable[[], T], message: Message, call: Call, *, is_slow: bool = False) -> T:
         """`build()`, in a thread unless the message is small enough for the event loop."""
-        self.preparation.see(call.caller)
+        self.preparation.see(call.rpc.caller)
         if not is_slow and message.ByteSize() <= INLINE_BYTES:
             return build()
         while True:
             try:
-                return await self.preparation.prepare(call.caller, build)
+                return await self.preparation.prepare(call.rpc.caller, build)
             except FULL as error:
-                await call.wait(error)
+                await call.wait_for_room(error)
 
     @staticmethod
     async def answered(
@@ -79,9 +79,10 @@ class ModelCalls:
         """The text, the token ids and the end of the answer to a request that is not streamed, which is one piece.
         has_memory: see `submitted`."""
         async with submitted(model, request, call, has_memory=has_memory) as events:
-            text, tokens, call.finished = await events.piece()
-        assert call.finished is not None
-        return text, tokens, call.finished
+            text, tokens, finished = await events.piece()
+        assert finished is not None
+        call.record.finish(finished)
+        return text, tokens, finished
 
     async def finished(self, model: ServedModel, request: Request, call: Call) -> Finished:
         """The end of a request, without its text."""
@@ -99,15 +100,15 @@ async def submitted(
     if not has_memory:
         await call.reserve(answer_bytes(*answer_size(model.manifest, request)))
     cancel = await _submit(model, request, call, events)
-    call.is_accepted = True
-    if call.trace is not None:
-        events.on_end = call.trace.expect(model.name, request, time.monotonic())
+    call.record.accept()
+    if call.record.trace is not None:
+        events.on_end = call.record.trace.expect(model.name, request, time.monotonic())
     try:
         yield events
     finally:
         if events.finished is None:
             cancel()
-            call.finished = call.finished or events.unread  # computed, if for nobody
+            call.record.finish(call.record.finished or events.unread)  # computed, if for nobody
 
 
 async def _submit(model: ServedModel, request: Request, call: Call, events: EventStream) -> Cancel:
@@ -116,7 +117,7 @@ async def _submit(model: ServedModel, request: Request, call: Call, events: Even
         try:
             return model.pool.submit(request, asyncio.get_running_loop(), events)
         except FULL as error:
-            await call.wait(error)
+            await call.wait_for_room(error)
 
 
 async def convert_off_loop(

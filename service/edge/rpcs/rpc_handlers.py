@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError, Message
 
 from service.edge.calls.calls import Calls
 from service.edge.calls.message_reader import Parse
-from service.edge.observability.metrics import Rpc
+from service.edge.observability.metrics import Method
 
 
 def services_of(file: Any) -> tuple[str, ...]:
@@ -19,7 +19,7 @@ def services_of(file: Any) -> tuple[str, ...]:
     return tuple(service.full_name for service in file.services_by_name.values())
 
 
-def rpcs_of(file: Any) -> tuple[Rpc, ...]:
+def rpcs_of(file: Any) -> tuple[Method, ...]:
     """The RPCs that a .proto declares. file: its descriptor."""
     return tuple(_rpc(service, method) for service in file.services_by_name.values() for method in service.methods)
 
@@ -54,12 +54,12 @@ def parser_of(message_type: Any) -> Parse:
     return parse
 
 
-def _rpc(service: Any, method: Any) -> Rpc:
+def _rpc(service: Any, method: Any) -> Method:
     kind = "bidi_stream" if method.client_streaming else "server_stream" if method.server_streaming else "unary"
-    return Rpc(kind, service.full_name, method.name)
+    return Method(kind, service.full_name, method.name)
 
 
-def _method_handler(calls: Calls, rpc: Rpc, behaviour: Callable[..., Any], method: Any) -> Any:
+def _method_handler(calls: Calls, rpc: Method, behaviour: Callable[..., Any], method: Any) -> Any:
     parse, response_type = parser_of(method.input_type._concrete_class), method.output_type._concrete_class
 
     async def handle(_messages: Any, context: Any) -> Any:

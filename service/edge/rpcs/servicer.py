@@ -132,7 +132,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
         built, choice = await self.built(build, request, call)
         finished = await self.finished(model, built, call)
         return await self.preparation.convert(
-            call.caller, partial(attend_response, finished, built, model, choice, request)
+            call.rpc.caller, partial(attend_response, finished, built, model, choice, request)
         )
 
     async def ListModels(self, request: pb.ListModelsRequest, call: Call) -> pb.ListModelsResponse:
@@ -149,7 +149,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
         """The request of a message to translate or generate."""
         model = self.find_for(message, call, task)
         if self.log_text:
-            call.texts["answer"] = ""
+            call.record.note(answer="")
         options = decoding_options(message.options)
         if is_streamed:
             check_streamable(options)
@@ -168,7 +168,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
             build = partial(builder.continuation, prompt, options, is_streamed=is_streamed, field=field)
         request = await self.built(build, message, call, is_slow=options.use_shortlist)
         if self.log_text and not message.text:
-            call.texts["text"] = request.continued_text  # of prompt_tokens
+            call.record.note(text=request.continued_text)  # of prompt_tokens
         return model, request
 
     async def _unary(self, task: Task, message: Any, call: Call) -> dict[str, Any]:
@@ -176,7 +176,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
         model, request = await self._build(task, message, call, is_streamed=False)
         text, tokens, finished = await self.answered(model, request, call)
         if self.log_text:
-            call.texts["answer"] = text
+            call.record.note(answer=text)
         prompt = request.continued_text if request.options.echo else ""
         return {
             "text": prompt + text,
@@ -196,12 +196,12 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
             if (second := await self._with_terms(rewriting, forced, model, message, call)) is not None:
                 request, text, tokens, last = second
                 finished = summed(finished, last)
-        call.finished = finished
+        call.record.finish(finished)
         convert = partial(rewriting.response, finished, request, text, tokens)
-        response = await self.preparation.convert(call.caller, convert)
+        response = await self.preparation.convert(call.rpc.caller, convert)
         self.items.metrics.terms_translated(model.name, response.glossary.terms, response.glossary.met)
         if self.log_text:
-            call.texts["answer"] = response.text
+            call.record.note(answer=response.text)
         return response
 
     async def check_translation(self, request: pb.TranslateRequest, model: ServedModel, call: Call) -> None:
@@ -217,7 +217,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
     ) -> _Answer | None:
         """The answer that has as many of the missing terms as it can, or None if the first one stands."""
         while True:  # each time with fewer terms
-            options = await self.preparation.convert(call.caller, forced.options)  # a text may have many terms
+            options = await self.preparation.convert(call.rpc.caller, forced.options)  # a text may have many terms
             if options is None:
                 return None
             try:
@@ -249,16 +249,18 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
         model, request = await self._build(task, message, call, is_streamed=True)
         prompt = request.continued_text if request.options.echo else ""  # sent with the first text
         async with submitted(model, request, call) as events:
-            while call.finished is None:
-                text, tokens, call.finished = await events.piece()
+            finished = None
+            while finished is None:
+                text, tokens, finished = await events.piece()
+                call.record.finish(finished)
                 if self.log_text:
-                    call.texts["answer"] += text
-                if prompt and (text or call.finished):
+                    call.record.note_answer(text)
+                if prompt and (text or finished):
                     prompt, text = "", prompt + text
                 fields: dict[str, Any] = {"text": text, "tokens": tokens if message.include_tokens else ()}
-                if call.finished:
-                    more = await self._details(call.finished, request, model, message)
-                    yield build(**fields, final=pb.Completion(**completion(call.finished), **more))
+                if finished:
+                    more = await self._details(finished, request, model, message)
+                    yield build(**fields, final=pb.Completion(**completion(finished), **more))
                 elif text or message.include_tokens:
                     yield build(**fields)
 

@@ -25,7 +25,7 @@ class TokenCalls(ModelCalls):
     async def CountTokens(self, request: pb.CountTokensRequest, call: Call) -> pb.CountTokensResponse:
         model = self.find(request.model, call)
         if self.log_text:
-            call.texts = {"texts": "\n".join(request.texts)}
+            call.record.note(texts="\n".join(request.texts))
         tokenization = Tokenization(model, self.catalog.limits)
         tokenization.check_texts(request.texts, LanguagePair(request.source_language, request.target_language))
         counts: list[Count] = []
@@ -38,7 +38,7 @@ class TokenCalls(ModelCalls):
     async def Tokenize(self, request: pb.TokenizeRequest, call: Call) -> pb.TokenizeResponse:
         model = self.find(request.model, call)
         if self.log_text:
-            call.texts = {"text": request.text, "target": request.target}
+            call.record.note(text=request.text, target=request.target)
         if request.text and request.target:
             raise InvalidRequest("target", "must be empty with text; send two requests")
         tokenize = partial(
@@ -50,9 +50,9 @@ class TokenCalls(ModelCalls):
         )
         tokens = await self.built(tokenize, request, call)
         size = TOKEN_BYTES * len(tokens.ids)
-        call.memory.grow(answer_bytes(size, 0))
+        call.budget.memory.grow(answer_bytes(size, 0))
         convert = partial(tokenize_response, model, tokens, max_text_bytes=self.catalog.limits.max_text_bytes)
-        return convert() if size <= INLINE_SIZE else await self.preparation.convert(call.caller, convert)
+        return convert() if size <= INLINE_SIZE else await self.preparation.convert(call.rpc.caller, convert)
 
 
 def tokenize_response(model: ServedModel, tokens: Tokens, *, max_text_bytes: int) -> pb.TokenizeResponse:

@@ -128,7 +128,7 @@ def test_a_call_with_more_time_waits_longer(probed):
 
 async def test_a_server_measures_itself_while_it_has_calls(edge, channel):
     arrived = asyncio.Event()
-    backlog = edge.server.calls.backlog
+    backlog = edge.server.calls.admission.backlog
     was_arrived = backlog.arrived
 
     def note_arrival():
@@ -152,7 +152,7 @@ async def test_strangers_do_not_probe(channel):
 async def test_calls_are_refused_while_a_backlog_stands(edge, channel):
     probed = Probed()
     probed.probe(*[0.2] * 3, pause_s=0.0)
-    edge.server.calls.backlog = probed.backlog
+    edge.server.calls.admission.backlog = probed.backlog
     error, details = await failure(method(channel, "Translate")(b"\xff\xff\xff", timeout=3.0))
     assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert details["ErrorInfo"].reason == "BACKLOG"
@@ -167,7 +167,7 @@ async def test_health_tells_of_a_collapse_and_of_its_end():
         probed = Probed()
         probed.backlog.sent()
         probed.clock.advance(7.0)
-        edge.server.calls.backlog = probed.backlog
+        edge.server.calls.admission.backlog = probed.backlog
         assert (await watch.read()).status == NOT_SERVING
         assert edge.server.not_ready() == ["calls wait 7 s before the server sees them, more than 0.1 s"]
         assert edge.server.problems() == [], "a restart would not help"
@@ -193,7 +193,7 @@ async def test_a_flood_of_calls_ages(edge):
         pool.prediction = 100.0
     message = pb.TranslateRequest(text=TEXT).SerializeToString()
     ages: list[float] = []
-    backlog = edge.server.calls.backlog
+    backlog = edge.server.calls.admission.backlog
     was_arrived = backlog.arrived
 
     def note_age():

@@ -1,5 +1,5 @@
 from service.edge.admission.refusals import Refusals
-from service.edge.observability.metrics import Metrics, Rpc
+from service.edge.observability.metrics import Method, Metrics
 from service.edge.rpcs.servicer import RPCS
 from service.errors import DeadlineTooSoon, Overloaded
 
@@ -19,9 +19,8 @@ async def test_refusals_are_logged_and_counted_with_their_report(caplog):
     refusals.add(other, FULL, 0.004)
     refusals.log(one, FULL)
 
-    def started(rpc: Rpc):
-        labels = {f"grpc_{name}": text for name, text in rpc._asdict().items()}
-        return value(metrics, "grpc_server_started_total", **labels)
+    def started(method: Method):
+        return value(metrics, "grpc_server_started_total", **method.labels)
 
     assert (started(one), caplog.records) == (0, [])
     for _ in range(2):  # a second report adds nothing
@@ -30,11 +29,9 @@ async def test_refusals_are_logged_and_counted_with_their_report(caplog):
     assert value(metrics, "glossa_requests_rejected_total", model="", reason="queue_full") == 3
     assert value(metrics, "glossa_requests_rejected_total", model="", reason="deadline_too_soon") == 1
     assert value(metrics, "glossa_requests_in_flight") == 0
-    labels = {f"grpc_{name}": text for name, text in one._asdict().items()}
-    assert value(metrics, "grpc_server_handled_total", grpc_code="ResourceExhausted", **labels) == 3
-    assert value(metrics, "grpc_server_msg_received_total", **labels) == 0, "unread"
+    assert value(metrics, "grpc_server_handled_total", grpc_code="ResourceExhausted", **one.labels) == 3
+    assert value(metrics, "grpc_server_msg_received_total", **one.labels) == 0, "unread"
     counts = {(record.fields["method"], record.fields["reason"]): record.fields["count"] for record in caplog.records}
-    method = f"{one.service}/{one.method}"
-    assert counts[method, "QUEUE_FULL"] == 3
-    assert counts[method, "DEADLINE_TOO_SOON"] == 1
+    assert counts[one.path, "QUEUE_FULL"] == 3
+    assert counts[one.path, "DEADLINE_TOO_SOON"] == 1
     assert len(counts) == 3

@@ -24,14 +24,13 @@ from glossa.v1 import glossa_pb2 as pb
 from service.adaptors.selection import ADAPTORS
 from service.answer_pace import MARGIN
 from service.edge.admission.request_memory import Reservation, message_bytes
-from service.edge.calls.call import Call
 from service.edge.calls.calls import WITHOUT_ENGINES, Calls
 from service.edge.observability.metrics import Metrics
 from service.edge.rpcs.servicer import RPCS
 from service.edge.security.access import POLICY
 from service.errors import Cancelled, DeadlineExceeded, DeadlineTooSoon, InternalFailure, Overloaded, ShuttingDown
 from service.request import Caller, Priority, TextDelta
-from tests.edge import ANSWER, failure, method, running, settings
+from tests.edge import ANSWER, a_call, failure, method, running, served, settings
 
 TEXT = "the small red house"
 PARSE = pb.TranslateRequest.FromString
@@ -295,12 +294,11 @@ async def test_calls_that_wait_for_an_answer_make_no_room():
 
 
 async def test_a_call_that_was_read_after_its_deadline_is_not_started(edge, channel):
-    memory = Reservation(edge.server.calls.memory, Caller())
-    call = Call(RPCS[0], "r", "", 0.0, 0.0, Caller(), "", memory)  # long ago on the server's clock
+    call = a_call(RPCS[0], 0.0)  # long ago on the server's clock
     context = ReadContext(pb.TranslateRequest(text=TEXT).SerializeToString())
     with pytest.raises(DeadlineExceeded, match="before the message was read"):
         await edge.server.calls._message(context, call)
-    call.deadline_s = time.monotonic() + 60
+    call.limit(call.rpc._replace(deadline_s=time.monotonic() + 60))
     assert await edge.server.calls._message(context, call) is context.message
 
 
@@ -311,9 +309,9 @@ async def test_a_call_that_was_read_after_its_deadline_is_not_started(edge, chan
 )
 async def test_answers_that_nobody_gets_in_time_are_wasted(edge, deadline_s, error, wasted):
     now_s = time.monotonic()
-    memory = Reservation(edge.server.calls.memory, Caller())
-    call = Call(RPCS[0], "r", "", now_s, now_s + deadline_s, Caller(), "", memory)
-    call.model, call.finished = "en-de", ANSWER[-1]
+    call = a_call(RPCS[0], now_s + deadline_s, started_s=now_s)
+    call.use(served("en-de", edge.pool))
+    call.record.finish(ANSWER[-1])
     edge.server.calls._begin(call)
     edge.server.calls._end(call, error)
     assert f'glossa_wasted_tokens_total{{model="en-de"}} {wasted}' in edge.server.exposition()[0].decode()

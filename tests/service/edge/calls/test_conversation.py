@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from glossa.v1 import glossa_pb2 as pb
-from service.edge.admission.request_memory import RequestMemory, Reservation
-from service.edge.calls.call import Call
+from service.edge.admission.request_memory import RequestMemory
 from service.edge.calls.conversation import requests_of
-from service.edge.observability.metrics import Metrics, Rpc
+from service.edge.observability.metrics import Method, Metrics
 from service.errors import InvalidRequest, ShuttingDown
-from service.request import Caller, Finished, FinishReason
+from service.request import Finished, FinishReason
+from tests.edge import FakePool, a_call, served
 
-RPC = Rpc("bidi_stream", "s.S", "Talk")
+RPC = Method("bidi_stream", "s.S", "Talk")
 FINISHED = Finished(FinishReason.LENGTH, prompt_tokens=3, generated_tokens=2)
 
 
@@ -22,15 +22,14 @@ class Talk:
     def __init__(self, *messages, client_deadline_s=100.0):
         self.now_s, self.messages = 0.0, [*messages, None]
         self.memory = RequestMemory(1 << 24, 0.8)
-        self.call = Call(RPC, "r", "", 0.0, 60.0, Caller(), "", Reservation(self.memory, Caller()))
-        self.call.client_deadline_s = client_deadline_s
+        self.call = a_call(RPC, 60.0, memory=self.memory, client_deadline_s=client_deadline_s)
         self.metrics = Metrics([RPC])
         self.metrics.rpc_started(RPC)
         self.metrics.model("m")
         self.waited: list[Any] = []  # deadline and state of the call while it waited
 
     async def read(self):
-        self.waited.append((self.call.is_between_requests, self.call.deadline_s, self.memory.reserved_bytes))
+        self.waited.append((self.call.ending.is_between_requests, self.call.rpc.deadline_s, self.memory.reserved_bytes))
         message = self.messages.pop(0)
         if isinstance(message, Exception):
             raise message
@@ -44,11 +43,11 @@ class Talk:
 async def test_each_request_has_a_deadline_of_its_own_within_the_clients():
     talk, deadlines = Talk(pb.TranslateRequest(), pb.TranslateRequest(), client_deadline_s=25.0), []
     async for _ in talk.requests():
-        deadlines.append(talk.call.deadline_s)
+        deadlines.append(talk.call.rpc.deadline_s)
         talk.now_s += 8.0
     assert deadlines == [10.0, 18.0, 25.0]
     assert talk.waited == [(True, 25.0, 0)] * 3
-    assert not talk.call.is_between_requests
+    assert not talk.call.ending.is_between_requests
 
 
 async def test_nothing_of_a_request_is_left_for_the_next(caplog):
@@ -56,19 +55,21 @@ async def test_nothing_of_a_request_is_left_for_the_next(caplog):
     talk = Talk(pb.TranslateRequest())
     requests = talk.requests()
     await anext(requests)
-    talk.call.model, talk.call.finished, talk.call.is_accepted = "m", FINISHED, True
-    talk.call.memory.grow(1000)
+    talk.call.use(served("m", FakePool()))
+    talk.call.record.finish(FINISHED)
+    talk.call.record.accept()
+    talk.call.budget.memory.grow(1000)
     talk.now_s = 2.0
     await anext(requests)
-    assert not talk.call.model
-    assert talk.call.finished is None
-    assert not talk.call.is_accepted
+    assert not talk.call.record.model
+    assert talk.call.record.finished is None
+    assert not talk.call.record.is_accepted
     assert talk.memory.reserved_bytes == 0
-    talk.call.error = InvalidRequest("text", "must not be empty")
+    talk.call.record.fail(InvalidRequest("text", "must not be empty"))
     talk.now_s = 3.0
     with pytest.raises(StopAsyncIteration):
         await anext(requests)
-    assert talk.call.error is None
+    assert talk.call.record.error is None
     lines: list[Any] = [record for record in caplog.records if record.getMessage() == "request"]
     told = [(line.fields["code"], line.fields["total_s"], line.fields.get("generated_tokens")) for line in lines]
     assert told == [("OK", 2.0, 2), ("INVALID_ARGUMENT", 1.0, None)]
@@ -86,4 +87,4 @@ async def test_what_ends_the_stream_is_raised():
     talk = Talk(ShuttingDown())
     with pytest.raises(ShuttingDown):
         [message async for message in talk.requests()]
-    assert not talk.call.is_between_requests
+    assert not talk.call.ending.is_between_requests

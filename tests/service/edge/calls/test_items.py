@@ -7,8 +7,7 @@ import logging
 import pytest
 
 from glossa.v1 import glossa_pb2 as pb
-from service.edge.admission.request_memory import RequestMemory, Reservation
-from service.edge.calls.call import Call, report
+from service.edge.admission.request_memory import RequestMemory
 from service.edge.calls.items import (
     BEGUN_TOGETHER,
     DONE_BYTES,
@@ -21,7 +20,8 @@ from service.edge.calls.items import (
     ItemLimits,
     ItemRunner,
 )
-from service.edge.observability.metrics import Metrics, Rpc
+from service.edge.calls.record import report
+from service.edge.observability.metrics import Method, Metrics
 from service.errors import (
     DeadlineExceeded,
     EngineUnavailable,
@@ -31,9 +31,9 @@ from service.errors import (
     ShuttingDown,
 )
 from service.request import Caller, Finished, FinishReason
-from tests.edge import FakePool, served
+from tests.edge import FakePool, a_call, served
 
-RPC = Rpc("bidi_stream", "glossa.v1.TranslationService", "TranslateBatch")
+RPC = Method("bidi_stream", "glossa.v1.TranslationService", "TranslateBatch")
 FULL = Overloaded("the queue is full", retry_after_s=0.01, limit=1)
 
 
@@ -46,7 +46,7 @@ class Batch:
         self.metrics = Metrics([RPC])
         self.metrics.model("en-de")
         self.metrics.rpc_started(RPC)
-        self.call = Call(RPC, "r", "", 0.0, deadline_s, Caller("t"), "", Reservation(self.memory, Caller("t")))
+        self.call = a_call(RPC, deadline_s, caller=Caller("t"), memory=self.memory)
         self.model = served("en-de", FakePool())
         self.call.use(self.model)
         self.runner = ItemRunner(self.metrics, ItemLimits(*limits), lambda: self.now_s)
@@ -58,17 +58,17 @@ class Batch:
     async def answer(self, request, call):
         self.begun.append(request.text)
         self.calls[request.text] = call
-        call.use(call.pinned)
+        call.use(call.budget.pinned)
         if not self.is_quick:
             await self.gates.setdefault(request.text, asyncio.Event()).wait()
         if error := self.errors.get(request.text):
             raise error
-        call.finished = Finished(FinishReason.LENGTH, prompt_tokens=3, generated_tokens=2)
+        call.record.finish(Finished(FinishReason.LENGTH, prompt_tokens=3, generated_tokens=2))
         return pb.TranslateResponse(text=request.text.upper())
 
     async def source(self, ids):
         for identifier in ids:
-            yield [Item(identifier, pb.TranslateRequest(text=identifier), self.call.memory.another())]
+            yield [Item(identifier, pb.TranslateRequest(text=identifier), self.call.budget.memory.another())]
         if self.holds_source:
             await asyncio.Event().wait()
         if self.source_error:
@@ -236,7 +236,7 @@ async def test_an_item_waits_while_a_queue_is_full_and_no_later_one_begins():
     async def answer(request, call):
         tried.append(request.text)
         while is_full:
-            await call.wait(FULL)
+            await call.wait_for_room(FULL)
         return pb.TranslateResponse()
 
     vars(batch)["answer"] = answer
@@ -256,7 +256,7 @@ async def test_an_item_that_waits_until_its_deadline_has_the_error_of_the_queue(
     async def answer(request, call):
         batch.now_s += 3.0
         while True:
-            await call.wait(FULL)
+            await call.wait_for_room(FULL)
             batch.now_s += 3.0
 
     vars(batch)["answer"] = answer
@@ -277,8 +277,8 @@ async def test_a_message_for_which_there_is_no_memory_and_nothing_in_flight_ends
 
     async def source(ids):
         yield []
-        assert batch.call.wait_for_room
-        await batch.call.wait_for_room(full, 100.0)
+        assert batch.call.budget.wait
+        await batch.call.budget.wait(full, 100.0)
 
     vars(batch)["source"] = source
     with pytest.raises(MemoryLimit):
@@ -289,14 +289,14 @@ async def test_a_message_for_which_there_is_no_memory_and_nothing_in_flight_ends
 async def test_an_item_has_a_deadline_within_that_of_its_call(call_deadline_s, deadline_s):
     batch = Batch(deadline_s=call_deadline_s, is_quick=True)
     await batch.all(["a"])
-    assert batch.calls["a"].deadline_s == deadline_s
+    assert batch.calls["a"].rpc.deadline_s == deadline_s
 
 
 async def test_an_item_has_the_id_and_the_model_of_its_call():
     batch = Batch(is_quick=True)
     await batch.all(["a", "b"])
     call = batch.calls["b"]
-    assert (call.request_id, call.caller, call.pinned) == ("r/1", Caller("t"), batch.model)
+    assert (call.rpc.request_id, call.rpc.caller, call.budget.pinned) == ("r/1", Caller("t"), batch.model)
 
 
 async def test_a_call_that_drains_answers_what_has_begun():
@@ -304,8 +304,7 @@ async def test_a_call_that_drains_answers_what_has_begun():
     async with batch.run(names(9)) as outcomes:
         reading = asyncio.create_task(anext(outcomes))
         await settle()
-        assert batch.call.on_drain
-        batch.call.on_drain()
+        batch.call.ending.drain()
         batch.release(*names(9))
         assert [outcome.id for outcome in await reading] == ["i0", "i1"]
         with pytest.raises(ShuttingDown):
@@ -315,7 +314,7 @@ async def test_a_call_that_drains_answers_what_has_begun():
 
 async def test_a_call_that_drains_before_its_items_begin_answers_none():
     batch = Batch(is_quick=True)
-    batch.call.is_draining = True
+    batch.call.ending.drain()
     with pytest.raises(ShuttingDown):
         await batch.all(["a", "b"])
     assert batch.begun == []
@@ -327,8 +326,7 @@ async def test_a_call_whose_items_have_all_begun_drains_to_its_end():
     async with batch.run(["a"]) as outcomes:
         reading = asyncio.create_task(anext(outcomes))
         await settle()
-        assert batch.call.on_drain
-        batch.call.on_drain()
+        batch.call.ending.drain()
         batch.release("a")
         await reading
         with pytest.raises(StopAsyncIteration):
@@ -419,7 +417,7 @@ async def test_a_call_that_is_left_ends_its_items(caplog):
     assert batch.memory.reserved_bytes == 0
     assert batch.model.users.count == 1
     assert ended(batch, "Canceled") == len(batch.begun) - 1 == 4
-    report(batch.call, None, batch.metrics, 1.0)
+    report(batch.call.rpc, batch.call.record, None, batch.metrics, 1.0)
     (line,) = [record.fields for record in caplog.records if record.getMessage() == "request"]
     assert line["items"] == 5
     assert line["answered"] == 1
@@ -431,8 +429,8 @@ async def test_memory_of_items_that_never_begin_is_given_back():
     batch = Batch(window=1)
 
     async def source(ids):
-        batch.call.memory.grow(1000)
-        parts = batch.call.memory.split(len(ids))
+        batch.call.budget.memory.grow(1000)
+        parts = batch.call.budget.memory.split(len(ids))
         yield [Item(name, pb.TranslateRequest(text=name), part) for name, part in zip(ids, parts, strict=True)]
 
     vars(batch)["source"] = source

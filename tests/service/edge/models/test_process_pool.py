@@ -6,6 +6,7 @@ import re
 import pytest
 
 from service.answer_pace import MARGIN
+from service.edge.admission.admission import RETRY_WITHOUT_ENGINE_S
 from service.edge.models.child_process import Progress
 from service.edge.models.process_pool import (
     CHECK_S,
@@ -13,7 +14,6 @@ from service.edge.models.process_pool import (
     FROZEN_S,
     QUIET_S,
     RESTART_DELAYS_S,
-    RESTART_S,
     PoolLimits,
     ProcessPool,
 )
@@ -207,7 +207,7 @@ async def test_without_an_open_process_requests_are_refused_for_a_moment():
         await asyncio.sleep(0.2)
         with pytest.raises(EngineUnavailable, match="no engine of model m runs; try again in 1 s") as caught:
             one.submit()
-        assert caught.value.retry_after_s == RESTART_S
+        assert caught.value.retry_after_s == RETRY_WITHOUT_ENGINE_S
         one.links[1].open(opened())
         await asyncio.sleep(0)
         assert one.pool.is_ready
@@ -291,7 +291,7 @@ async def test_clients_of_the_only_process_wait_until_the_next_one_is_open():
         sink = one.submit()
         one.links[0].dies()
         await asyncio.sleep(0)
-        assert [event.retry_after_s for event in sink.events] == [RESTART_S]
+        assert [event.retry_after_s for event in sink.events] == [RETRY_WITHOUT_ENGINE_S]
 
 
 @virtually

@@ -3,13 +3,13 @@ import math
 import pytest
 
 from service.edge.observability.call_trace import MAX_STATE, PARENT, CallTrace, Sampler, state_of
-from service.edge.observability.metrics import Rpc
+from service.edge.observability.metrics import Method
 from service.encoder_request import EncoderRequest
 from service.errors import Cancelled, DeadlineExceeded, EngineUnavailable, InternalFailure
 from service.progress import Progress, Timings
 from service.request import Finished, FinishReason, Request
 
-RPC = Rpc("unary", "glossa.v1.TranslationService", "Translate")
+RPC = Method("unary", "glossa.v1.TranslationService", "Translate")
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 REQUEST = Request(request_id="r", source=(4, 2), prompt=(1,), max_tokens=9)
 LOST = EngineUnavailable("lost", retry_after_s=0.1)

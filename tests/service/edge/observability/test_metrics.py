@@ -19,8 +19,8 @@ from service.edge.observability.metrics import (
     MEMORY_KINDS,
     PROCESS_ENDS,
     REJECT_REASONS,
+    Method,
     Metrics,
-    Rpc,
 )
 from service.edge.rpcs.servicer import RPCS
 from service.engine.core import Snapshot
@@ -168,8 +168,8 @@ def test_series_stay_within_the_budget(metrics, report):
 
 
 def test_an_rpc_moves_its_own_series(metrics):
-    rpc = Rpc("unary", "glossa.v1.TranslationService", "Translate")
-    labels = {"grpc_service": rpc.service, "grpc_method": rpc.method, "grpc_type": "unary"}
+    rpc = Method("unary", "glossa.v1.TranslationService", "Translate")
+    labels = {"grpc_service": rpc.service, "grpc_method": rpc.name, "grpc_type": "unary"}
     metrics.rpc_started(rpc)
     assert value(metrics, "glossa_requests_in_flight") == 1
     metrics.rpc_handled(rpc, code=3, seconds=0.03, messages=0)

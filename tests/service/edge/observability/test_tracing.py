@@ -11,7 +11,7 @@ import pytest
 
 from service.adaptors.inference import open_inference_pb2 as oip
 from service.edge.observability.call_trace import CallTrace
-from service.edge.observability.metrics import Rpc
+from service.edge.observability.metrics import Method
 from service.edge.observability.tracing import CLOSE_S, MAX_CALLS, OtlpExporter, Tracing, open_tracing
 from service.errors import Cancelled, Overloaded
 from service.progress import Progress, Timings
@@ -22,7 +22,7 @@ from tests.edge import ANSWER, failure, method, settings
 ROOT = Path(__file__).parents[4]
 TEXT = "the small red house"
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-RPC = Rpc("unary", "glossa.v1.TranslationService", "Translate")
+RPC = Method("unary", "glossa.v1.TranslationService", "Translate")
 TRANSLATE = "glossa.v1.TranslationService/Translate"
 
 

@@ -7,19 +7,16 @@ import grpc
 import pytest
 
 from glossa.v1 import glossa_pb2 as pb
-from service.edge.admission.request_memory import RequestMemory, Reservation
-from service.edge.calls.call import Call
-from service.edge.observability.metrics import Rpc
+from service.edge.observability.metrics import Method
 from service.edge.rpcs import documents
 from service.edge.rpcs.documents import DOCUMENT_FACTOR, text_of
 from service.errors import DeadlineExceeded, DeadlineTooSoon, EngineUnavailable, Overloaded
-from service.request import Caller
 from service.text.spans import Cursor
-from tests.edge import ANSWER, TEXTS, failure, method, running
+from tests.edge import ANSWER, TEXTS, a_call, failure, method, running
 from tests.virtual_time import run_virtually
 
 CODES = grpc.StatusCode
-RPC = Rpc("bidi_stream", "glossa.v1.TranslationService", "TranslateDocument")
+RPC = Method("bidi_stream", "glossa.v1.TranslationService", "TranslateDocument")
 GERMAN = "zwei rote Häuser"  # every answer
 TEXT = "the small red house\n\n* * *\na black cat 😀\r\n"
 
@@ -195,8 +192,7 @@ async def test_a_client_that_does_not_end_its_messages_is_not_waited_for():
 
 def reading(messages):
     """`text_of` of messages, of a call by itself."""
-    call = Call(RPC, "r", "", 0.0, 1e9, Caller(), "", Reservation(RequestMemory(1 << 24, 0.8), Caller()))
-    return text_of(pb.TranslateDocumentRequest(text="a"), messages, call, limit=100, idle_s=10.0)
+    return text_of(pb.TranslateDocumentRequest(text="a"), messages, a_call(RPC), limit=100, idle_s=10.0)
 
 
 def test_messages_without_text_do_not_keep_a_document_waiting():

@@ -12,14 +12,12 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from export.bundle.manifest import FORMAT_VERSION, AlignmentSpec
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.admission.preparation import Preparation
-from service.edge.admission.request_memory import Reservation
-from service.edge.calls.call import Call
 from service.edge.rpcs.model_calls import convert_off_loop, submitted
 from service.edge.rpcs.servicer import RPCS
 from service.errors import Unsatisfiable
 from service.options import DecodingOptions
-from service.request import Caller, Finished, FinishReason, Request, TextDelta
-from tests.edge import ANSWER, RESULT, TIMINGS, FakePool, answered, decoding_request, failure, method, served
+from service.request import Finished, FinishReason, Request, TextDelta
+from tests.edge import ANSWER, RESULT, TIMINGS, FakePool, a_call, answered, decoding_request, failure, method, served
 
 TEXT = "the small red house"
 
@@ -336,9 +334,8 @@ async def test_reflection_lists_every_service(channel):
 async def test_an_answer_that_was_not_read_is_known_to_its_call(edge):
     edge.pool.hold = True
     model, now_s = served("en-de", edge.pool), asyncio.get_running_loop().time()
-    memory = Reservation(edge.server.calls.memory, Caller())
-    call = Call(RPCS[0], "r", "", now_s, now_s + 60.0, Caller(), "", memory)
+    call = a_call(RPCS[0], now_s + 60.0, started_s=now_s)
     async with submitted(model, decoding_request(model, "the small red house"), call):
         edge.pool.send(edge.pool.sinks[0], ANSWER)
-    assert call.finished is ANSWER[-1]
+    assert call.record.finished is ANSWER[-1]
     assert edge.pool.cancelled, "as if it had not come"

@@ -183,7 +183,7 @@ async def test_no_warning_with_tls(tmp_path, caplog):
 
 async def test_the_backlog_is_measured_around_tls(tmp_path):
     async with running(**save(tmp_path, SERVER, client_ca=AUTHORITY.pem)) as edge:
-        backlog = edge.server.calls.backlog
+        backlog = edge.server.calls.admission.backlog
         await answer(edge, tls=credentials(client=CLIENT))
         async with asyncio.timeout(10):
             while backlog._last_s <= 0:

@@ -1,0 +1,65 @@
+"""What a call may use (`Budget`): memory, a model, and the right to wait for room."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from service.edge.admission.request_memory import Reservation
+from service.edge.models.served_model import ServedModel
+from service.errors import MemoryLimit, Retryable
+
+Wait = Callable[[Retryable, float], Awaitable[None]]
+"""Returns when to try again what was refused with an error. Raises the error at a deadline."""
+
+
+class Budget:
+    """Of one call, or of one item of a call. Event-loop thread only.
+
+    memory: reserved for the call's message and answer. wait: of an item, which waits where other calls are refused;
+    None for those. pinned: of an item, the version of the model that its call uses.
+    """
+
+    def __init__(self, memory: Reservation, wait: Wait | None = None, pinned: ServedModel | None = None) -> None:
+        self.memory, self.wait, self.pinned = memory, wait, pinned
+        self.model: ServedModel | None = None  # in use
+
+    def item(self, memory: Reservation, wait: Wait) -> Budget:
+        """The budget of one of the call's items, which uses the same version of the same model."""
+        assert self.model is not None, "the call has no model"
+        return Budget(memory, wait, self.model)
+
+    async def wait_for_room(self, error: Retryable, deadline_s: float) -> None:
+        """Returns when it is time to try again what was refused. Raises `error` of a call that does not wait."""
+        if self.wait is None:
+            raise error
+        await self.wait(error, deadline_s)
+
+    async def reserve(self, size: int, deadline_s: float) -> None:
+        """Reserves `size` bytes. An item for which there is no memory waits, and gives back what it has reserved
+        meanwhile: items that each have a part of what they need would wait for each other. Raises MemoryLimit."""
+        while True:
+            try:
+                self.memory.grow(size)
+                return
+            except MemoryLimit as error:
+                if self.wait is None:
+                    raise
+                size += self.memory.size
+                self.memory.release()
+                await self.wait(error, deadline_s)
+
+    def let_wait(self, wait: Wait | None) -> None:
+        """From now on the call waits where it would be refused; with None no longer."""
+        self.wait = wait
+
+    def use(self, model: ServedModel) -> None:
+        """The request is for this version of a model, which stays open until `leave`."""
+        assert self.model is None, self.model
+        self.model = model
+        model.users.enter()
+
+    def leave(self) -> None:
+        """The call needs its model no longer."""
+        if self.model is not None:
+            self.model.users.leave()
+            self.model = None

@@ -1,0 +1,160 @@
+"""What has become of a call (`Record`), and its report when it ends: a log line, metrics, a span (`report`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import grpc
+
+from service.edge.calls.rpc import Rpc
+from service.edge.models.served_model import ServedModel
+from service.edge.observability import logs
+from service.edge.observability.call_trace import CallTrace, Value
+from service.edge.observability.metrics import Metrics
+from service.edge.observability.status import status_code
+from service.errors import ENDS, REJECTIONS, MessagesMissing, RequestError
+from service.request import Finished
+
+REQUEST_ID = "x-request-id"
+BUNDLE = "x-glossa-bundle-sha256"
+
+
+class ItemFigures(Protocol):
+    """The items of one call."""
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """For the log line of the call."""
+
+    @property
+    def attributes(self) -> Mapping[str, Value]:
+        """For the span of the call."""
+
+
+class Record:
+    """Of one call, or of one item of a call. A stream of requests has one request after the other (`begin_request`).
+
+    trace: None for a call that is not sampled. messages: that were sent. items: of a call that has some.
+    """
+
+    def __init__(self, trace: CallTrace | None = None) -> None:
+        self.trace, self.messages = trace, 0
+        self.items: ItemFigures | None = None
+        self.begin_request()
+
+    def begin_request(self) -> None:
+        """Forgets the request before."""
+        self.model = self.bundle_sha256 = ""
+        self.is_accepted = False  # by the pool: errors of ENDS are counted with its engines
+        self.finished: Finished | None = None
+        self.error: RequestError | None = None  # that was answered by a message of the stream
+        self.texts: dict[str, str] = {}  # for the log; empty unless the operator enables log_text
+
+    def use(self, model: ServedModel) -> None:
+        """The request is for this version of a model."""
+        self.model, self.bundle_sha256 = model.name, model.bundle_sha256
+
+    def accept(self) -> None:
+        """The pool of the model has accepted the request."""
+        self.is_accepted = True
+
+    def finish(self, finished: Finished | None) -> None:
+        """What the engine computed for the request; None if that is not known."""
+        self.finished = finished
+
+    def fail(self, error: RequestError) -> None:
+        """The request was answered by a message that holds an error."""
+        self.error = error
+
+    def note(self, **texts: str) -> None:
+        """Texts for the log."""
+        self.texts |= texts
+
+    def note_answer(self, text: str) -> None:
+        """The next piece of the answer, for the log."""
+        self.texts["answer"] = self.texts.get("answer", "") + text
+
+    def count_items(self, items: ItemFigures) -> None:
+        """The call has items."""
+        self.items = items
+
+    def sent(self) -> None:
+        """A message was sent."""
+        self.messages += 1
+
+    def trailers(self, request_id: str) -> tuple[tuple[str, str], ...]:
+        """Trailing metadata: the request id, the bundle that answered and the server's timings."""
+        parts: dict[str, float] = {}
+        if self.finished is not None:
+            timings = self.finished.timings
+            decode_s = max(0.0, timings.total_s - timings.queue_s - timings.prefill_s)
+            parts = {"queue": timings.queue_s, "prefill": timings.prefill_s, "decode": decode_s}
+        times = [(f"x-glossa-{name}-ms", f"{seconds * 1000:.3f}") for name, seconds in parts.items()]
+        bundle = ((BUNDLE, self.bundle_sha256),) if self.bundle_sha256 else ()
+        return ((REQUEST_ID, request_id), *bundle, *times)
+
+
+def report(rpc: Rpc, record: Record, error: RequestError | None, metrics: Metrics, now_s: float) -> None:
+    """Counts and logs a call that has ended. now_s: on the clock of `rpc.started_s`."""
+    code, seconds = status_code(error) if error else grpc.StatusCode.OK, now_s - rpc.started_s
+    metrics.rpc_handled(rpc.method, code=code.value[0], seconds=seconds, messages=record.messages)
+    report_request(rpc, record, error, metrics, rpc.started_s, now_s)
+    if record.trace is not None:
+        if record.items is not None:
+            record.trace.items = record.items.attributes
+        record.trace.end(now_s, code.value[0], error, record.model)
+
+
+def count_request(
+    rpc: Rpc, record: Record, error: RequestError | None, metrics: Metrics, started_s: float, now_s: float
+) -> None:
+    """Counts a request that has ended."""
+    if isinstance(error, REJECTIONS) and not (record.is_accepted and isinstance(error, ENDS)):
+        metrics.request_rejected(error, record.model)
+    if (finished := record.finished) is None:
+        return
+    if error is not None or now_s >= rpc.deadline_s:
+        metrics.tokens_wasted(record.model, finished.generated_tokens)
+    if error is None:
+        metrics.request_answered(
+            record.model,
+            rpc.caller.tenant,
+            seconds=now_s - started_s,
+            prompt_tokens=finished.prompt_tokens,
+            generated_tokens=finished.generated_tokens,
+            trace_id=rpc.exemplar,
+        )
+
+
+def report_request(
+    rpc: Rpc, record: Record, error: RequestError | None, metrics: Metrics, started_s: float, now_s: float
+) -> None:
+    """Counts and logs a request of a call that has ended. One without a message is not logged."""
+    code = status_code(error) if error else grpc.StatusCode.OK
+    count_request(rpc, record, error, metrics, started_s, now_s)
+    if isinstance(error, MessagesMissing):
+        return
+    fields: dict[str, Any] = {
+        "request_id": rpc.request_id,
+        "method": rpc.method.path,
+        "code": code.name,
+        "model": record.model,
+        "total_s": round(now_s - started_s, 6),
+    }
+    if rpc.caller.tenant:
+        fields["tenant"] = rpc.caller.tenant
+    if rpc.trace_id:
+        fields["trace_id"] = rpc.trace_id
+    if error:
+        fields["reason"] = error.reason
+    if finished := record.finished:
+        fields |= {
+            "prompt_tokens": finished.prompt_tokens,
+            "generated_tokens": finished.generated_tokens,
+            "queue_s": round(finished.timings.queue_s, 6),
+            "ttft_s": round(finished.timings.first_token_s, 6),
+        }
+    if record.items is not None:
+        fields |= record.items.fields
+    logs.event("request", fields | record.texts)
