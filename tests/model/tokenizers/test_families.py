@@ -2,10 +2,12 @@
 
 import json
 import random
+from types import SimpleNamespace
 
 import pytest
 from tokenizers import Tokenizer as Library
 
+from model import tokenizer as backends
 from model.tokenizer import Tokenizer, TokenizerError
 from tests.model.tokenizers.families import FAMILIES, made
 from tests.multilingual import lines
@@ -146,7 +148,7 @@ def test_wordpiece_joins_continued_words_and_cleans_up_punctuation(tmp_path):
         ({"model": {"type": "Strange", "vocab": {"a": 0}}}, "not a tokenizer.json"),
         ({"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}, "token ids must be whole numbers 0"),
         ({"model": {"type": "BPE", "vocab": {"a": 1 << 40}, "merges": []}}, "token ids must be whole numbers 0"),
-        ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": ""}}, "not a tokenizer.json"),
+        ({"normalizer": {"type": "Strange"}}, "not a tokenizer.json"),
         ({"added_tokens": [{"content": "a"}]}, "not a tokenizer.json: KeyError"),
     ],
 )
@@ -154,6 +156,20 @@ def test_an_unsupported_tokenizer_json_is_refused(change, problem, tmp_path):
     values = made("gpt2", tmp_path)
     with pytest.raises(TokenizerError, match=problem):
         Tokenizer.from_json(json.dumps({**values, **change}))
+
+
+def test_a_panic_of_the_library_is_an_error_of_the_file(tmp_path, monkeypatch):
+    """Its binding (tokenizers 0.23.3) panics at some values, by an exception that is no `Exception`."""
+
+    class Panic(BaseException):
+        pass
+
+    def panics(text):
+        raise Panic("no charsmap")
+
+    monkeypatch.setattr(backends, "Backend", SimpleNamespace(from_str=panics))
+    with pytest.raises(TokenizerError, match=r"not a tokenizer\.json: no charsmap"):
+        Tokenizer.from_json(json.dumps(made("gpt2", tmp_path)))
 
 
 @pytest.mark.parametrize("text", ["[]", "{", "[" * 100_000, "1"])
