@@ -29,8 +29,8 @@ def call(name, value):
 
 
 HOSTILE = {
-    "the text of a GOAWAY": frame(GOAWAY, 0, 0, struct.pack(">II", 0, 2) + FORGED),
-    "metadata that is not UTF-8": call(b"x-text", b"\xff" + FORGED),
+    "the text of a GOAWAY": frame(GOAWAY, 0, 0, struct.pack(">II", 0, 2) + b"SECRET"),
+    "metadata that is not UTF-8": call(b"x-text", b"\xffSECRET"),
     "a token that is not UTF-8": call(b"authorization", b"Bearer SECRET\xff"),
     "a timeout that is none": call(b"grpc-timeout", b"SECRET"),
     "an encoding that is none": call(b"grpc-encoding", b"SECRET"),
