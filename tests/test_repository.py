@@ -27,7 +27,7 @@ VERBS |= {
     "clean",
 }
 FOLDERS: tuple[str, ...] = (".ci", "bench", "cli", "clients", "deploy", "docs", "export", "lectures", "model", "protos")
-FOLDERS += ("examples", "requirements", "service", "tests")
+FOLDERS += ("examples", "findings", "requirements", "service", "tests")
 FOREIGN = {
     "a machine's own path": re.compile(r"(?<![\w.$}/-])/(?:home|root|Users|work)/\w"),
     "a package host": re.compile(r"\b(?:pypi|npmjs|pythonhosted|pytorch|debian)\.(?:org|com)\b"),
