@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Quantizing a model's specification in CTranslate2 4.8.5 overwrites the arrays that it was given.
 #
-# Whom: who converts a model from memory by ctranslate2.specs, and goes on to use it. Cost: its weights are multiplied by
-# the scales of quantization, without an error: the model in memory is spoiled. Copy the arrays first.
+# Whom: who converts a model from memory by ctranslate2.specs, and goes on to use it. Cost: its weights are multiplied
+# by the scales of quantization, without an error: the model in memory is spoiled. Copy the arrays first.
 # Source: the documentation says nothing of what becomes of the arrays; the code multiplies them in place.
 # Expected: the array of before. Seen: other values, up to 127.
 set -euo pipefail

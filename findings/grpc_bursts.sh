@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Two defaults of gRPC's server (grpcio 1.85.1) end calls of a burst that its client would have queued.
 #
-# Whom: servers with grpc.max_concurrent_streams, or with more than 1,000 calls that come at once. Cost: with a limit of
-# 256 streams most of 1,000 calls at once fail with UNAVAILABLE, as the server counts calls that have just ended; above
-# 1,000 calls that no handler has taken some are CANCELLED, a status that clients do not retry, and no log line tells.
-# The way out: ("grpc.http.overload_protection", 0) and a high "grpc.server.max_pending_requests".
+# Whom: servers with grpc.max_concurrent_streams, or with more than 1,000 calls that come at once. Cost: with a limit
+# of 256 streams most of 1,000 calls at once fail with UNAVAILABLE, as the server counts calls that have just ended;
+# above 1,000 calls that no handler has taken some are CANCELLED, a status that clients do not retry, and no log line
+# tells. The way out: ("grpc.http.overload_protection", 0) and a high "grpc.server.max_pending_requests".
 # Source: grpc.io, Performance Best Practices: at the limit "additional RPCs are queued in the client".
 # Expected: all calls are answered. Seen: some 600 of 1,000 UNAVAILABLE; hundreds of 5,000 CANCELLED.
 set -euo pipefail

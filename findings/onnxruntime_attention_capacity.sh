@@ -20,6 +20,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
+
 def session(nodes, inputs, outputs, tensors=(), opset=20, **options):
     graph = helper.make_graph(
         nodes,
@@ -44,6 +45,7 @@ def microseconds(run, times=20):
         run()
         found.append(1e6 * (time.thread_time() - began_s))
     return min(found[1:])
+
 
 print(f"onnx {onnx.__version__}, onnxruntime {ort.__version__}, numpy {np.__version__}")
 rng, rows, heads, size, took = np.random.default_rng(0), 8, 8, 64, {}

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Log of ONNX Runtime 1.31.1 depends on where a number stands in its tensor.
 #
-# Whom: who promises that an answer does not depend on its batch, or compares outputs bit by bit. Cost: rows whose width
-# is no multiple of a vector's differ from themselves alone in the last bit, and sampled or ranked ties flip. Softplus,
-# Mish, Sin and Cos do the same. Padding rows to a multiple of 16 helps.
+# Whom: who promises that an answer does not depend on its batch, or compares outputs bit by bit. Cost: rows whose
+# width is no multiple of a vector's differ from themselves alone in the last bit, and sampled or ranked ties flip.
+# Softplus, Mish, Sin and Cos do the same. Padding rows to a multiple of 16 helps.
 # Source: the ONNX operator Log is elementwise. Exp of the same version does not depend on the place.
-# Expected: 11 equal numbers have 11 equal logarithms. Seen: not for some 50 of 200 numbers; the last ones of the tensor,
-# which fill no vector, go through another function.
+# Expected: 11 equal numbers have 11 equal logarithms. Seen: not for some 50 of 200 numbers; the last ones of the
+# tensor, which fill no vector, go through another function.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
+
 
 def session(nodes, inputs, outputs, tensors=(), opset=20, **options):
     graph = helper.make_graph(
@@ -34,6 +35,7 @@ def session(nodes, inputs, outputs, tensors=(), opset=20, **options):
     one = ort.SessionOptions()
     one.intra_op_num_threads = 1
     return ort.InferenceSession(model.SerializeToString(), one, providers=["CPUExecutionProvider"], **options)
+
 
 print(f"onnx {onnx.__version__}, onnxruntime {ort.__version__}, numpy {np.__version__}")
 numbers = np.random.default_rng(0).uniform(0.1, 3.0, 200).astype(np.float32)

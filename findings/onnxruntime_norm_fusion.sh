@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A fusion that ONNX Runtime 1.31.1 applies by default makes Add and LayerNormalization slower on CPUs.
 #
-# Whom: who serves Transformers in float32 on CPUs, at the default optimization level. Cost: 3 to 6 times the time of each
-# norm; a decoder of 6 layers with 32 rows made 27 % more tokens per second without it. The way out:
+# Whom: who serves Transformers in float32 on CPUs, at the default optimization level. Cost: 3 to 6 times the time of
+# each norm; a decoder of 6 layers with 32 rows made 27 % more tokens per second without it. The way out:
 # InferenceSession(..., disabled_optimizers=["SkipLayerNormFusion"]).
 # Source: the page on graph optimizations of ONNX Runtime lists Skip Layer Normalization Fusion among those that fuse
 # nodes for speed, for CPU and GPU.
@@ -20,6 +20,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
+
 
 def session(nodes, inputs, outputs, tensors=(), opset=20, **options):
     graph = helper.make_graph(
@@ -45,6 +46,7 @@ def microseconds(run, times=20):
         run()
         found.append(1e6 * (time.thread_time() - began_s))
     return min(found[1:])
+
 
 print(f"onnx {onnx.__version__}, onnxruntime {ort.__version__}, numpy {np.__version__}")
 size, took = 512, {}

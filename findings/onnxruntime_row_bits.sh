@@ -2,8 +2,8 @@
 # MatMulNBits and MoE of ONNX Runtime 1.31.1 compute a row differently alone and in a batch.
 #
 # Whom: who batches requests with 4-bit or 8-bit weights, or with experts. Cost: answers depend on who else asks, and
-# tests of "batched equals alone" fail, while the same test of a float32 MatMul passes. Which blocks and accuracy levels
-# do depends on the processor; with accuracy_level 4 small blocks often do not.
+# tests of "batched equals alone" fail, while the same test of a float32 MatMul passes. Which blocks and accuracy
+# levels do depends on the processor; with accuracy_level 4 small blocks often do not.
 # Source: the documentation of the operators (ContribOperators.md) promises no bits; MatMul keeps them.
 # Expected: no row of 16 differs from itself alone, as with MatMul. Seen: all 16 of MatMulNBits and most of MoE do.
 set -euo pipefail
@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
+
 
 def session(nodes, inputs, outputs, tensors=(), opset=20, **options):
     graph = helper.make_graph(

@@ -3,8 +3,8 @@
 #
 # Whom: who puts a costly output into a graph and fetches it for some requests only. Cost: it is computed in every run.
 # The way out is a graph and a session of its own.
-# Source: the Python API says "Only execute the nodes needed by fetch list"; maintainers say that only training builds do
-# so (microsoft/onnxruntime#16013, about 1.14).
+# Source: the Python API says "Only execute the nodes needed by fetch list"; maintainers say that only training builds
+# do so (microsoft/onnxruntime#16013, about 1.14).
 # Expected: of two nodes the one is run whose output is fetched. Seen: both are.
 set -euo pipefail
 folder=$(mktemp -d)

@@ -3,7 +3,8 @@
 #
 # Whom: who reads or edits SentencePiece models by sentencepiece.sentencepiece_model_pb2 beside packages that need
 # protobuf 6. Cost: pip installs both and finds no conflict; the import fails when it is first needed.
-# Source: the metadata of sentencepiece 0.2.3 requires no protobuf; google/sentencepiece#889 is the same in 2023.
+# Source: the metadata of sentencepiece 0.2.3 names protobuf in an extra alone, of any version; a similar case is
+# google/sentencepiece#889 (2023).
 # Expected: what `pip check` approves of can be imported. Seen: VersionError, gencode 7.36.1, runtime 6.33.6.
 set -euo pipefail
 folder=$(mktemp -d)
