@@ -181,8 +181,8 @@ serve: $(STAMP)  ## serve BUNDLE under the name PRESET
 	$(BIN)/glossa serve $(PRESET)=$(BUNDLE) $(ARGS)
 
 .PHONY: hardness
-hardness: $(STAMP)  ## measure the promises of docs/RELIABILITY.md on an idle machine and rewrite its figures (after make demo)
-	$(BIN)/python -m bench hardness --bundle runs/demo/bundle --write docs/RELIABILITY.md $(ARGS)
+hardness: $(STAMP)  ## measure the promises of docs/RELIABILITY.md on an idle machine and rewrite docs/reliability_figures.md (after make demo)
+	$(BIN)/python -m bench hardness --bundle runs/demo/bundle --write docs/reliability_figures.md $(ARGS)
 
 .PHONY: bench
 bench: $(STAMP)  ## measure speed beside the peers of requirements/bench.in, 20 minutes on an idle machine, and rewrite BENCHMARKS.md (ARGS="--checkpoint runs/demo/checkpoint" for a trained model, too)

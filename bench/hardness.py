@@ -1,4 +1,4 @@
-"""Measures the promises of docs/RELIABILITY.md one after another, and rewrites its figures: `make hardness`.
+"""Measures the promises of docs/RELIABILITY.md one after another, and rewrites their figures: `make hardness`.
 
 Every promise is a case of its own; `python -m bench CASE --help` describes what it measures. One that fails, or that
 takes too long, is a missed promise and does not affect the others. Nothing else should run on the machine.
@@ -136,42 +136,68 @@ def measure(promise: Promise, *, smoke: bool) -> dict[str, Any]:
 
 
 def section(promised: list[tuple[Promise, dict[str, Any]]]) -> str:
-    """The figures in Markdown, markers included."""
+    """The summary in Markdown, markers included: for each promise the measures that met their bar, and the others."""
     where = machine()
     packages = ", ".join(f"{name} {version}" for name, version in versions().items())
     lines = [
         BEGIN,
         f"Measured on {datetime.date.today().isoformat()} on {where['processors']} processors of {where['model']} "
         f"({where['family']}; {' '.join(where['flags'])}). {packages}.",
+        "",
+        "| promise | met | missed: measured (bar) |",
+        "|---|---|---|",
     ]
     for promise, found in promised:
-        title = promise.text[0].upper() + promise.text[1:]
-        lines += ["", f"**{title}** (`python -m bench {_without_folders(found['command'])}`)", ""]
+        verdicts = found["verdicts"]
+        missed = [_cells(verdict) for verdict in verdicts if not verdict["met"]]
+        result = "; ".join(f"{measure}: {figure} ({bar})" for measure, bar, figure, _ in missed)
         if problem := found.get("problem"):
-            lines.append(f"Not measured: {problem}")
-            continue
-        lines += ["| measure | bar | measured | met |", "|---|---|---|---|"]
-        lines += map(verdict_row, found["verdicts"])
+            result = f"Not measured: {problem}"
+        command = _without_folders(found["command"])
+        lines.append(
+            f"| **{_title(promise)}** (`python -m bench {command}`) | "
+            f"{len(verdicts) - len(missed)} of {len(verdicts)} | {result} |"
+        )
     return "\n".join([*lines, END])
+
+
+def measures(promised: list[tuple[Promise, dict[str, Any]]]) -> str:
+    """Every measure as a line of tab-separated values, under a line of names."""
+    lines = [("promise", "measure", "bar", "measured", "met")]
+    for promise, found in promised:
+        for verdict in found["verdicts"]:
+            measure, bar, figure, _ = _cells(verdict)
+            lines.append((_title(promise), measure, bar, figure, "yes" if verdict["met"] else "no"))
+    return "".join("\t".join(line) + "\n" for line in lines)
+
+
+def _title(promise: Promise) -> str:
+    return promise.text[0].upper() + promise.text[1:]
+
+
+def _cells(verdict: dict[str, Any]) -> list[str]:
+    """Measure, bar, figure and whether it is met, as the tables of reports show them."""
+    return verdict_row(verdict)[2:-2].split(" | ")
 
 
 def _without_folders(command: str) -> str:
     return shlex.join([Path(word).name if "/" in word else word for word in shlex.split(command)])
 
 
-def rewrite(page: Path, text: str) -> None:
-    """Replaces the section between its markers."""
+def rewrite(page: Path, text: str, figures: str) -> None:
+    """Replaces the section between the markers of `page`, and the file beside it that has every measure."""
     before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise SystemExit(f"{page}: has no section between {BEGIN!r} and {END!r}")
     page.write_text(before + text + after, encoding="utf-8")
+    page.with_suffix(".tsv").write_text(figures, encoding="utf-8")
 
 
 @case(
     bundle=Flag(Path, required=True),
     smoke=Flag(False, "in a few minutes; too short for figures"),
-    write=Flag(Path, "page whose section is rewritten; default: print it"),
+    write=Flag(Path, "page whose section is rewritten, and the .tsv beside it; default: print the section"),
 )
 def hardness(options: argparse.Namespace) -> None:
     promised = []
@@ -183,7 +209,7 @@ def hardness(options: argparse.Namespace) -> None:
             met = "met" if verdict["met"] else "MISSED"
             print(f"  {met}: {verdict['measure']}: {verdict['figure']:.3g}", file=sys.stderr)
         if options.write:  # after each case: an hour's figures must not depend on the last one
-            rewrite(options.write, section(promised))
+            rewrite(options.write, section(promised), measures(promised))
     if not options.write:
         print(section(promised))
     sys.exit(any("problem" in found for _, found in promised))

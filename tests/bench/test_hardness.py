@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bench.hardness import BEGIN, END, Promise, promises, rewrite, section
+from bench.hardness import BEGIN, END, Promise, measures, promises, rewrite, section
 from model.tokenizer import Tokenizer
 from model.training.data.embedded import embedded_examples
 from tests.packages import ROOT
@@ -25,29 +25,32 @@ def verdict(met):
 
 
 def test_figures_and_what_could_not_be_measured_are_shown():
-    text = section(
-        [
-            (
-                Promise("all is well", "", ""),
-                {"command": "well --bundle /a/b", "verdicts": [verdict(True), verdict(False)]},
-            ),
-            (Promise("none is lost", "", ""), {"command": "lost", "problem": "status 1: no port", "verdicts": []}),
-        ]
-    )
+    promised = [
+        (
+            Promise("all is well", "", ""),
+            {"command": "well --bundle /a/b", "verdicts": [verdict(True), verdict(False)]},
+        ),
+        (Promise("none is lost", "", ""), {"command": "lost", "problem": "status 1: no port", "verdicts": []}),
+    ]
+    text = section(promised)
     assert text.startswith(BEGIN)
     assert text.endswith(END)
-    assert "**All is well** (`python -m bench well --bundle b`)" in text
-    assert text.count("| goodput |") == 2
-    assert "| **no** |" in text
+    assert "| **All is well** (`python -m bench well --bundle b`) | 1 of 2 | goodput: 0.9 x (≥ 0.97 x) |" in text
     assert "Not measured: status 1: no port" in text
+    assert measures(promised).splitlines() == [
+        "promise\tmeasure\tbar\tmeasured\tmet",
+        "All is well\tgoodput\t≥ 0.97 x\t0.9 x\tyes",
+        "All is well\tgoodput\t≥ 0.97 x\t0.9 x\tno",
+    ]
 
 
 def test_a_page_without_a_section_is_left_alone(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("nothing", encoding="utf-8")
     with pytest.raises(SystemExit, match="has no section between"):
-        rewrite(page, "new")
+        rewrite(page, "new", "figures")
     assert page.read_text(encoding="utf-8") == "nothing"
+    assert not page.with_suffix(".tsv").exists()
 
 
 @pytest.mark.slow
@@ -61,3 +64,4 @@ def test_every_promise_can_be_measured(bundle, tmp_path):
     assert "Not measured" not in text
     for promise in promises(bundle):
         assert promise.text[1:] in text
+        assert promise.text[1:] in page.with_suffix(".tsv").read_text(encoding="utf-8")
