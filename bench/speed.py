@@ -155,8 +155,8 @@ def quality(bundle: Path) -> Iterator[dict[str, Any]]:
                 }
 
 
-def section(results: dict[str, Any]) -> str:
-    """The section in Markdown, markers included."""
+def section(results: dict[str, Any], *, details: bool) -> str:
+    """The section in Markdown, markers included. details: with the figures of each part beside the verdicts."""
     where, there = results["machine"], results["versions"]
     packages = ", ".join(f"{name} {version}" for name, version in there.items())
     flags = " ".join(where["flags"]) or "none of the relevant flags"
@@ -174,7 +174,7 @@ def section(results: dict[str, Any]) -> str:
     for verdict in [*_verdicts(results), *results.get("quality", [])]:
         lines.append(f"{verdict_row(verdict)} {verdict['aim']} | {verdict['note']} |")
     for name, part in results["parts"].items():
-        if name != "models":
+        if name != "models" and (details or isinstance(part.get("skipped"), str)):
             lines += ["", *_details(part)]
     return "\n".join([*lines, END])
 
@@ -258,11 +258,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     budget_s=1200.0,
     keep=Flag(CACHE / "speed.json", "JSON file of the results"),
     stored=Flag(Path, "measure nothing, use these stored results"),
-    write=Flag(Path, "page whose section is rewritten; default: print it"),
+    write=Flag(Path, "page whose section is rewritten; default: print it, with the figures of each part"),
 )
 def speed(options: argparse.Namespace) -> None:
     results = json.loads(options.stored.read_text()) if options.stored else measure(options)
     if options.write:
-        rewrite(options.write, section(results))
+        rewrite(options.write, section(results, details=False))
     else:
-        print(section(results))
+        print(section(results, details=True))

@@ -57,7 +57,7 @@ def test_page_with_one_marker_is_rejected_unchanged(page):
 
 
 def test_section_lists_bars_figures_and_skipped_parts():
-    text = section(RESULTS)
+    text = section(RESULTS, details=True)
     assert text.startswith(BEGIN)
     assert text.endswith(END)
     assert "| single stream, int8 | ≥ 2.4 × | 1.9 × | **no** | the limit | theirs, 2 threads |" in text
@@ -65,6 +65,9 @@ def test_section_lists_bars_figures_and_skipped_parts():
     assert "**Beams**: not measured: ctranslate2 is not installed" in text
     assert "Some CPU" in text
     assert "2026-11-21" in text
+    page = section(RESULTS, details=False)
+    assert "| ours | 2 | 1 | 3 |" not in page
+    assert "**Beams**: not measured: ctranslate2 is not installed" in page
 
 
 def test_verdict_respects_the_direction_of_its_bar():
