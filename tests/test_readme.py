@@ -1,4 +1,4 @@
-"""The blocks of README.md, run as pasted, in order, in a fresh copy of the project."""
+"""The blocks of README.md and docs/quick-start.md, run as pasted, in order, in a fresh copy of the project."""
 
 import re
 import shutil
@@ -17,7 +17,8 @@ BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 def blocks():
     """Language and text of every block that a reader can run."""
-    return BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    pages = (ROOT / "README.md", ROOT / "docs/quick-start.md")
+    return [block for page in pages for block in BLOCK.findall(page.read_text(encoding="utf-8"))]
 
 
 def script(ports):
