@@ -12,20 +12,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
-from lectures.claim import Claim, Measured, Verdict
+from lectures.claim import Claim, Finding, Measured, Verdict
 from model.checkpoints.atomic_write import write_file
 
 INTRODUCTION = """# Claims of lectures, measured
 
-Lectures on attention and Transformers make claims that are easy to repeat and seldom tested. This page tests each claim
-on models of this project, small enough for two cores, with its own trainer, exporter and graphs: the claim, the
-experiment, the figures, and whether the claim held *here*. This neither proves nor refutes a claim about models a
-thousand times larger.
+Lectures on attention and Transformers make claims that are easy to repeat and seldom tested. This page tests them on
+models of this project, small enough for two cores, with its own trainer, exporter and graphs. A result proves or
+refutes nothing about models a thousand times larger.
 
-`make lectures` repeats all measurements and rewrites this page. `FAST=1 make lectures` is a smoke test that writes
-elsewhere. `python -m lectures --only NAME` measures one claim. Its figures are stored beside its plot, in
-`docs/lectures/NAME.json`, and `python -m lectures --render` renders the page from them. Times are those of the
-conditions that the end of the page names for each claim; losses are in nats per token."""
+`make lectures` repeats all measurements and rewrites this page; `FAST=1 make lectures` is a smoke test that writes
+elsewhere, `python -m lectures --only NAME` measures one claim, `--render` renders the page from the stored
+measurements (`docs/lectures/NAME.json`). The end of the page has the conditions. Losses are in nats per token."""
 
 CLOSING = "## Measurement conditions"
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -41,15 +39,17 @@ class Section(NamedTuple):
 
 
 def write_page(page: Path, claims: Sequence[Claim], measured: Mapping[str, Measured]) -> None:
-    """Writes `page` and, in a directory of the same name, a plot for each measured claim. measured: the figures of
-    claims with their "seconds" and "conditions" (`described`); others must be on the page (`present_sections`)."""
+    """Writes `page` and, in a directory of the same name, a plot and a table (tab-separated) for each measured claim.
+    measured: the figures of claims with their "seconds" and "conditions" (`described`); others must be on the page
+    (`present_sections`)."""
     figures = page.with_suffix("")
     figures.mkdir(parents=True, exist_ok=True)
     sections = present_sections(page, claims)
     for claim in claims:
         if claim.name in measured:
             draw(claim, measured[claim.name], figures / f"{claim.name}.svg")
-            sections[claim.name] = section(claim, measured[claim.name], f"{figures.name}/{claim.name}.svg")
+            write_file(figures / f"{claim.name}.tsv", figures_of(claim.judge(measured[claim.name])).encode())
+            sections[claim.name] = section(claim, measured[claim.name], f"{figures.name}/{claim.name}")
     write_file(page, page_of(claims, sections).encode())
 
 
@@ -82,16 +82,22 @@ def summary(claims: Sequence[Claim], sections: Mapping[str, Section]) -> str:
 
 
 def section(claim: Claim, measured: Measured, figure: str) -> Section:
+    """figure: path of the plot and the table, without their endings."""
     finding = claim.judge(measured)
     parts = (
         f"## {claim.title}",
         f"**Claim.** {claim.statement}",
         f"**Experiment.** {claim.experiment}",
-        f"![{claim.title}]({figure})",
-        table(finding.header, finding.rows),
+        f"![{claim.title}]({figure}.svg)",
+        f"[All figures]({figure}.tsv)",
         f"**Result: the claim {finding.verdict}.** {finding.explanation}",
     )
     return Section("\n\n".join(parts), finding.verdict, described(measured["conditions"]), round(measured["seconds"]))
+
+
+def figures_of(finding: Finding) -> str:
+    """The figures as tab-separated values, under a line of names."""
+    return "".join("\t".join(cells) + "\n" for cells in (finding.header, *finding.rows))
 
 
 def verdicts(sections: Mapping[str, Section]) -> str:

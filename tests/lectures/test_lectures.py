@@ -16,7 +16,7 @@ from lectures.claims import CLAIMS
 from lectures.demo import Sentence
 from lectures.extrapolation import FACTOR, TRAINED, lengthened
 from lectures.lab import Training
-from lectures.page import Section, anchor, closing, page_of, present_sections, section, verdicts, write_page
+from lectures.page import Section, anchor, closing, figures_of, page_of, present_sections, section, verdicts, write_page
 from lectures.prefill import fit
 from lectures.recurrence import seconds_to
 from lectures.specialists import scores, specialists
@@ -58,11 +58,12 @@ def test_page_shows_each_claim_with_its_plot(tmp_path):
         "**Claim.** The statement.",
         "**Experiment.** The experiment.",
         "**Result: the claim held.** It is so.",
-        "| 1 | 2 |",
+        "[All figures](page/plain.tsv)",
     ):
         assert part in text
     (figure,) = re.findall(r"!\[.*\]\((.+)\)", text)
     assert (tmp_path / figure).read_text().startswith("<?xml")
+    assert (tmp_path / figure).with_suffix(".tsv").read_text().splitlines()[1] == "1\t2"
 
 
 def section_of(verdict="held", conditions="On a machine", seconds=60):
@@ -81,7 +82,7 @@ def test_equal_measurements_give_identical_files(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         write_page(tmp_path / name / "page.md", [plain_claim()], measured)
-    for file in ("page.md", "page/plain.svg"):
+    for file in ("page.md", "page/plain.svg", "page/plain.tsv"):
         assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
 
 
@@ -182,7 +183,9 @@ def test_committed_page_shows_its_measurements():
     for claim in CLAIMS:
         measured = stored(page.with_suffix("")).get(claim.name)
         if measured is not None:
-            assert section(claim, measured, f"lectures/{claim.name}.svg") == sections[claim.name]
+            assert section(claim, measured, f"lectures/{claim.name}") == sections[claim.name]
+            table = page.with_suffix("") / f"{claim.name}.tsv"
+            assert table.read_text(encoding="utf-8") == figures_of(claim.judge(measured))
 
 
 def test_heading_anchors():
