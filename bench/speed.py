@@ -156,7 +156,7 @@ def quality(bundle: Path) -> Iterator[dict[str, Any]]:
 
 
 def section(results: dict[str, Any], *, details: bool) -> str:
-    """The section in Markdown, markers included. details: with the figures of each part beside the verdicts."""
+    """The section in Markdown, markers included. details: with goals, notes and the figures of each part."""
     where, there = results["machine"], results["versions"]
     packages = ", ".join(f"{name} {version}" for name, version in there.items())
     flags = " ".join(where["flags"]) or "none of the relevant flags"
@@ -168,11 +168,11 @@ def section(results: dict[str, Any], *, details: bool) -> str:
         "interleaved runs, medians of 5 rounds after a warm-up round. CTranslate2 is the fastest of its settings in "
         "the same run.",
         "",
-        "| measure | bar | measured | met | goal | note |",
-        "|---|---|---|---|---|---|",
+        "| measure | bar | measured | met |" + (" goal | note |" if details else ""),
+        "|---|---|---|---|" + ("---|---|" if details else ""),
     ]
     for verdict in [*_verdicts(results), *results.get("quality", [])]:
-        lines.append(f"{verdict_row(verdict)} {verdict['aim']} | {verdict['note']} |")
+        lines.append(verdict_row(verdict) + (f" {verdict['aim']} | {verdict['note']} |" if details else ""))
     for name, part in results["parts"].items():
         if name != "models" and (details or isinstance(part.get("skipped"), str)):
             lines += ["", *_details(part)]

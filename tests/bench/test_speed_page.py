@@ -67,6 +67,7 @@ def test_section_lists_bars_figures_and_skipped_parts():
     assert "2026-11-21" in text
     page = section(RESULTS, details=False)
     assert "| ours | 2 | 1 | 3 |" not in page
+    assert "| single stream, int8 | ≥ 2.4 × | 1.9 × | **no** |\n" in page
     assert "**Beams**: not measured: ctranslate2 is not installed" in page
 
 

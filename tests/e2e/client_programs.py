@@ -1,4 +1,4 @@
-"""The programs of docs/clients.md, as the page has them: written to a folder, built, and run against a server.
+"""The programs of docs/clients.md, from the page and from examples/clients: copied to a folder, built, and run.
 
 Only address, text and prompt are others than on the page.
 """
@@ -14,10 +14,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/clients.md"
+EXAMPLES = ROOT / "examples/clients"
 ADDRESS, TEXT, PROMPT = "127.0.0.1:50051", "The small dog sees two children.", "a small"  # those of the page
 GATEWAY = "127.0.0.1:8080"
 OURS, BARE, NODE, CPP = "Python with glossa.client", "Python from the .proto alone", "Node", "C++"
 PROGRAMS = (OURS, BARE, NODE, CPP)
+FILES = {BARE: "bare.py", NODE: "client.js", CPP: "client.cpp"}  # in EXAMPLES; the page has the others
 NODE_PACKAGES = ROOT / "build/clients_node/node_modules"
 CPP_TOOLS = ("g++", "pkg-config", "protoc", "grpc_cpp_plugin")
 BUF = Path(sys.executable).with_name("buf")
@@ -60,10 +62,10 @@ def build(folder):
     if NODE_PACKAGES.is_dir():
         (folder / "node_modules").symlink_to(NODE_PACKAGES)
     _environment_without_ours(folder / "environment")
+    (folder / "client.py").write_text(block(OURS, "python"), encoding="utf-8")
     for program in PROGRAMS:
-        for _, text in blocks(program):
-            if name := re.match(r"(?:#|//) (\S+\.\w+)\n", text):
-                (folder / name[1]).write_text(text, encoding="utf-8")
+        if name := FILES.get(program):
+            shutil.copy(EXAMPLES / name, folder / name)
         steps = block(program, "sh").splitlines()[:-1]
         if steps and not missing(program):
             _shell("\n".join(steps), program, folder, timeout_s=900)
