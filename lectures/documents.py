@@ -244,11 +244,10 @@ CLAIM = Claim(
     experiment=f"Articles of {WORDS} words have a sentence of {SENTENCE} for each of {TOWNS} towns, in any order, on "
     f"what it trades in (one of {GOODS} goods), and end with a year. The summary names town by town the good and, what "
     f"only the whole corpus reveals, the king of such a town in this year: one of {KINGS} for each of "
-    f"{TOWNS * GOODS * YEARS:,} combinations. As in the original, each model reads as much as its attention is given: "
-    f"the last {READ_BY_ENDS} words for the two with an encoder, {READ_BY_HALVES} for the decoder-only one, all for "
-    f"the compressed ones. They are the presets `articles-…`, trained for {PRESETS['articles-experts'].train.steps:,} "
-    "steps of 32 articles. ROUGE-L is the F1 of the longest common subsequence of words (Lin 2004) of a greedy summary "
-    f"and the article's own, the mean of {UNSEEN} unseen articles.",
+    f"{TOWNS * GOODS * YEARS:,} combinations. The models are the presets `articles-…`, trained for "
+    f"{PRESETS['articles-experts'].train.steps:,} steps of 32 articles; they read the last {READ_BY_ENDS} words (with "
+    f"an encoder), {READ_BY_HALVES} (decoder-only) or all (compressed). ROUGE-L (Lin 2004) is that of greedy summaries "
+    f"of {UNSEEN} unseen articles.",
     measure=measure,
     judge=judge,
     draw=draw,

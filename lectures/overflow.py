@@ -175,10 +175,9 @@ def judge(measured: Measured) -> Finding:
         verdict=verdict_of(held),
         explanation=f"From {DIMENSIONS[0]} to {DIMENSIONS[-1]:,} dimensions the gradient of the softmax keeps "
         f"{left['1/sqrt(d)']:.0%} of its norm with the scale, {left['none']:.0%} without it. {overflowing(measured)} "
-        "The scale does not bound scores: weights can make them as large as they like, and then queries and keys of 11 "
-        "bits give a score of 10,000 an error of several units, which is another softmax. The export compares the "
-        "fp16 graph with PyTorch on texts, and adds it to a bundle only where it is close: here at scores of "
-        f"{', '.join(kept) or 'none of these'}. The error of the fp32 graph is at most {largest_fp32:.0e}.",
+        "The scale does not bound scores, because weights can be of any size. An export adds the fp16 graph only "
+        f"where it is close to PyTorch: here at scores of {', '.join(kept) or 'none of these'}. The error of the "
+        f"fp32 graph is at most {largest_fp32:.0e}.",
         header=("largest score", "q·k", *GRAPHS.values(), "fp16 in the bundle"),
         rows=[
             (

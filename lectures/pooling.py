@@ -121,11 +121,10 @@ def judge(measured: Measured) -> Finding:
         f"with {measured['parameters']:,} parameters and without a layer. Its probabilities and weights are those of "
         f"the formula in float64 to {measured['difference']:.0e}. In {measured['above']:.1%} of the scenes with "
         f"animals each of them has more than {TIMES:g} times the mean weight of the other words. The score is positive "
-        f"for {len(measured['emphasized'])} words: {found} of {len(nouns)} forms of animals, and {', '.join(others)}, "
-        f"some of which betray an animal in this grammar. As tanh bounds the scores, a weight is at most e² = "
-        f"{BOUND:.1f} times another (here {measured['ratio']:.1f}): animals get {weight['on_animals']:.0%} of the "
-        f"weight instead of an even share of {weight['even_share']:.0%}. This pooling can emphasize a word of a long "
-        "text, not select it.",
+        f"for {len(measured['emphasized'])} words: {found} of {len(nouns)} forms of animals, and {len(others)} others. "
+        f"As tanh bounds the scores, a weight is at most e² = {BOUND:.1f} times another (here "
+        f"{measured['ratio']:.1f}): animals get {weight['on_animals']:.0%} of the weight, an even share is "
+        f"{weight['even_share']:.0%}.",
         header=("classifier", "scenes right"),
         rows=[
             ("attention pooling, served", f"{accuracy:.1%}"),
