@@ -232,7 +232,7 @@ _NARROWING = frozenset(
 def _checked_schema(text: str) -> Mapping[str, Any]:
     """Returns the schema if it is an object that compiles within a second.
 
-    The emptiness check of an intersection of patterns can take minutes (20 patterns in an allOf: 7 s), and anyOf within
+    The emptiness check of an intersection of patterns can take minutes (llguidance 1.9.1), and anyOf within
     allOf multiplies: patterns together with intersections are rejected, and only one of both may be frequent. Names of
     properties that equal a keyword count as keywords.
     """
