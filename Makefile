@@ -110,6 +110,7 @@ check: $(STAMP)  ## format, lint, types, .proto rules and compatibility, generat
 	$(BIN)/buf breaking --against $(BASELINE)
 	@$(MAKE) stubs-check
 	@$(BIN)/python -m codegen.options --check
+	@$(BIN)/python -m codegen.gates --check
 	@$(BIN)/python -m codegen.descriptors --check
 	@$(BIN)/python -m deploy.monitoring --check
 	$(PYTEST) --quiet tests/test_architecture.py
@@ -127,6 +128,10 @@ baseline: $(STAMP)  ## at a release: make the present .proto the API that later 
 .PHONY: options
 options: $(STAMP)  ## generate the client's types, the flags and the docs' tables from the list of decoding options
 	$(BIN)/python -m codegen.options
+
+.PHONY: gates
+gates: $(STAMP)  ## write the list of gates of docs/RELIABILITY.md from the table of service/edge/admission/admission.py
+	$(BIN)/python -m codegen.gates
 
 .PHONY: descriptors
 descriptors: $(STAMP)  ## write deploy/envoy/glossa.binpb, by which a gateway converts JSON, from the stubs

@@ -1,0 +1,62 @@
+"""Writes the list of gates that a request passes into docs/RELIABILITY.md.
+
+python -m codegen.gates [--check]   --check fails if the page is out of date, and changes nothing
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from service.edge.admission.admission import GATES, Gate, Stage
+from service.edge.observability.status import STATUS
+from service.errors import Retryable
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "RELIABILITY.md"
+BEGIN, END = "<!-- gates -->\n", "<!-- /gates -->\n"
+STAGES: dict[Stage, str] = {
+    "call": "before its message is read",
+    "caller": "the same, once its caller is known",
+    "message": "before its message is parsed",
+    "preparation": "before its text is prepared in a thread",
+    "answer": "before an engine gets it",
+    "queue": "at the queue of the least busy engine process",
+}
+
+
+def table() -> str:
+    """One row a gate, in the order in which a request passes them."""
+    rows = "".join(f"| {number} | {_row(gate)} |\n" for number, gate in enumerate(GATES, 1))
+    return f"| | moment | refused when | status: reason | retry hint |\n|---|---|---|---|---|\n{rows}"
+
+
+def _row(gate: Gate) -> str:
+    answers = ", ".join(f"{STATUS[error].name}: `{error.reason}`" for error in gate.errors)
+    hint = "yes" if all(issubclass(error, Retryable) for error in gate.errors) else "another server"
+    return f"{STAGES[gate.stage]} | {gate.rule} | {answers} | {hint}"
+
+
+def page(text: str) -> str:
+    """The page with the list in place of what stands between its marks."""
+    head, begin, rest = text.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    assert begin, f"{PAGE.name} lacks the line {BEGIN.strip()}"
+    assert end, f"{PAGE.name} lacks the line {END.strip()}"
+    return f"{head}{BEGIN}{table()}{END}{tail}"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Rewrite the page if it is out of date, or with --check fail if it is."""
+    parser = argparse.ArgumentParser(description="Write the list of gates into docs/RELIABILITY.md.")
+    parser.add_argument("--check", action="store_true", help="fail if the page is out of date, and change nothing")
+    check, text = parser.parse_args(arguments).check, PAGE.read_text(encoding="utf-8")
+    if page(text) == text:
+        return
+    if check:
+        raise SystemExit("docs/RELIABILITY.md is out of date; run: make gates")
+    PAGE.write_text(page(text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
