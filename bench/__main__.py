@@ -4,7 +4,7 @@ python -m bench --list            the measurements, one line each
 python -m bench CASE --help       its flags
 python -m bench CASE [flags]      measure
 
-Each case is a module of this package with a function of its name: `beam-cost` is `bench.beam_cost.beam_cost`. Figures
+Each case is a module of this package with a function of its name: `io-faults` is `bench.io_faults.io_faults`. Figures
 of different runs cannot be compared; BENCHMARKS.md names the command and the machine of each of its figures.
 """
 
@@ -18,53 +18,15 @@ from pathlib import Path
 from bench.case import parser_of
 
 TOPICS = {
-    "everything": ("speed", "speed-models"),
     "speed against peers": (
+        "speed",
+        "speed-models",
         "compare-speed-ctranslate2",
         "compare-speed-transformers",
         "compare-goodput",
-        "compare-shortlist",
-        "compare-genai",
-        "compare-optimum",
-        "compare-embed",
-        "peers-llama",
     ),
-    "answers against peers and the reference": (
-        "compare-ctranslate2",
-        "compare-transformers",
-        "compare-reference",
-        "peers",
-        "peer-filters",
-    ),
-    "two checkouts": ("compare-checkouts", "compare-answers", "processes", "serving-memory"),
-    "where the time goes": (
-        "batches",
-        "bandwidth",
-        "profile-step",
-        "profile-training",
-        "ranks",
-        "cost-growth",
-        "engine-overhead",
-        "grpc-overhead",
-        "grpc-alone",
-        "grpc-peers",
-        "wire",
-        "footprint",
-        "documents",
-    ),
-    "decoding": (
-        "beam-cost",
-        "beam-quality",
-        "beam-streaming",
-        "sampling-cost",
-        "sampling-chi-square",
-        "constraint-cost",
-        "constraints",
-        "markup",
-        "glossary",
-        "speculation",
-        "quantised-quality",
-    ),
+    "two checkouts": ("compare-checkouts", "compare-answers"),
+    "answers": ("compare-reference", "constraints", "markup"),
     "a GPU": ("gpu-check",),
     "promises": (
         "simulate",

@@ -1,19 +1,16 @@
-"""One of our checkpoints as a model of a peer, with the same weights: Hugging Face transformers and CTranslate2.
+"""An encoder-decoder of ours as a model of a peer, with the same weights: Hugging Face transformers and CTranslate2.
 
-M2M100 and GPT-NeoX have the architecture of the presets: pre-norm with a last norm, biases, scaled and tied embeddings,
-sinusoidal (encoder-decoder) or rotary (decoder-only) positions. Only M2M100's table of positions is laid out otherwise,
-sines and cosines in halves, and is replaced by ours. CTranslate2 takes the table as a tensor. Models that the peers
-cannot represent are rejected, and each model is compared with ours before it is returned.
+M2M100 has the architecture of the presets: pre-norm with a last norm, biases, scaled and tied embeddings, sinusoidal
+positions. Only its table of positions is laid out otherwise, sines and cosines in halves, and is replaced by ours.
+CTranslate2 takes the table as a tensor. Models that the peers cannot represent are rejected, and each model is compared
+with ours before it is returned.
 
 The peers are in requirements/bench.in. They are imported by name, so that types can be checked without them.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import math
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,14 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.case import case
 from model.architecture_config import TransformerConfig
-from model.architectures import GenerativeModel
-from model.checkpoints.checkpoint import load_checkpoint
 from model.config import ModelConfig
 from model.layers import Block
-from model.recurrent import Recurrent
-from model.transformer import Decoder, DecoderStack, EncoderDecoder, EncoderStack
+from model.transformer import DecoderStack, EncoderDecoder, EncoderStack
 
 MAX_DIFFERENCE = 1e-4  # of a logit, relative to it if above 1; measured: 8e-6, float32 sums in another order
 VERIFIED_ROWS = 8  # random token sequences that are compared
@@ -39,32 +32,19 @@ class NotRepresentable(ValueError):
     """A peer has no model of this shape, or its numbers are not ours."""
 
 
-def transformers_model(model: GenerativeModel) -> Any:
-    """M2M100ForConditionalGeneration or GPTNeoXForCausalLM with our weights; its logits are verified."""
+def transformers_model(model: EncoderDecoder) -> Any:
+    """M2M100ForConditionalGeneration with our weights; its logits are verified."""
     _check_config(model.config)
-    assert not isinstance(model, Recurrent), "none of them is recurrent in this way"
-    theirs = _m2m100(model) if isinstance(model, EncoderDecoder) else _gpt_neox(model)
-    config = model.config
+    theirs, config = _m2m100(model), model.config
     theirs.generation_config = importlib.import_module("transformers").GenerationConfig(
         pad_token_id=config.pad_id,
         bos_token_id=config.bos_id,
         eos_token_id=config.eos_id,
-        decoder_start_token_id=config.bos_id if config.has_encoder else None,
+        decoder_start_token_id=config.bos_id,
     )
     theirs.eval()
-    verify("transformers", model, lambda source, inputs: transformers_logits(theirs, source, inputs))
+    verify("transformers", model, lambda source, inputs: _transformers_logits(theirs, source, inputs))
     return theirs
-
-
-def ctranslate2_model(model: EncoderDecoder, directory: Path) -> Any:
-    """A Translator over float32 weights written to `directory`, which must be empty; its logits are verified.
-
-    Its tokens are our ids in decimal digits.
-    """
-    save_ctranslate2(model, directory, "float32")
-    return importlib.import_module("ctranslate2").Translator(
-        str(directory), device="cpu", compute_type="float32", intra_threads=1
-    )
 
 
 def save_ctranslate2(model: EncoderDecoder, directory: Path, kind: str) -> None:
@@ -86,7 +66,7 @@ def _check_config(config: ModelConfig) -> None:
         and config.tie_embeddings
         and config.attention_kv_heads == config.num_heads
         and config.attention_head_dim * config.num_heads == config.d_model
-        and (config.positions != "rotary" if config.has_encoder else config.positions == "rotary")
+        and config.positions != "rotary"
     )
     if not is_plain:
         raise NotRepresentable(f"the peers have no model of this shape: {config}")
@@ -148,46 +128,6 @@ def _m2m100(model: EncoderDecoder) -> Any:
             _copy(weights, f"{name}.fc2", block.feed_forward.outer)
     for name in ("model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"):
         weights[f"{name}.weight"] = model.decoder.unembedding.weight
-    theirs.load_state_dict(weights)
-    return theirs
-
-
-def _gpt_neox(model: Decoder) -> Any:
-    library, config = importlib.import_module("transformers"), model.config
-    theirs = library.GPTNeoXForCausalLM(
-        library.GPTNeoXConfig(
-            vocab_size=config.vocab_size,
-            hidden_size=config.d_model,
-            num_hidden_layers=config.num_decoder_layers,
-            num_attention_heads=config.num_heads,
-            intermediate_size=config.d_ff,
-            hidden_act=config.activation,
-            max_position_embeddings=config.max_target_len,
-            use_parallel_residual=False,
-            tie_word_embeddings=False,  # its embeddings are not scaled, so ours are scaled when copied
-            rope_parameters={
-                "rope_type": "default",
-                "rope_theta": config.rotary_base,
-                "partial_rotary_factor": 1.0,
-            },
-            pad_token_id=config.pad_id,
-            bos_token_id=config.bos_id,
-            eos_token_id=config.eos_id,
-        )
-    )
-    table = model.decoder.unembedding.weight
-    weights = {"gpt_neox.embed_in.weight": table * math.sqrt(config.d_model), "lm_head.weight": table}
-    _copy(weights, "gpt_neox.final_layer_norm", model.decoder.norm)
-    for i, block in enumerate(_blocks(model.decoder)):
-        name, attention = f"gpt_neox.layers.{i}", block.self_attention
-        _copy(weights, f"{name}.input_layernorm", block.self_residual.norm)
-        for kind, parameter in attention.query_key_value.named_parameters():  # query, key, value → head by head
-            by_head = parameter.unflatten(0, (3, config.num_heads, -1)).transpose(0, 1).flatten(0, 2)
-            weights[f"{name}.attention.query_key_value.{kind}"] = by_head
-        _copy(weights, f"{name}.attention.dense", attention.output)
-        _copy(weights, f"{name}.post_attention_layernorm", block.feed_forward_residual.norm)
-        _copy(weights, f"{name}.mlp.dense_h_to_4h", block.feed_forward.inner)
-        _copy(weights, f"{name}.mlp.dense_4h_to_h", block.feed_forward.outer)
     theirs.load_state_dict(weights)
     return theirs
 
@@ -261,16 +201,14 @@ def _set_linear(theirs: Any, linear: nn.Module) -> None:
 
 
 @torch.inference_mode()
-def _our_logits(model: GenerativeModel, source: Sequence[int], inputs: Sequence[int]) -> np.ndarray:
-    arguments = (torch.tensor([source]), torch.tensor([len(source)])) if source else ()
-    return _array(model.decoder.unembedding(model(*arguments, torch.tensor([inputs]))[0]))
+def _our_logits(model: EncoderDecoder, source: Sequence[int], inputs: Sequence[int]) -> np.ndarray:
+    arguments = torch.tensor([source]), torch.tensor([len(source)]), torch.tensor([inputs])
+    return _array(model.decoder.unembedding(model(*arguments)[0]))
 
 
 @torch.inference_mode()
-def transformers_logits(theirs: Any, source: Sequence[int], inputs: Sequence[int]) -> np.ndarray:
-    if source:
-        return _array(theirs(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([inputs])).logits[0])
-    return _array(theirs(input_ids=torch.tensor([inputs])).logits[0])
+def _transformers_logits(theirs: Any, source: Sequence[int], inputs: Sequence[int]) -> np.ndarray:
+    return _array(theirs(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([inputs])).logits[0])
 
 
 def _ctranslate2_logits(translator: Any, source: Sequence[int], inputs: Sequence[int]) -> np.ndarray:
@@ -286,28 +224,19 @@ def _ctranslate2_logits(translator: Any, source: Sequence[int], inputs: Sequence
     return np.stack([np.asarray(step).reshape(-1) for step in answer.logits[0]])
 
 
-def verify(peer: str, model: GenerativeModel, logits: Any) -> float:
+def verify(peer: str, model: EncoderDecoder, logits: Any) -> float:
     """The largest difference between a logit of ours and of theirs, over random tokens of random lengths."""
     config, generator, worst = model.config, np.random.default_rng(1), 0.0
-    limits = (32, config.max_target_len, config.max_source_len if config.has_encoder else 32)
+    limits = (32, config.max_target_len, config.max_source_len)
     for row in range(VERIFIED_ROWS):
         longest = min(limits) if row else config.max_target_len
         length = int(generator.integers(1, longest)) if row else longest
         source = [*generator.integers(4, config.vocab_size, length - 1).tolist(), config.eos_id]
         inputs = [config.bos_id, *generator.integers(4, config.vocab_size, length - 1).tolist()]
-        source = source[-config.max_source_len :] if config.has_encoder else []
+        source = source[-config.max_source_len :]
         ours_TV, theirs_TV = _our_logits(model, source, inputs), logits(source, inputs)
         worst = max(worst, float((np.abs(ours_TV - theirs_TV) / np.maximum(1, np.abs(ours_TV))).max()))
     if not worst < MAX_DIFFERENCE:
         raise NotRepresentable(f"{peer}: logits differ by up to {worst:.1e}, allowed are {MAX_DIFFERENCE:.0e}")
     print(f"{peer}: logits as ours, largest difference {worst:.1e}")
     return worst
-
-
-@case("checkpoint")
-def peers(args: argparse.Namespace) -> None:
-    model = load_checkpoint(args.checkpoint).model
-    transformers_model(model)
-    if isinstance(model, EncoderDecoder):
-        with tempfile.TemporaryDirectory() as directory:
-            ctranslate2_model(model, Path(directory))

@@ -17,18 +17,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.case import Flag, case
-from bench.measure import Verdict, machine, verdict_row, versions
+from bench.measure import machine, verdict_row, versions
 from bench.speed_models import CACHE
 from export.bundle.directory import load_bundle
 
 BEGIN, END = "<!-- speed: begin, rewritten by `make bench` -->", "<!-- speed: end -->"
-PLOT = "docs/cost_growth.svg"
-GENAI_BARS = {"alone": 1.0, "batch": 1.5}
 LONG = 400.0  # limit of each part, seconds
 
 
@@ -54,7 +52,6 @@ def parts(options: argparse.Namespace) -> list[Part]:
             f"speed-models --scheme fp32 {options.scheme} w8-block64 w4-block32 w4-block128",
             "models",
         ),
-        Part("bandwidth", f"bandwidth --schemes {schemes}", "One row against memory bandwidth"),
         Part("alone", f"{speed} alone --count 6 --schemes {schemes}", "Single stream", peer),
         Part("offline", f"{speed} offline --quick --schemes {options.scheme} --count 512", "Throughput", peer),
         Part("offline-fp32", f"{speed} offline --quick --schemes fp32 --count 96", "Throughput, fp32", peer),
@@ -62,12 +59,6 @@ def parts(options: argparse.Namespace) -> list[Part]:
         Part("transformers-alone", f"{face} alone --scheme w8-block64", "Hugging Face, single stream", faces),
         Part("transformers-offline", f"{face} offline {scheme}", "Hugging Face, throughput", faces),
         Part("goodput", f"{goodput} --rate 40 --within-s 45", "Goodput under Poisson arrivals", peer),
-        Part("overhead", f"grpc-overhead overhead {scheme} --repetitions 3", "Overhead of gRPC and Python"),
-        Part("grpc-alone", "grpc-alone --repetitions 2", "Cost of gRPC per streamed message"),
-        Part("memory", f"grpc-overhead memory {scheme} --repetitions 3", "Memory", peer),
-        Part("growth", f"cost-growth {scheme} --plot {PLOT}", f"Cost by size ([plot]({PLOT}))"),
-        Part("profile-fp32", "profile-step --scheme fp32", "Profile of a decode step, fp32"),
-        Part("profile", f"profile-step {scheme}", f"Profile of a decode step, {options.scheme}"),
     ]
     if options.checkpoint:
         real = f"--checkpoint {shlex.quote(str(options.checkpoint))}"
@@ -79,9 +70,6 @@ def parts(options: argparse.Namespace) -> list[Part]:
             Part("real-beam", f"{speed} beam {chosen} 1000", "Real sentences, beams of 4", peer),
             Part("real-goodput", f"{goodput} {real} --rate 160 --within-s 50", "Goodput, real sentences", peer),
         ]
-    if options.peer_python:
-        genai = f"compare-genai {options.cache / 'llama'} --peer-python {shlex.quote(str(options.peer_python))} --case"
-        found += [Part(f"genai-{case}", f"{genai} {case}", f"Decoder-only, {case}") for case in GENAI_BARS]
     if options.bundle:
         data = f" {shlex.quote(str(options.data))}" if options.data else ""
         command = f"invariance {shlex.quote(str(options.bundle))}{data} --requests 200 --mixes 5"
@@ -98,7 +86,7 @@ def run(part: Part, within_s: float, cache: Path) -> dict[str, Any]:
         return {"skipped": "the time budget was used up"}
     words = shlex.split(part.command)
     flags = [] if part.name == "models" or "--json" in words else ["--json"]
-    place = ["--cache", str(cache)] if words[0] not in ("compare-genai", "grpc-alone", "invariance") else []
+    place = ["--cache", str(cache)] if words[0] != "invariance" else []
     command = [sys.executable, "-m", "bench", *words, *place, *flags]
     began_s = time.monotonic()
     try:
@@ -114,27 +102,12 @@ def run(part: Part, within_s: float, cache: Path) -> dict[str, Any]:
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if not lines:
         return {**took, "skipped": f"status {done.returncode}: {done.stderr.strip()[-500:]}"}
-    return {**judged(json.loads(lines[-1])), **took}
+    return {**json.loads(lines[-1]), **took}
 
 
 def _without_folders(part: Part) -> str:
     """The command of a part, with file names instead of absolute paths."""
     return shlex.join([Path(word).name if word.startswith("/") else word for word in shlex.split(part.command)])
-
-
-def judged(result: dict[str, Any]) -> dict[str, Any]:
-    """Adds verdicts to the output of scripts that return none."""
-    if "of_best_peer" not in result:
-        return result
-    ours = {name: ratio for name, ratio in result["of_best_peer"].items() if not name.startswith("genai")}
-    best, case = max(ours, key=lambda name: ours[name]), result["case"]
-    line = Verdict(
-        f"decoder-only, {result['requests']} requests, against onnxruntime-genai",
-        ours[best],
-        GENAI_BARS[case],
-        note=best,
-    )
-    return {"figures": result, "verdicts": [{**asdict(line), "met": line.met}]}
 
 
 def quality(bundle: Path) -> Iterator[dict[str, Any]]:
@@ -191,8 +164,6 @@ def _details(part: dict[str, Any]) -> list[str]:
         return [f"**{part['title']}**{command}: not measured: {part['skipped']}"]
     lines = [f"**{part['title']}**{command}, {part.get('seconds', 0):.0f} s:", ""]
     figures = dict(part.get("figures", part))
-    if markdown := figures.pop("markdown", ""):
-        return [*lines, *markdown.splitlines()]
     unit = figures.pop("unit", "")
     measured = {name: value for name, value in figures.items() if isinstance(value, dict) and "median" in value}
     if measured:
@@ -254,7 +225,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     data=Flag(Path, "TSV of sentence pairs for it"),
     bundle=Flag(Path, "its bundle as exported, for quality and invariance"),
     scheme=Flag("w8a8-static-kv8", "of int8"),
-    peer_python=Flag(Path, "interpreter with onnxruntime-genai, to measure it too"),
     budget_s=1200.0,
     keep=Flag(CACHE / "speed.json", "JSON file of the results"),
     stored=Flag(Path, "measure nothing, use these stored results"),

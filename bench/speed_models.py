@@ -24,7 +24,7 @@ from bench.peers import save_ctranslate2
 from bench.random_model import ENDLESS, LONGEST, SHORTEST, random_model, random_source
 from bench.sentences import sentence_pairs
 from bench.unverified_bundle import random_tokenizer, save_unverified
-from export.bundle.manifest import TOKENIZER, Shortlist
+from export.bundle.manifest import TOKENIZER
 from export.variants import Traced, trace_model
 from model.checkpoints.checkpoint import load_checkpoint, save_checkpoint, weights_of
 from model.config import TrainConfig
@@ -84,15 +84,11 @@ class SpeedModel:
     def _traced(self) -> Traced:
         return trace_model(self.model)
 
-    def bundle(self, form: str, shortlist: Shortlist | None = None) -> Path:
-        """A bundle with graphs of one form, not verified: that is the exporter's business, and takes minutes.
-
-        shortlist: always the same one, if there is any.
-        """
-        name = form if shortlist is None else f"shortlist-{form}"
-        path = self.path / f"{name}-{_digest([ROOT / source for source in SOURCES])}.bundle"
+    def bundle(self, form: str) -> Path:
+        """A bundle with graphs of one form, not verified: that is the exporter's business, and takes minutes."""
+        path = self.path / f"{form}-{_digest([ROOT / source for source in SOURCES])}.bundle"
         if not path.exists():
-            for stale in self.path.glob(f"{name}-*.bundle"):
+            for stale in self.path.glob(f"{form}-*.bundle"):
                 shutil.rmtree(stale)
             save_unverified(
                 path,
@@ -101,8 +97,7 @@ class SpeedModel:
                 form,
                 source=self.sentences(1).sources[0],
                 samples=self._samples,
-                shortlist=shortlist,
-                traced=None if shortlist else self._traced,
+                traced=self._traced,
             )
         return path
 

@@ -5,9 +5,8 @@ The process is separate because settings that decide an engine's speed are read 
 answers each with one line; `Worker` is the other end of the pipe. An order has the sentences (a `Workload` file), their
 number, the beam size, whether they run as a single stream, and settings of the engine:
 
-    glossa        rows, engines, single_engine_threads, max_prefill_tokens, max_idle_prefill_tokens, ignore_eos, first,
-                  every (of the sentences); its graphs, no gRPC
-    client, lean  streams, ignore_eos                 a server's address is its model; gRPC
+    glossa        rows, engines, single_engine_threads, first, every (of the sentences); its graphs, no gRPC
+    client, lean  a server's address is its model; gRPC
     ctranslate2   kind, inter_threads, intra_threads, batch
     transformers  dtype, threads, batch
 
@@ -60,7 +59,7 @@ class Worker(Pipe):
         super().__init__(engine, command, {**inherited, **threads, **(environment or {})})
 
     def __call__(self, **order: Any) -> dict[str, Any]:
-        """Does one order: {"seconds", "cpu_s", "tokens", "sentences"}. Raises PipeFailed."""
+        """Does one order: {"seconds", "tokens", "sentences"}. Raises PipeFailed."""
         return super().__call__(**{"work": self._work, **order})
 
     def rate(self, **order: Any) -> float:
@@ -83,7 +82,7 @@ class Workers:
         answers = list(
             self._threads.map(lambda worker, share: worker(engines=self._engines, **share), self._workers, shares)
         )
-        total = {name: sum(answer[name] for answer in answers) for name in ("cpu_s", "tokens", "sentences")}
+        total = {name: sum(answer[name] for answer in answers) for name in ("tokens", "sentences")}
         return {"seconds": max(answer["seconds"] for answer in answers), **total}
 
     def rate(self, **order: Any) -> float:
@@ -113,13 +112,13 @@ def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
         return OnnxModel.open(bundle, manifest, device="cpu", single_engine_threads=single_engine_threads)
 
     @functools.cache
-    def engines_of(rows: int, engines: int, single_engine_threads: int, prefill: int, idle_prefill: int) -> Engines:
+    def engines_of(rows: int, engines: int, single_engine_threads: int) -> Engines:
         return Engines(
             [model(single_engine_threads).runner(max_rows=rows) for _ in range(engines)],
             tokenizer,
             kv_cache_bytes=1 << 33,
-            max_prefill_tokens=prefill,
-            max_idle_prefill_tokens=idle_prefill,
+            max_prefill_tokens=1 << 11,
+            max_idle_prefill_tokens=1 << 14,
         )
 
     def do(order: Order, work: Workload) -> Lengths:
@@ -127,10 +126,8 @@ def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
             order.get("rows", 64),
             order.get("engines", 0) or processors().usable,
             order.get("single_engine_threads", 1),
-            order.get("max_prefill_tokens", 1 << 11),
-            order.get("max_idle_prefill_tokens", 1 << 14),
         )
-        options = DecodingOptions(beam_size=order["beam"], ignore_eos=order.get("ignore_eos", False))
+        options = DecodingOptions(beam_size=order["beam"])
         mine = slice(order.get("first", 0), order["count"], order.get("every", 1))
         requests = [
             Request(
@@ -217,7 +214,7 @@ def transformers(path: str) -> Callable[[Order, Workload], Lengths]:
 
 
 def client(address: str) -> Callable[[Order, Workload], Lengths]:
-    """A server's client. The workload has texts instead of ids; an order may ask for streams."""
+    """A server's client. The workload has texts instead of ids."""
     import grpc
 
     from glossa.v1 import glossa_pb2, glossa_pb2_grpc
@@ -229,30 +226,17 @@ def client(address: str) -> Callable[[Order, Workload], Lengths]:
 
     stub = loop.run_until_complete(connect())
 
-    async def answer_all(order: Order, texts: list[str], max_tokens: int) -> Lengths:
-        decoding = glossa_pb2.DecodingOptions(
-            max_tokens=max_tokens, beam_size=order["beam"], ignore_eos=order.get("ignore_eos", False)
-        )
+    async def length(request: Any) -> int:
+        return int((await stub.Translate(request)).usage.generated_tokens)
 
-        async def unary(text: str) -> int:
-            request = glossa_pb2.TranslateRequest(text=text, options=decoding)
-            return int((await stub.Translate(request)).usage.generated_tokens)
-
-        async def stream(text: str) -> int:
-            request = glossa_pb2.StreamTranslateRequest(text=text, options=decoding)
-            last = None
-            async for message in stub.StreamTranslate(request):
-                last = message
-            return int(last.final.usage.generated_tokens) if last else 0
-
-        one = stream if order.get("streams") else unary
-        if order["alone"]:
-            return [await one(text) for text in texts]
-        return list(await asyncio.gather(*map(one, texts)))
+    async def lengths(requests: list[Any], *, alone: bool) -> Lengths:
+        if alone:
+            return [await length(request) for request in requests]
+        return list(await asyncio.gather(*map(length, requests)))
 
     def do(order: Order, work: Workload) -> Lengths:
-        texts = json.loads(Path(order["texts"]).read_text())[: order["count"]]
-        return loop.run_until_complete(answer_all(order, texts, work.max_tokens))
+        requests = [glossa_pb2.TranslateRequest.FromString(message) for message in _messages(order, work)]
+        return loop.run_until_complete(lengths(requests, alone=order["alone"]))
 
     return do
 
@@ -265,20 +249,18 @@ def lean(address: str) -> Callable[[Order, Workload], Lengths]:
     connection = LeanConnection(address)
 
     def do(order: Order, work: Workload) -> Lengths:
-        texts = json.loads(Path(order["texts"]).read_text())[: order["count"]]
-        decoding = glossa_pb2.DecodingOptions(
-            max_tokens=work.max_tokens, beam_size=order["beam"], ignore_eos=order.get("ignore_eos", False)
-        )
-        if not order.get("streams"):
-            asked = [glossa_pb2.TranslateRequest(text=text, options=decoding).SerializeToString() for text in texts]
-            answers = connection.call("/glossa.v1.TranslationService/Translate", asked)
-            return [glossa_pb2.TranslateResponse.FromString(answer).usage.generated_tokens for answer in answers]
-        asked = [glossa_pb2.StreamTranslateRequest(text=text, options=decoding).SerializeToString() for text in texts]
-        answers = connection.call("/glossa.v1.TranslationService/StreamTranslate", asked)
-        ends = [glossa_pb2.StreamTranslateResponse.FromString(answer).final for answer in answers]
-        return [end.usage.generated_tokens for end in ends]
+        answers = connection.call("/glossa.v1.TranslationService/Translate", _messages(order, work))
+        return [glossa_pb2.TranslateResponse.FromString(answer).usage.generated_tokens for answer in answers]
 
     return do
+
+
+def _messages(order: Order, work: Workload) -> list[bytes]:
+    from glossa.v1 import glossa_pb2
+
+    decoding = glossa_pb2.DecodingOptions(max_tokens=work.max_tokens, beam_size=order["beam"])
+    texts = json.loads(Path(order["texts"]).read_text())[: order["count"]]
+    return [glossa_pb2.TranslateRequest(text=text, options=decoding).SerializeToString() for text in texts]
 
 
 ENGINES = {engine.__name__: engine for engine in (glossa, ctranslate2, transformers, client, lean)}
@@ -295,10 +277,9 @@ def serve(engine: str, model: str) -> None:
             workloads[file] = Workload.load(Path(file))
         work = workloads[file]
         try:
-            began_s, began_cpu_s = time.perf_counter(), time.process_time()
+            began_s = time.perf_counter()
             lengths = do(order, work)
             result: dict[str, Any] = {"seconds": time.perf_counter() - began_s}
-            result["cpu_s"] = time.process_time() - began_cpu_s
             if work.is_exact and set(lengths) != {work.max_tokens}:
                 raise WorkerFailed(f"every answer must have {work.max_tokens} tokens, got {sorted(set(lengths))}")
             result |= {"sentences": len(lengths), "tokens": sum(lengths)}

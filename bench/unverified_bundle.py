@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.gpu.decoding import decode, sureness
 from export.bundle.directory import file_digests, write_bundle
-from export.bundle.manifest import SHORTLIST, TOKENIZER, Golden, Manifest, Shortlist
+from export.bundle.manifest import TOKENIZER, Golden, Manifest
 from export.manifest_entries import entries_of
 from export.passes.calibrate import calibrate
 from export.passes.quantization_scheme import SCHEMES
@@ -37,7 +37,6 @@ def save_unverified(
     *,
     source: tuple[int, ...] = (),
     samples: Callable[[], Samples] = tuple,
-    shortlist: Shortlist | None = None,
     traced: Traced | None = None,
     also_fp16: bool = False,
     questions: Sequence[Request] = (),
@@ -49,10 +48,7 @@ def save_unverified(
 
     def fill(directory: Path) -> Manifest:
         tokenizer.save(directory / TOKENIZER)
-        if shortlist is not None:
-            (directory / SHORTLIST).write_text(shortlist.to_json())
-        has_one = shortlist is not None
-        graphs = traced or trace_model(model, shortlist=has_one)
+        graphs = traced or trace_model(model)
         ranges = calibrate(model, samples()) if SCHEMES[scheme].needs_ranges else None
         variants = [save_variant(graphs, directory, SCHEMES[scheme], ranges=ranges)]
         if also_fp16:
@@ -60,7 +56,7 @@ def save_unverified(
         unchecked = Manifest(
             **entries_of(config, attention=False),
             variants=tuple(variants),
-            shortlist=SHORTLIST if has_one else "",
+            shortlist="",
             golden=Golden(source=source, prompt=(config.bos_id,), output=(config.eos_id,)),
             lineage={},
             parity={"passed": True, "checks": [{"name": "none: a bundle for measuring speed", "passed": True}]},

@@ -3,7 +3,7 @@
 msgspec instead of pickle, for three reasons. What an engine process sends is data: a process that a hostile bundle took
 over cannot make the edge run code. Every message is checked against its type. And it takes 2 to 4 times less processor
 time (0.22.0, Zen 3): a request 2 + 6 instead of 8 + 14 microseconds to write and read, an answer 1 + 4 instead of
-10 + 11, the deltas of a turn of 32 rows 4 + 11 instead of 31 + 17; `python -m bench wire` measures it.
+10 + 11, the deltas of a turn of 32 rows 4 + 11 instead of 31 + 17.
 
 Two programs that differ in VERSION do not understand each other; `Start` and `Opened` carry it.
 """

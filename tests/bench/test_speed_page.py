@@ -2,9 +2,8 @@
 
 import pytest
 
-from bench.cost_growth import worst_growth
 from bench.measure import Spread, Verdict, interleaved
-from bench.speed import BEGIN, END, judged, rewrite, section
+from bench.speed import BEGIN, END, rewrite, section
 
 RESULTS = {
     "date": "2026-11-21",
@@ -88,15 +87,3 @@ def test_jobs_are_interleaved_and_the_warm_up_round_is_discarded():
     found = interleaved({"a": lambda: job("a"), "b": lambda: job("b")}, repetitions=3)
     assert order == ["a", "b"] * 4
     assert found["a"] == Spread(median=5.0, low=3.0, high=7.0, count=3)
-
-
-def test_growth_is_one_for_proportional_cost():
-    assert worst_growth([1, 2, 4], [3.0, 6.0, 12.0]) == pytest.approx(1.0)
-    assert worst_growth([1, 2, 8], [1.0, 1.0, 8.0]) == pytest.approx(2.0)
-
-
-def test_scripts_without_a_verdict_get_one():
-    rates = {"glossa w4-block32": 1.6, "glossa w4-block32, gRPC": 1.2, "genai int4-b32, 2 threads": 1.0}
-    (line,) = judged({"case": "batch", "requests": 16, "of_best_peer": rates})["verdicts"]
-    assert (line["figure"], line["bar"], line["met"], line["note"]) == (1.6, 1.5, True, "glossa w4-block32")
-    assert judged({"figures": {}}) == {"figures": {}}

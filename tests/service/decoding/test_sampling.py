@@ -7,10 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.sampling_chi_square import FILTERS, SIGNIFICANT, best_of, chi_square, measure, survival, zipf_row
 from service.decoding.sampling import TOP_CANDIDATES, Sampler
 from service.errors import Unsatisfiable
 from service.options import DecodingOptions
+from tests.service.decoding.chi_square import (
+    FILTERS,
+    SIGNIFICANT,
+    best_of,
+    chi_square,
+    measure,
+    survival,
+    zipf_row,
+)
 
 NINF = -math.inf
 

@@ -1,20 +1,16 @@
 """Chi-square test of the token frequencies of every sampling filter against the reference's distribution.
 
-
 Tokens with an expected count below five share a cell. A forbidden token makes p 0.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from bench.case import case
 from model.reference.sampling import sampling_distribution
 from service.decoding.sampling import TOP_CANDIDATES, Sampler, Top
 from service.options import DecodingOptions
@@ -91,16 +87,3 @@ def survival(statistic: float, freedom: int) -> float:
         return 1.0
     a, x = (torch.tensor(value / 2, dtype=torch.float64) for value in (freedom, statistic))
     return float(torch.special.gammaincc(a, x))
-
-
-@case(draws=100_000, words=2000, seed=1)
-def sampling_chi_square(args: argparse.Namespace) -> None:
-    row = zipf_row(args.words, seed=args.seed)
-    print(f"{args.draws} draws of {args.words} tokens, seed {args.seed}")
-    print(f"{'filter':16} {'chi-square':>10} {'freedom':>8} {'p':>8}")
-    worst = 1.0
-    for name, options in FILTERS.items():
-        result = measure(options, row, draws=args.draws, seed=args.seed)
-        worst = min(worst, result.p)
-        print(f"{name:16} {result.statistic:10.1f} {result.freedom:8} {result.p:8.4f}")
-    sys.exit(worst < SIGNIFICANT)
