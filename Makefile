@@ -138,7 +138,7 @@ descriptors: $(STAMP)  ## write deploy/envoy/glossa.binpb, by which a gateway co
 	$(BIN)/python -m codegen.descriptors
 
 .PHONY: monitoring
-monitoring: $(STAMP)  ## make Grafana's dashboard, Prometheus' console and its rules from their tables in deploy/monitoring
+monitoring: $(STAMP)  ## make Grafana's dashboard and Prometheus' rules from their tables in deploy/monitoring
 	$(BIN)/python -m deploy.monitoring
 
 .PHONY: kubernetes

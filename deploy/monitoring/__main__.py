@@ -15,7 +15,6 @@ from typing import Any
 
 import yaml
 
-from deploy.monitoring.console import console
 from deploy.monitoring.grafana import dashboard
 from deploy.monitoring.rules import RUNBOOKS, rule_files
 from deploy.monitoring.scaling import adapter_rules, scaling_query
@@ -34,7 +33,6 @@ def made(runbooks: str = RUNBOOKS) -> dict[str, str]:
     grafana = json.dumps(dashboard(), indent=1, ensure_ascii=False) + "\n"
     return {
         "grafana/glossa.json": grafana,
-        "prometheus/consoles/glossa.html": console(),
         **{f"prometheus/rules/{name}": text for name, text in _rules(runbooks).items()},
         **{f"{_CHART}/rules/{name}": text for name, text in _rules(RUNBOOKS).items()},
         f"{_CHART}/dashboard.json": grafana,

@@ -1,4 +1,4 @@
-"""The one table of panels. Grafana's dashboard and the console of Prometheus are both written from it."""
+"""The one table of panels, from which Grafana's dashboard is written."""
 
 from __future__ import annotations
 

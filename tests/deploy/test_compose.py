@@ -105,7 +105,7 @@ def test_the_server_may_drain_before_it_is_killed():
     assert int(SERVICES["glossa"]["stop_grace_period"].removesuffix("s")) > drain_s
 
 
-def test_prometheus_scrapes_the_server_and_finds_rules_and_console():
+def test_prometheus_scrapes_the_server_and_finds_its_rules():
     config = yaml.safe_load(mapped("prometheus", "/etc/prometheus/prometheus.yaml").read_text())
     (job,) = config["scrape_configs"]
     assert job["static_configs"] == [{"targets": [f"glossa:{ServerSettings.model_fields['http_port'].default}"]}]
@@ -113,8 +113,6 @@ def test_prometheus_scrapes_the_server_and_finds_rules_and_console():
     for pattern in config["rule_files"]:
         found = mapped("prometheus", folder / Path(pattern).parent)
         assert list(found.glob(Path(pattern).name)), pattern
-    flags = dict(flag.split("=", 1) for flag in prometheus_flags("/data"))
-    assert (Path(flags["--web.console.templates"]) / "glossa.html").is_file()
 
 
 def test_grafana_is_provisioned_with_the_source_of_the_dashboard():

@@ -19,7 +19,6 @@ from deploy.monitoring.__main__ import DEPLOY
 
 HOW_TO_GET_IT = "no {name}: install prometheus, with promtool, or set PROMETHEUS to the folder that has both programs"
 RULES = sorted((DEPLOY / "prometheus" / "rules").glob("*.yaml"))
-CONSOLES = DEPLOY / "prometheus" / "consoles"
 READY_WITHIN_S = 60.0
 
 
@@ -102,7 +101,6 @@ def scraping(target, folder, *, interval_s=1, relabelings=()):
             f"--config.file={path}",
             f"--storage.tsdb.path={folder / 'data'}",
             "--web.listen-address=127.0.0.1:0",
-            f"--web.console.templates={CONSOLES}",
             "--enable-feature=exemplar-storage",
         ],
         stderr=subprocess.PIPE,

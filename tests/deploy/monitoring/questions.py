@@ -1,4 +1,4 @@
-"""All that the dashboard, the console, the rules and the runbooks ask Prometheus, and what it does not answer.
+"""All that the dashboard, the rules and the runbooks ask Prometheus, and what it does not answer.
 
 An alert's expression has series only while it fires; so its conditions are asked without their comparison.
 """
@@ -8,7 +8,6 @@ import re
 from typing import NamedTuple
 
 from deploy.monitoring.__main__ import DEPLOY
-from deploy.monitoring.console import variable_query
 from deploy.monitoring.panels import VARIABLES, panels
 from deploy.monitoring.rules import ALERTS, OBJECTIVE_ALERTS, OBJECTIVE_RECORDINGS, RECORDINGS
 
@@ -39,7 +38,6 @@ def questions():
 def _of_variables():
     for variable in VARIABLES:
         yield Question(f"variable {variable.name}", variable.metric, label=variable.label)
-        yield Question(f"variable {variable.name} of the console", variable_query(variable.name), label=variable.label)
 
 
 def _of_panels():

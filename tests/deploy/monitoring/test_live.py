@@ -1,4 +1,4 @@
-"""The dashboard, the console, the rules and the runbooks, on a real server under load and a real Prometheus."""
+"""The dashboard, the rules and the runbooks, on a real server under load and a real Prometheus."""
 
 import collections
 import re
@@ -10,10 +10,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_open_metrics
 
 from deploy.monitoring.expressions import names
-from deploy.monitoring.panels import panels
 from deploy.monitoring.rules import OBJECTIVE_RECORDINGS, RECORDINGS
 from service.edge.observability.exposition import OPEN_METRICS
-from tests.deploy.monitoring import browser
 from tests.deploy.monitoring.mixed_load import MixedLoad, bundles, served
 from tests.deploy.monitoring.prometheus import promtool, scraping
 from tests.deploy.monitoring.questions import Question, Questioner, questions
@@ -162,32 +160,3 @@ def test_a_scrape_under_full_load_costs_little(server):
     median_ms, most_ms = 1e3 * statistics.median(seconds), 1e3 * max(seconds)
     print(f"{len(seconds)} scrapes, {answered} calls: median {median_ms:.2f} ms of processor time, most {most_ms:.2f}")
     assert statistics.median(seconds) <= SCRAPE_S
-
-
-def test_every_panel_of_the_console_draws_something(prometheus, load):
-    until(lambda: load.ends["repeat", "OK"] > 20)
-    address = f"http://{prometheus.address}/consoles/glossa.html?interval=1"
-    cards = until(lambda: drawn(browser.document(address)))
-    print(
-        f"{len(cards)} panels, {sum(card['series'] for card in cards.values())} series, marks: "
-        f"{sum(card['marks'] for card in cards.values())}"
-    )
-    assert [*cards] == [panel.title for panel in panels()]
-    assert [title for title, card in cards.items() if not card["series"] or not card["marks"]] == []
-
-
-def drawn(document):
-    """What each panel of the console's document shows, by its title; {} before all of them do."""
-    if "data-shown" not in document.partition("<main")[0]:
-        return {}
-    found = {}
-    for card in re.findall(r'<div class="panel"(.*?)(?=<div class="panel"|<h2|</main>)', document, re.DOTALL):
-        head = re.match(r"([^>]*)>.*?<h3[^>]*>([^<]*)</h3>(.*)", card, re.DOTALL)
-        assert head, card
-        attributes, title, body = head.groups()
-        assert "data-failed" not in attributes, (title, body)
-        lines = re.findall(r'<path d="M[^"]*L[^"]*"', body)
-        marks = [*lines, *re.findall(r"<rect ", body), *re.findall(r"<div><b>|<div>[^<]", body)]
-        series = re.search(r'data-series="(\d+)"', attributes)
-        found[title] = {"series": int(series[1]) if series else 0, "marks": len(marks)}
-    return found
