@@ -208,12 +208,12 @@ SERVED = $(if $(filter command line environment,$(origin BUNDLE)),$(BUNDLE))
 
 .PHONY: image-test
 image-test: $(STAMP) $(if $(filter cuda,$(TARGET)),fake-cuda)  ## run the image as production would: ready, a translation, SIGTERM under load (BUNDLE=… to serve that one; TARGET=cuda: also without a driver and on the fake CUDA)
-	$(BIN)/python -m deploy.image_test $(IMAGE) $(SERVED)
-	$(if $(filter cuda,$(TARGET)),$(BIN)/python -m deploy.cuda_image_test $(IMAGE) $(SERVED))
+	$(BIN)/python -m tests.deploy.image_check $(IMAGE) $(SERVED)
+	$(if $(filter cuda,$(TARGET)),$(BIN)/python -m tests.deploy.cuda_image_check $(IMAGE) $(SERVED))
 
 .PHONY: pod-test
 pod-test: $(STAMP)  ## run the pod of deploy/kubernetes/glossa.yaml with IMAGE in podman: ready, a translation, SIGTERM under load (BUNDLE=… to serve that one)
-	$(BIN)/python -m deploy.kubernetes.pod_test $(IMAGE) $(SERVED)
+	$(BIN)/python -m tests.deploy.pod_check $(IMAGE) $(SERVED)
 
 .PHONY: base-image
 base-image:  ## make a base image from Debian packages, where no registry can be reached

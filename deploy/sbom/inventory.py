@@ -2,7 +2,7 @@
 
 Every Python distribution under /opt and /usr, and the Debian packages if dpkg's database is there. Imports the standard
 library alone, because it runs with the image's interpreter, which lacks the library that writes SBOMs. It reads what
-lies on disk and does not ask importlib what can be imported: that is how `deploy.image_test` checks its result.
+lies on disk and does not ask importlib what can be imported: that is how `make image-test` checks its result.
 """
 
 from __future__ import annotations

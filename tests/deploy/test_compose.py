@@ -8,9 +8,9 @@ import pytest
 import yaml
 from compose_spec import PyCompose
 
-from deploy.image_contents import EXCLUDES
 from deploy.monitoring.grafana import PROVISIONED
 from service.settings.config import ServerSettings
+from tests.deploy.image_contents import EXCLUDES
 
 DEPLOY = EXCLUDES.parent.parent / "deploy"
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text())

@@ -6,7 +6,6 @@ import pytest
 import yaml
 
 from deploy.kubernetes.__main__ import CHART, FILE, digest
-from deploy.kubernetes.pod_test import pod_of
 from deploy.monitoring.scaling import EXTERNAL_METRIC, SCALING_THRESHOLD
 from service.errors import StartupError
 from tests.deploy.helm import json_schema, pods
@@ -22,6 +21,7 @@ from tests.deploy.helm.objects import (
     pod_labels,
     selectors,
 )
+from tests.deploy.pod_check import pod_of
 
 PLAIN = objects_in(FILE)
 POD = of_kind(PLAIN, "Deployment")["spec"]["template"]["spec"]

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from deploy.image_contents import check_labels, check_sbom
 from deploy.sbom.document import document, hashes_of
+from tests.deploy.image_contents import check_labels, check_sbom
 
 INVENTORY = {
     "distributions": [

@@ -1,8 +1,8 @@
-"""Runs the CUDA image on a machine without a GPU and says what it checked: `-m deploy.cuda_image_test IMAGE [BUNDLE]`.
+"""Runs the CUDA image on a machine without a GPU: `python -m tests.deploy.cuda_image_check IMAGE [BUNDLE]`.
 
 Every library that the provider needs must be in the image. Without a driver, `auto` must serve on the CPU and `cuda`
 refuse, both with cause and fix. With the fake CUDA of the tests in place of CUDA and the driver both must serve on CUDA
-with the CPU's answers. Everything else that an image promises is `image_test.py`'s.
+with the CPU's answers. Everything else that an image promises is `image_check.py`'s.
 
 cuDNN is hidden from the fake, on which it cannot start. Nothing here says what a GPU computes.
 """
@@ -16,13 +16,13 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from deploy.image_test import TEXT, Container, run, running
 from glossa.client import Client
 from glossa.client.types import Hypothesis
 from tests.cuda import fake
 from tests.cuda.served import NEAR_TIE, gap
+from tests.deploy.image_check import TEXT, Container, run, running
 
-GPU_PINS = Path(__file__).resolve().parent.parent / "requirements" / "gpu.txt"
+GPU_PINS = Path(__file__).resolve().parents[2] / "requirements" / "gpu.txt"
 LIBRARIES = "/opt/glossa/lib/python3.11/site-packages/nvidia"
 DRIVER = "libcuda.so.1"
 LIMITED = ("--memory", "4g", "--cpus", "2")

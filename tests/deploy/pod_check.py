@@ -1,4 +1,4 @@
-"""Runs the pod of glossa.yaml with `podman play kube`: `python -m deploy.kubernetes.pod_test IMAGE [BUNDLE]`.
+"""Runs the pod of glossa.yaml with `podman play kube`: `python -m tests.deploy.pod_check IMAGE [BUNDLE]`.
 
 What a machine without a cluster can show: the server starts with the pod's arguments, security, volumes and limits,
 becomes ready by its own probe, and on SIGTERM under load ends every stream that it began, within the pod's time to end.
@@ -21,9 +21,9 @@ import grpc
 import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from deploy.image_test import INSIDE, STREAMS, TEXT, Container, Load, run
 from deploy.kubernetes.__main__ import FILE
 from glossa.client import Client
+from tests.deploy.image_check import INSIDE, STREAMS, TEXT, Container, Load, run
 
 # crun refuses machines that mount cgroup controllers one by one; podman's own limits are more than some machines allow.
 _PODMAN = """\

@@ -1,4 +1,4 @@
-"""Runs an image as production would and says what it checked: `-m deploy.image_test IMAGE [BUNDLE]`.
+"""Runs an image as production would and says what it checked: `-m tests.deploy.image_check IMAGE [BUNDLE]`.
 
 Read-only root, no capabilities, limits of memory and processors, user 65532, the bundle mounted read-only. It must
 become ready, know neither torch nor a writable root, hold what its SBOM lists (`image_contents.py`), answer a
@@ -27,9 +27,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from deploy.image_contents import check_contents, check_labels
 from glossa.client import Client, ClientError
 from tests.collector import collecting
+from tests.deploy.image_contents import check_contents, check_labels
+from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 
 READY_WITHIN_S = 60.0
 STREAMS = 16  # at once, when SIGTERM comes
@@ -220,7 +221,6 @@ def bundle_to_serve(given: Path | None) -> Iterator[Path]:
         if given is None:
             from export.options import ExportOptions  # needs torch: only without a bundle
             from export.to_onnx import export_model
-            from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 
             options = ExportOptions(texts=TEXTS, precisions=("fp32", "fp16"))
             export_model(tiny_model(tiny_config()), tiny_tokenizer(), path, options)

@@ -17,7 +17,7 @@ from packageurl import PackageURL
 from deploy.sbom.document import normalized
 
 SBOM = "/opt/glossa/share/sbom.cdx.json"
-EXCLUDES = Path(__file__).resolve().parent.parent / "requirements" / "image-excludes.txt"
+EXCLUDES = Path(__file__).resolve().parents[2] / "requirements" / "image-excludes.txt"
 MOST_PACKAGES_MB = 250  # of a CPU image
 LABEL = "org.opencontainers.image."
 LABELS = {"title", "description", "vendor", "licenses", "version", "revision", "created", "base.name", "base.digest"}
