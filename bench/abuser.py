@@ -25,28 +25,26 @@ or in the quiet phases with which it is compared.
 from __future__ import annotations
 
 import argparse
-import collections
 import itertools
 import json
 import os
-import random
-import select
 import shlex
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.case import Flag, case
-from bench.lean_client import CallFailed, LeanConnection, closed_loop, literal
+from bench.lean_client import LeanConnection, closed_loop
 from bench.measure import Verdict, report
-from bench.open_loop import LATE, OK, PATH, DeadlineConnection, End, p99
+from bench.open_loop import OpenLoop, Source, p99, shares
 from bench.overload import LATENESS_S, capacity
 from bench.peer_server import glossa_server
 from bench.process_tree import cpu_seconds
 from bench.sentences import sentence_pairs
+from bench.status_connection import PATH, DeadlineConnection
 from glossa.v1 import glossa_pb2 as pb
 
 TENANTS, TIMES, LOAD = 20, 20, 0.4  # tenants; what the abuser offers of one's load; their load, of capacity
@@ -55,7 +53,6 @@ ABUSER_DEADLINE_S = 10.0
 SERVED, SLOWER, LENT = 0.999, 1.5, 0.5  # bars
 TEXT_BYTES = 16_000
 WIDTH = 32
-LOST = "LOST"  # beside names of gRPC statuses: the connection was closed
 REST_S = 0.5  # after a phase, until what was cancelled has left the engine
 AMBIGUOUS = "start: s\ns: s s | s s s | W\nW: /[a-zA-ZäöüßÄÖÜ .,]/"
 ENDLESS = r"(\w*\W*){1,99}" * 40
@@ -64,129 +61,6 @@ CHOICES = json.dumps(
 )
 LIMITS = ("--max-queue", "256", "--max-requests", "1024", "--max-concurrent-streams", "256")  # as by default
 Messages = list[bytes]
-
-
-class Outcome(NamedTuple):
-    """A call that ended, so many seconds after it was due."""
-
-    end: End
-    seconds: float
-
-
-class TenantConnection(DeadlineConnection):
-    """The calls of one tenant."""
-
-    def __init__(self, address: str, deadline_s: float, tenant: str) -> None:
-        super().__init__(address, deadline_s)
-        self._given, self.deadline_s = (address, deadline_s, tenant), deadline_s
-        self._fields += literal(b"x-glossa-tenant", tenant.encode())
-
-    def reopen(self) -> None:
-        """Replaces a connection that the server has closed. Its calls are lost."""
-        self.close()
-        self.__init__(*self._given)  # type: ignore[misc]
-
-
-@dataclass
-class Source:
-    """Who offers `rate` calls a second, at random moments, over one connection after the other. outcomes: of the calls
-    that have ended."""
-
-    connections: Sequence[TenantConnection]
-    messages: Messages
-    rate: float
-    outcomes: list[Outcome] = field(default_factory=list)
-
-    @property
-    def in_time(self) -> list[float]:
-        """Seconds of the answers in time."""
-        limit_s = self.connections[0].deadline_s
-        return [seconds for end, seconds in self.outcomes if end.status == OK and seconds <= limit_s]
-
-    @property
-    def ends(self) -> str:
-        """How calls ended, as shares."""
-        counts = collections.Counter(outcome.end.status for outcome in self.outcomes)
-        return ", ".join(f"{name} {100 * count / counts.total():.1f} %" for name, count in sorted(counts.items()))
-
-
-class Traffic:
-    """The calls of several sources at a time."""
-
-    def __init__(self, sources: Sequence[Source], seed: int) -> None:
-        self._sources, self._random = sources, random.Random(seed)
-        self._owners: dict[int, tuple[TenantConnection, Source]] = {}  # by file
-        self._poll = select.poll()
-        for source in sources:
-            for connection in source.connections:
-                self._add(connection, source)
-        self._open: dict[int, tuple[float, TenantConnection, int, Source]] = {}  # by key: due, connection, stream
-        self._keys = itertools.count()
-        self._lateness: list[float] = []
-
-    def run(self, seconds: float) -> float:
-        """Returns the generator's lateness at p99 when the calls of the first source have ended; open ones of others
-        are cancelled then."""
-        began_s = time.perf_counter()
-        until_s = began_s + seconds
-        due = [began_s + self._random.expovariate(source.rate) for source in self._sources]
-        while (now_s := time.perf_counter()) < until_s or any(
-            call[3] is self._sources[0] for call in self._open.values()
-        ):
-            for place, source in enumerate(self._sources):
-                while due[place] <= min(now_s, until_s):
-                    self._begin(source, due[place], now_s)
-                    due[place] += self._random.expovariate(source.rate)
-            self._expire(now_s)
-            wait_s = min(0.005, max(0.0, min(due) - now_s)) if now_s < until_s else 0.005
-            for file, _ in self._poll.poll(1000 * wait_s):
-                self._collect(*self._owners[file])
-        for _, connection, stream, _ in self._open.values():
-            connection.cancel(stream)
-        return p99(self._lateness)
-
-    def _add(self, connection: TenantConnection, source: Source) -> None:
-        self._owners[connection.fileno()] = connection, source
-        self._poll.register(connection, select.POLLIN)
-
-    def _begin(self, source: Source, due_s: float, now_s: float) -> None:
-        key, connection = next(self._keys), self._random.choice(source.connections)
-        self._lateness.append(now_s - due_s)
-        try:
-            stream = connection.open(key, self._random.choice(source.messages))
-        except OSError:
-            self._lose(connection, source)
-        else:
-            self._open[key] = due_s, connection, stream, source
-
-    def _lose(self, connection: TenantConnection, source: Source) -> None:
-        """The server has closed a connection."""
-        now_s, file = time.perf_counter(), connection.fileno()
-        self._poll.unregister(file)
-        del self._owners[file]
-        for key in [key for key, call in self._open.items() if call[1] is connection]:
-            source.outcomes.append(Outcome(End(LOST, None, 0), now_s - self._open.pop(key)[0]))
-        connection.reopen()
-        self._add(connection, source)
-
-    def _expire(self, now_s: float) -> None:
-        """Ends calls at their deadlines, as clients do. They are in the order of their beginning."""
-        for key in list(itertools.islice(self._open, 8)):
-            due_s, connection, stream, source = self._open[key]
-            if now_s - due_s >= connection.deadline_s:
-                del self._open[key]
-                connection.cancel(stream)
-                source.outcomes.append(Outcome(End(LATE, None, 0), now_s - due_s))
-
-    def _collect(self, connection: TenantConnection, source: Source) -> None:
-        try:
-            ended = connection.finished()
-        except (OSError, CallFailed):
-            self._lose(connection, source)
-            return
-        for key, end in ended:
-            if call := self._open.pop(key, None):
-                source.outcomes.append(Outcome(end, time.perf_counter() - call[0]))
 
 
 def serialized(texts: Sequence[str], **options: Any) -> Messages:
@@ -277,17 +151,18 @@ class Bench:
         """Offers the victims' load, and the abuser's beside it."""
         options = self._options
         names = [f"tenant-{number}" for number in range(TENANTS)]
-        victims = [TenantConnection(self._address, options.deadline_s, name) for name in names]
-        abusers = [TenantConnection(self._address, ABUSER_DEADLINE_S, "abuser") for _ in range(options.connections)]
-        victim = Source(victims, self._messages, self.rate)
-        abuser = Source(abusers, abuse or [], TIMES * self.rate / TENANTS)
+        victims = [DeadlineConnection(self._address, options.deadline_s, name) for name in names]
+        count = options.connections if abuse else 0
+        abusers = [DeadlineConnection(self._address, ABUSER_DEADLINE_S, "abuser") for _ in range(count)]
+        victim = Source(victims, self._messages, [(self.rate, seconds)], reopens=True)
+        phases = [(TIMES * self.rate / TENANTS, seconds)]
+        abuser = Source(abusers, abuse or [], phases, reopens=True, is_awaited=False)
         began_s, used_s = time.perf_counter(), cpu_seconds(self._pid)
-        late_s = Traffic([victim, abuser] if abuse else [victim], next(self._seeds)).run(seconds)
+        loop = OpenLoop([victim, abuser] if abuse else [victim], next(self._seeds))
+        loop.run()
         busy = (cpu_seconds(self._pid) - used_s) / (time.perf_counter() - began_s)
         time.sleep(REST_S)
-        for connection in (*victims, *abusers):
-            connection.close()
-        return Phase(victim, abuser, seconds, late_s, busy)
+        return Phase(victim, abuser, seconds, p99(loop.lateness), busy)
 
     def alone(self, messages: Messages, seconds: float) -> float:
         """Answers a second to a single client that sends these."""
@@ -381,10 +256,10 @@ def shown(
     each = ", ".join(f"{1000 * p99(one.victims.in_time):.1f} ms" for one in quiet.phases)
     found = {f"others{load}": f"{rate:.0f} requests/s; quiet p99 {each}; processor {100 - 100 * quiet.idle:.0f} % busy"}
     for kind, phase in phases.items():
-        others_ms, busy = 1000 * p99(phase.victims.in_time), 100 * phase.busy
-        found[f"{kind}{load}: others"] = f"{phase.victims.ends}; p99 {others_ms:.1f} ms; processor {busy:.0f} % busy"
+        others = f"p99 {1000 * p99(phase.victims.in_time):.1f} ms; processor {100 * phase.busy:.0f} % busy"
+        found[f"{kind}{load}: others"] = f"{shares(phase.victims.ends)}; {others}"
         got = f"{phase.lent:.1f} answers/s, alone {alone.get(kind, 0):.1f}"
-        found[f"{kind}{load}: abuser"] = f"{phase.abuser.ends}; {got}"
+        found[f"{kind}{load}: abuser"] = f"{shares(phase.abuser.ends)}; {got}"
     return found
 
 

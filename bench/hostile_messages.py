@@ -42,9 +42,10 @@ from bench.lean_client import (
     frame,
 )
 from bench.measure import Verdict, report
-from bench.open_loop import NAMES, STATUS, number_of, p99
+from bench.open_loop import p99
 from bench.peer_server import glossa_server
 from bench.sentences import sentence_pairs
+from bench.status_connection import NAMES, STATUS, number_of
 from glossa.v1 import glossa_pb2 as pb
 
 HEALTH, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"

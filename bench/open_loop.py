@@ -1,74 +1,34 @@
 """Open-loop load on a server: calls begin at random moments (Poisson), whatever the answers, and have deadlines.
 
-The generator writes its own HTTP/2 frames, so that it hardly takes processor time from what it measures. It measures
-each call from the moment when it was due, and how late it was itself. A server that Envoy stands in front of compresses
-the names of headers, so names are sought in both forms.
+The generator writes its own HTTP/2 frames, so that it hardly takes processor time from what it measures. `glossa
+bench`, which sends what a client would, takes some 0.25 ms a call, more than there is between two calls of ten times a
+small model's capacity. Each call is measured from the moment when it was due, and how late the generator was itself.
 """
 
 from __future__ import annotations
 
 import collections
 import heapq
+import itertools
+import math
 import random
 import select
-import struct
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import grpc
 
-from bench.lean_client import (
-    DATA,
-    END_STREAM,
-    GOAWAY,
-    HEADER_TABLE_SIZE,
-    HEADERS,
-    RST_STREAM,
-    LeanConnection,
-    frame,
-    literal,
-)
-from glossa.v1 import glossa_pb2 as pb
+from bench.lean_client import CallFailed
+from bench.status_connection import OK, DeadlineConnection, End
 
-PATH = "/glossa.v1.TranslationService/Translate"
-OK, RESET, LATE = "OK", "RESET", "LATE"  # beside names of gRPC statuses: RST_STREAM without one; ended by the generator
+LATE, LOST = "LATE", "LOST"  # beside names of gRPC statuses: ended by the generator; with its connection
 REFUSED = ("RESOURCE_EXHAUSTED", "UNAVAILABLE")
 HEALTH_EVERY_S = 0.05
 GRACE_S = 0.1  # from a deadline until the generator ends the call, to see when the server does
-NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
-CANCEL = struct.pack(">I", 8)
-CODES = {  # of RFC 7541, appendix B: those of digits and of the names sought here
-    **{str(digit): f"{digit:05b}" if digit < 3 else f"{22 + digit:06b}" for digit in range(10)},
-    **{"a": "00011", "c": "00100", "e": "00101", "s": "01000", "t": "01001", "-": "010110", "b": "100011"},
-    **{"g": "100110", "h": "100111", "m": "101001", "p": "101011", "r": "101100", "u": "101101"},
-    **{"k": "1110101", "y": "1111010"},
-}
-DIGITS = {CODES[digit]: digit for digit in "0123456789"}
-
-
-def huffman(name: str) -> bytes:
-    """The Huffman code of a header's name, its length in front."""
-    bits = "".join(CODES[letter] for letter in name)
-    bits += "1" * (-len(bits) % 8)
-    return bytes([0x80 | len(bits) // 8]) + int(bits, 2).to_bytes(len(bits) // 8, "big")
-
-
-def forms(name: str) -> tuple[bytes, bytes]:
-    """A header's name as HPACK writes it, plain and in Huffman code, its length in front."""
-    return bytes([len(name)]) + name.encode(), huffman(name)
-
-
-STATUS, PUSHBACK = forms("grpc-status"), forms("grpc-retry-pushback-ms")
-
-
-class End(NamedTuple):
-    """How a call ended. pushback_s: when to try again, with the status; None without such a hint."""
-
-    status: str
-    pushback_s: float | None
-    tokens: int
+POLL_S = 0.005
 
 
 class Outcome(NamedTuple):
@@ -79,205 +39,185 @@ class Outcome(NamedTuple):
     due_s: float
 
 
-class DeadlineConnection(LeanConnection):
-    """Calls with a deadline whose statuses count. The server may not compress headers by a table, so that the names and
-    values of its statuses are literal."""
+@dataclass
+class Source:
+    """Who offers calls at random moments, over one connection after the other.
 
-    settings = LeanConnection.settings + struct.pack(">HI", HEADER_TABLE_SIZE, 0)
+    phases: so many calls a second for so many seconds, one after the other; retries: of a refused call, as often and as
+    late as the server's hint says, and within the call's deadline; reopens: a connection that the server has closed,
+    which is an error otherwise; is_awaited: the load lasts until its calls have ended. outcomes: of ended calls.
+    """
 
-    def __init__(self, address: str, deadline_s: float) -> None:
-        super().__init__(address)
-        self._fields = timeout_field(deadline_s)
+    connections: Sequence[DeadlineConnection]
+    messages: Sequence[bytes]
+    phases: Sequence[tuple[float, float]]
+    retries: int = 0
+    reopens: bool = False
+    is_awaited: bool = True
+    outcomes: list[Outcome] = field(default_factory=list)
 
-    def open(self, key: int, message: bytes, left_s: float | None = None) -> int:
-        """Starts a call; left_s: until its deadline, if it began earlier. Returns its stream."""
-        stream = self._next_stream
-        self.start(PATH, [(key, message)], self._fields if left_s is None else timeout_field(left_s))
-        return stream
+    @property
+    def rate(self) -> float:
+        """Calls a second in the first phase."""
+        return self.phases[0][0]
 
-    def cancel(self, stream: int) -> None:
-        """Ends a call whose deadline has passed, as clients do. No effect on one that has ended."""
-        if self._keys.pop(stream, None) is not None:
-            del self._bodies[stream]
-            self._socket.sendall(frame(RST_STREAM, 0, stream, CANCEL))
+    @property
+    def deadline_s(self) -> float:
+        """Of each call."""
+        return self.connections[0].deadline_s
 
-    def finished(self) -> list[tuple[int, End]]:
-        """(key, end) of the calls that have ended with what came."""
-        found = []
-        for kind, flags, stream, payload in self.frames():
-            if kind == GOAWAY or stream not in self._keys:
-                continue
-            if kind == DATA:
-                self._bodies[stream].append(payload)
-            if (flags & END_STREAM and kind == HEADERS) or kind == RST_STREAM:
-                body = b"".join(self._bodies.pop(stream))
-                is_status = kind == HEADERS
-                status = number_of(payload, STATUS) if is_status else None
-                name = RESET if status is None else NAMES[status]
-                tokens = pb.TranslateResponse.FromString(body[5:]).usage.generated_tokens if name == OK else 0
-                pushback_ms = number_of(payload, PUSHBACK) if is_status else None
-                pushback_s = None if pushback_ms is None else pushback_ms / 1000
-                found.append((self._keys.pop(stream), End(name, pushback_s, tokens)))
-        return found
+    @property
+    def in_time(self) -> list[float]:
+        """Seconds of the answers in time."""
+        return [one.seconds for one in self.outcomes if one.end.status == OK and one.seconds <= self.deadline_s]
 
-
-def number_of(headers: bytes, name: tuple[bytes, bytes]) -> int | None:
-    """The value of a literal field (RFC 7541, 6.2.2), a number; None if it is missing."""
-    for form in name:
-        if (at := headers.find(form)) >= 0:
-            at += len(form)
-            length = headers[at] & 0x7F
-            value = headers[at + 1 : at + 1 + length]
-            return int(_digits(value) if headers[at] & 0x80 else value)
-    return None
-
-
-def _digits(value: bytes) -> str:
-    """Digits in Huffman code."""
-    found, code = "", ""
-    for bit in f"{int.from_bytes(value, 'big'):0{8 * len(value)}b}":
-        code += bit
-        if code in DIGITS:
-            found, code = found + DIGITS[code], ""
-    return found
-
-
-def timeout_field(seconds: float) -> bytes:
-    """The header field of a call's deadline."""
-    return literal(b"grpc-timeout", b"%dm" % max(1, round(1000 * seconds)))
-
-
-class Load(NamedTuple):
-    """The result of one load. Seconds are at p99."""
-
-    offered: float
-    goodput: float
-    ends: dict[str, int]
-    hinted: float  # share of refusals with a hint
-    refused_s: float
-    answered_s: float
-    health_s: float
-    late_s: float  # of the generator
-    overshoot_s: float  # from deadlines that passed to the ends of their calls
-    tokens: int  # received in time
+    @property
+    def ends(self) -> collections.Counter[str]:
+        """How many calls ended with which status."""
+        return collections.Counter(outcome.end.status for outcome in self.outcomes)
 
 
 class Call(NamedTuple):
-    """One that is due. key: of its first attempt; attempt: from 0 on."""
+    """One that is due. key: of its first attempt; attempt: from 0 on; begun_s: when the first attempt was due."""
 
     due_s: float
     key: int
+    source: Source
     attempt: int = 0
-    begun_s: float = 0.0  # when the first attempt was due
+    begun_s: float = 0.0
 
 
 class OpenLoop:
-    """A load whose calls begin at random moments, whatever the answers. retries: of a refused call, as often and as
-    late as the server's hint says, and within the call's deadline."""
+    """The calls of several sources at a time. lateness: seconds from the moment when each was due until it began."""
 
-    def __init__(
-        self, address: str, messages: Sequence[bytes], deadline_s: float, connections: int, *, retries: int = 0
-    ) -> None:
-        self._address, self._messages, self._deadline_s = address, messages, deadline_s
-        self._retries = retries
-        self._pool = [DeadlineConnection(address, deadline_s) for _ in range(connections)]
-        self._by_file = {connection.fileno(): connection for connection in self._pool}
+    def __init__(self, sources: Sequence[Source], seed: int) -> None:
+        self._sources, self._seed = sources, seed
+        self._owners: dict[int, tuple[DeadlineConnection, Source]] = {}  # by file
         self._poll = select.poll()
-        for connection in self._pool:
-            self._poll.register(connection, select.POLLIN)
+        for source in sources:
+            for connection in source.connections:
+                self._add(connection, source)
         self._open: dict[int, tuple[Call, DeadlineConnection, int]] = {}  # by key: call, connection, stream
         self._due: list[Call] = []  # a heap of retries
-        self._ends: list[tuple[float, int]] = []  # a heap: deadline, key; those of ended calls leave it late
-        self._keys = 0
-        self._arrivals: Iterator[float] = iter(())
-        self._next_s: float | None = None  # when the next call is due
-        self._lateness: list[float] = []
-        self._delays: list[float] = []
-        self.outcomes: list[Outcome] = []
+        self._deadlines: list[tuple[float, int]] = []  # a heap: deadline, key; those of ended calls leave it late
+        self._turns = [itertools.count() for _ in sources]  # of each source's connections and messages
+        self._keys = itertools.count()
+        self._losses = 0  # of connections
+        self._awaited = 0  # calls that have not ended, of sources that are waited for
+        self.lateness: list[float] = []
 
-    def run(self, rate: float, seconds: float, seed: int) -> Load:
-        """Offers `rate` calls a second, and health checks beside them. Returns when all have ended."""
-        self.run_phases([(rate, seconds)], seed)
-        return self._load(seconds)
+    def run(self, beside: Callable[[float], None] = lambda now_s: None) -> None:
+        """Offers all calls. Returns when those that are waited for have ended; others are cancelled then. It closes the
+        connections.
 
-    def run_phases(self, phases: Iterable[tuple[float, float]], seed: int) -> None:
-        """Offers so many calls a second for so many seconds, one phase after the other. `outcomes` has the results."""
+        beside: called with the time, again and again while calls are offered.
+        """
+        try:
+            self._run(beside)
+        finally:
+            for source in self._sources:
+                for connection in source.connections:
+                    connection.close()
+
+    def _run(self, beside: Callable[[float], None]) -> None:
         self._began_s = time.perf_counter()
-        self._arrivals = _arrivals(phases, random.Random(seed), self._began_s)
-        self._next_s = next(self._arrivals, None)
-        with HealthChecks(self._address) as health:
-            while self._next_s is not None or self._open or self._due:
-                now_s = self._begin_due()
-                self._expire(now_s)
-                if self._next_s is not None:
-                    health.check(now_s)
-                self._collect(0.005 if self._next_s is None else min(0.005, max(0.0, self._next_s - now_s)))
-        self._delays = health.delays
-        for connection in self._pool:
-            connection.close()
+        self._arrivals = [
+            _arrivals(source.phases, random.Random(self._seed + place), self._began_s)
+            for place, source in enumerate(self._sources)
+        ]
+        self._next_s = [next(arrivals, math.inf) for arrivals in self._arrivals]
+        while (next_s := min(self._next_s)) < math.inf or self._awaited:
+            now_s = self._begin_due()
+            self._expire(now_s)
+            if next_s < math.inf:
+                beside(now_s)
+            self._collect(min(POLL_S, max(0.0, min(self._next_s) - now_s)))
+        for _, connection, stream in self._open.values():
+            connection.cancel(stream)
+
+    def _add(self, connection: DeadlineConnection, source: Source) -> None:
+        self._owners[connection.fileno()] = connection, source
+        self._poll.register(connection, select.POLLIN)
 
     def _begin_due(self) -> float:
         """Begins the calls that are due. Returns the time."""
         now_s = time.perf_counter()
-        while self._next_s is not None and self._next_s <= now_s:
-            self._begin(Call(self._next_s, self._keys, begun_s=self._next_s), now_s)
-            self._next_s = next(self._arrivals, None)
+        for place, source in enumerate(self._sources):
+            while (due_s := self._next_s[place]) <= now_s:
+                turn = next(self._turns[place])
+                self._awaited += source.is_awaited
+                self._begin(Call(due_s, turn, source, begun_s=due_s), now_s)
+                self._next_s[place] = next(self._arrivals[place], math.inf)
         while self._due and self._due[0].due_s <= now_s:
             self._begin(heapq.heappop(self._due), now_s)
         return now_s
 
     def _begin(self, call: Call, now_s: float) -> None:
-        key, self._keys = self._keys, self._keys + 1
-        connection = self._pool[key % len(self._pool)]
-        left_s = call.begun_s + self._deadline_s - now_s if call.attempt else None
-        self._open[key] = call, connection, connection.open(key, self._messages[key % len(self._messages)], left_s)
-        heapq.heappush(self._ends, (call.begun_s + self._deadline_s + GRACE_S, key))
-        self._lateness.append(now_s - call.due_s)
+        source, key = call.source, next(self._keys)
+        connection = source.connections[(call.key + call.attempt) % len(source.connections)]
+        message = source.messages[call.key % len(source.messages)]
+        left_s = call.begun_s + connection.deadline_s - now_s if call.attempt else None
+        self.lateness.append(now_s - call.due_s)
+        try:
+            stream = connection.open(key, message, left_s)
+        except OSError as error:
+            self._lose(connection, source, error)
+            self._ended(call, End(LOST, None, 0), now_s)
+            return
+        self._open[key] = call, connection, stream
+        heapq.heappush(self._deadlines, (call.begun_s + connection.deadline_s + GRACE_S, key))
+
+    def _lose(self, connection: DeadlineConnection, source: Source, error: Exception) -> None:
+        """Opens a connection again that the server has closed, if its source wants that; else raises the error."""
+        if not source.reopens:
+            raise error
+        self._losses += 1
+        now_s, file = time.perf_counter(), connection.fileno()
+        self._poll.unregister(file)
+        del self._owners[file]
+        for key in [key for key, found in self._open.items() if found[1] is connection]:
+            self._ended(self._open.pop(key)[0], End(LOST, None, 0), now_s)
+        connection.reopen()
+        self._add(connection, source)
 
     def _expire(self, now_s: float) -> None:
         """Ends calls after their deadlines, as clients do."""
-        while self._ends and self._ends[0][0] <= now_s:
-            found = self._open.pop(heapq.heappop(self._ends)[1], None)
+        while self._deadlines and self._deadlines[0][0] <= now_s:
+            found = self._open.pop(heapq.heappop(self._deadlines)[1], None)
             if found is not None:
                 found[1].cancel(found[2])
                 self._ended(found[0], End(LATE, None, 0), now_s)
 
     def _collect(self, wait_s: float) -> None:
         """Takes in what has ended. A server that was busy ends many calls at once: others begin in between."""
+        losses = self._losses
         for file, _ in self._poll.poll(1000 * wait_s):
-            for key, end in self._by_file[file].finished():
+            if losses != self._losses:  # this file may be that of a new connection, from which nothing has come
+                return
+            connection, source = self._owners[file]
+            try:
+                ended = connection.finished()
+            except (OSError, CallFailed) as error:
+                self._lose(connection, source, error)
+                return
+            for key, end in ended:
                 found = self._open.pop(key, None)
                 if found is not None:
                     self._ended(found[0], end, time.perf_counter())
             self._begin_due()
 
     def _ended(self, call: Call, end: End, now_s: float) -> None:
-        if end.status in REFUSED and end.pushback_s is not None and call.attempt < self._retries:
+        source = call.source
+        if end.status in REFUSED and end.pushback_s is not None and call.attempt < source.retries:
             again_s = now_s + end.pushback_s
-            if again_s < call.begun_s + self._deadline_s:
-                heapq.heappush(self._due, Call(again_s, call.key, call.attempt + 1, call.begun_s))
+            if again_s < call.begun_s + source.deadline_s:
+                heapq.heappush(self._due, call._replace(due_s=again_s, attempt=call.attempt + 1))
                 return
-        self.outcomes.append(Outcome(end, now_s - call.begun_s, call.begun_s - self._began_s))
-
-    def _load(self, seconds: float) -> Load:
-        in_time = [found for found in self.outcomes if found.end.status == OK and found.seconds <= self._deadline_s]
-        refused = [found for found in self.outcomes if found.end.status in REFUSED]
-        late = [found.seconds - self._deadline_s for found in self.outcomes if found.seconds > self._deadline_s]
-        return Load(
-            offered=len(self.outcomes) / seconds,
-            goodput=len(in_time) / seconds,
-            ends=dict(collections.Counter(found.end.status for found in self.outcomes)),
-            hinted=sum(found.end.pushback_s is not None for found in refused) / max(1, len(refused)),
-            refused_s=p99([found.seconds for found in refused]),
-            answered_s=p99([found.seconds for found in in_time]),
-            health_s=p99(self._delays),
-            late_s=p99(self._lateness),
-            overshoot_s=p99(late),
-            tokens=sum(found.end.tokens for found in in_time),
-        )
+        self._awaited -= source.is_awaited
+        source.outcomes.append(Outcome(end, now_s - call.begun_s, call.begun_s - self._began_s))
 
 
-def _arrivals(phases: Iterable[tuple[float, float]], rng: random.Random, began_s: float) -> Iterator[float]:
+def _arrivals(phases: Sequence[tuple[float, float]], rng: random.Random, began_s: float) -> Iterator[float]:
     """The moments at which calls are due."""
     for rate, seconds in phases:
         due_s, until_s = began_s + rng.expovariate(rate), began_s + seconds
@@ -312,6 +252,50 @@ class HealthChecks:
         for future in self._futures:
             future.exception()
         self._channel.close()
+
+
+class Load(NamedTuple):
+    """The result of one load. Seconds are at p99."""
+
+    offered: float
+    goodput: float
+    ends: dict[str, int]
+    hinted: float  # share of refusals with a hint
+    refused_s: float
+    answered_s: float
+    health_s: float
+    late_s: float  # of the generator
+    overshoot_s: float  # from deadlines that passed to the ends of their calls
+    tokens: int  # received in time
+
+
+def offer(address: str, source: Source, seed: int) -> Load:
+    """Offers the calls of one source, and health checks at `address` beside them."""
+    loop = OpenLoop([source], seed)
+    with HealthChecks(address) as health:
+        loop.run(health.check)
+    outcomes, seconds = source.outcomes, sum(length_s for _, length_s in source.phases)
+    refused = [found for found in outcomes if found.end.status in REFUSED]
+    late = [found.seconds - source.deadline_s for found in outcomes if found.seconds > source.deadline_s]
+    in_time = [found for found in outcomes if found.end.status == OK and found.seconds <= source.deadline_s]
+    return Load(
+        offered=len(outcomes) / seconds,
+        goodput=len(in_time) / seconds,
+        ends=dict(source.ends),
+        hinted=sum(found.end.pushback_s is not None for found in refused) / max(1, len(refused)),
+        refused_s=p99([found.seconds for found in refused]),
+        answered_s=p99([found.seconds for found in in_time]),
+        health_s=p99(health.delays),
+        late_s=p99(loop.lateness),
+        overshoot_s=p99(late),
+        tokens=sum(found.end.tokens for found in in_time),
+    )
+
+
+def shares(ends: Mapping[str, int]) -> str:
+    """How calls ended, in percent, by name."""
+    total = sum(ends.values())
+    return ", ".join(f"{name} {100 * count / total:.1f} %" for name, count in sorted(ends.items()))
 
 
 def p99(values: list[float]) -> float:

@@ -35,9 +35,10 @@ from bench import envoy
 from bench.case import Flag, case
 from bench.lean_client import LeanConnection, closed_loop
 from bench.measure import Verdict, report
-from bench.open_loop import OK, PATH, REFUSED, Load, OpenLoop, Outcome, p99
+from bench.open_loop import REFUSED, Load, Outcome, Source, offer, p99, shares
 from bench.peer_server import glossa_server
 from bench.sentences import sentence_pairs
+from bench.status_connection import OK, PATH, DeadlineConnection
 from glossa.v1 import glossa_pb2 as pb
 
 BARS = {1.0: 0.97, 2.0: 0.90, 5.0: 0.80, 10.0: 0.70}  # goodput as a share of capacity, by offered multiple of it
@@ -152,7 +153,7 @@ class Measured:
         """A load, and the tokens that the server generated and wasted meanwhile, by its metrics."""
         for _ in range(1 + AGAIN):
             before = counters(self._http)
-            load = self._loop().run(rate, self._options.seconds, self._options.seed)
+            load = self._run(rate)
             time.sleep(self._options.deadline_s)
             after = counters(self._http)
             if load.late_s <= LATENESS_S:
@@ -163,7 +164,7 @@ class Measured:
     def _base(self, label: str, rate: float) -> float:
         """The goodput at a rate that exceeds it, from `rate` on: a closed loop of few clients may find too little."""
         for _ in range(RAISES):
-            load = self._loop().run(rate, self._options.seconds, self._options.seed)
+            load = self._run(rate)
             if load.goodput < 0.97 * rate:
                 break
             rate *= 1.3
@@ -178,9 +179,13 @@ class Measured:
             self.verdicts.append(Verdict(lateness, late_ms, most_ms, "ms", is_limit=True))
         return load.late_s <= LATENESS_S
 
-    def _loop(self, retries: int = 0) -> OpenLoop:
+    def _run(self, rate: float) -> Load:
+        return offer(self._front, self._source([(rate, self._options.seconds)]), self._options.seed)
+
+    def _source(self, phases: list[tuple[float, float]], retries: int = 0) -> Source:
         options = self._options
-        return OpenLoop(self._front, self._messages, options.deadline_s, options.connections, retries=retries)
+        pool = [DeadlineConnection(self._front, options.deadline_s) for _ in range(options.connections)]
+        return Source(pool, self._messages, phases, retries)
 
     def _take(self, label: str, factor: float, load: Load, share: float, wasted: float, counted: float) -> None:
         self.figures |= {f"{label}: {name}": value for name, value in shown(load, wasted, counted)}
@@ -188,11 +193,11 @@ class Measured:
             self.verdicts += judged(label, factor, load, share, wasted, counted)
 
     def _recover(self, label: str, base: float) -> None:
-        loop = self._loop(RETRIES)
-        loop.run_phases([(base / 2, QUIET_S), (10 * base, SPIKE_S), (base / 2, AFTER_S)], self._options.seed)
-        quiet_s = tail_s(loop.outcomes, 0.0, QUIET_S - self._options.deadline_s)
+        source = self._source([(base / 2, QUIET_S), (10 * base, SPIKE_S), (base / 2, AFTER_S)], RETRIES)
+        offer(self._front, source, self._options.seed)
+        quiet_s = tail_s(source.outcomes, 0.0, QUIET_S - self._options.deadline_s)
         # Where 99 % of the calls before the spike had no answer there is nothing to come back to.
-        seconds = AFTER_S if math.isinf(quiet_s) else recovery_s(loop.outcomes, 1.2 * quiet_s)
+        seconds = AFTER_S if math.isinf(quiet_s) else recovery_s(source.outcomes, 1.2 * quiet_s)
         self.figures[f"{label}: quiet p99 ms, recovered after s"] = f"{1000 * quiet_s:.0f}, {seconds:.1f}"
         name = f"time from a spike of 10 x with retries to 1.2 times the p99 before it, {label}"
         self.verdicts.append(Verdict(name, round(seconds, 1), 1.0, "s", is_limit=True))
@@ -216,9 +221,8 @@ def recovery_s(outcomes: list[Outcome], limit_s: float) -> float:
 
 def shown(load: Load, wasted: float, counted: float) -> Iterator[tuple[str, str]]:
     """Figures of a load as text. wasted: share of wasted tokens; counted: the same by the metric."""
-    total = sum(load.ends.values())
     yield "offered, goodput", f"{load.offered:.0f}, {load.goodput:.0f}"
-    yield "ends", ", ".join(f"{name} {100 * count / total:.1f} %" for name, count in sorted(load.ends.items()))
+    yield "ends", shares(load.ends)
     yield "refusals with a hint; p99 ms", f"{100 * load.hinted:.1f} %; {1000 * load.refused_s:.0f}"
     yield (
         "answers p99, overshoot p99, health p99, ms",

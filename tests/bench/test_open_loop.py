@@ -2,7 +2,9 @@ import asyncio
 
 import pytest
 
-from bench.open_loop import LATE, PUSHBACK, STATUS, OpenLoop, huffman, number_of, p99
+from bench.lean_client import CallFailed
+from bench.open_loop import LATE, OpenLoop, Source, offer, p99
+from bench.status_connection import PUSHBACK, STATUS, DeadlineConnection, huffman, number_of
 from glossa.v1 import glossa_pb2 as pb
 from service.errors import Overloaded
 from tests.edge import running
@@ -10,9 +12,13 @@ from tests.edge import running
 MESSAGES = [pb.TranslateRequest(text="the small red house").SerializeToString()]
 
 
+def source(edge, *phases, deadline_s=10.0, **changes):
+    return Source([DeadlineConnection(edge.address, deadline_s) for _ in range(2)], MESSAGES, phases, **changes)
+
+
 async def offered(edge, *, rate=200.0, deadline_s=10.0):
     """A load of half a second."""
-    return await asyncio.to_thread(OpenLoop(edge.address, MESSAGES, deadline_s, 2).run, rate, 0.5, 0)
+    return await asyncio.to_thread(offer, edge.address, source(edge, (rate, 0.5), deadline_s=deadline_s), 0)
 
 
 async def test_answers_in_time_are_the_goodput():
@@ -63,22 +69,31 @@ def test_names_and_numbers_are_read_plain_and_in_huffman_code():
 async def test_refused_calls_are_tried_again_when_the_server_asks():
     async with running() as edge:
         edge.pool.refuse = Overloaded("full", retry_after_s=0.1, limit=1)
-        loop = OpenLoop(edge.address, MESSAGES, 10.0, 2, retries=2)
-        running_load = asyncio.create_task(asyncio.to_thread(loop.run_phases, [(100.0, 0.2), (50.0, 0.2)], 0))
+        load = source(edge, (100.0, 0.2), (50.0, 0.2), retries=2)
+        loop = OpenLoop([load], seed=0)
+        running_load = asyncio.create_task(asyncio.to_thread(loop.run))
         while not loop._due:
             await asyncio.sleep(0)
         edge.pool.refuse = None
         await running_load
-    assert {found.end.status for found in loop.outcomes} == {"OK"}
-    assert max(found.seconds for found in loop.outcomes) >= 0.1
-    assert 10 < len(loop.outcomes) < 60, "each counts once"
-    assert 0.2 < max(found.due_s for found in loop.outcomes) < 0.4
+    assert {found.end.status for found in load.outcomes} == {"OK"}
+    assert max(found.seconds for found in load.outcomes) >= 0.1
+    assert 10 < len(load.outcomes) < 60, "each counts once"
+    assert 0.2 < max(found.due_s for found in load.outcomes) < 0.4
 
 
 async def test_a_call_is_not_tried_again_after_its_deadline_or_the_last_attempt():
     async with running() as edge:
         for retry_after_s, retries in ((10.0, 4), (0.05, 2)):
             edge.pool.refuse = Overloaded("full", retry_after_s=retry_after_s, limit=1)
-            loop = OpenLoop(edge.address, MESSAGES, 5.0, 1, retries=retries)
-            await asyncio.to_thread(loop.run_phases, [(50.0, 0.2)], 0)
-            assert {found.end.status for found in loop.outcomes} == {"RESOURCE_EXHAUSTED"}
+            load = source(edge, (50.0, 0.2), deadline_s=5.0, retries=retries)
+            await asyncio.to_thread(OpenLoop([load], seed=0).run)
+            assert load.ends.keys() == {"RESOURCE_EXHAUSTED"}
+
+
+async def test_a_connection_that_the_server_closes_is_an_error_unless_the_source_opens_it_again():
+    async with running() as edge:
+        load = source(edge, (200.0, 0.5))
+        load.connections[0].send(bytes(100))  # no frames
+        with pytest.raises((CallFailed, OSError)):
+            await asyncio.to_thread(OpenLoop([load], seed=0).run)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.open_loop import OK, End, Load, Outcome
+from bench.open_loop import Load, Outcome
 from bench.overload import AFTER_S, QUIET_S, SPIKE_S, judged, recovery_s, tail_s
+from bench.status_connection import OK, End
 
 ROOT = Path(__file__).resolve().parents[2]
 LOAD = Load(

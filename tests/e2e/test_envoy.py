@@ -8,7 +8,7 @@ import pytest
 
 from bench import envoy
 from bench.lean_client import RST_STREAM, CallFailed, LeanConnection, frame
-from bench.open_loop import CANCEL, PATH
+from bench.status_connection import CANCEL, PATH
 from glossa.v1 import glossa_pb2 as pb
 from tests.edge import failure, method, running
 
