@@ -4,8 +4,8 @@ python -m bench --list            the measurements, one line each
 python -m bench CASE --help       its flags
 python -m bench CASE [flags]      measure
 
-Each case is a module of this package with a function of its name: `io-faults` is `bench.io_faults.io_faults`. Figures
-of different runs cannot be compared; BENCHMARKS.md names the command and the machine of each of its figures.
+Each case is a module of a room with a function of its name: `io-faults` is `bench.promises.io_faults.io_faults`.
+Figures of different runs cannot be compared; BENCHMARKS.md names the command and the machine of each of its figures.
 """
 
 from __future__ import annotations
@@ -17,55 +17,59 @@ from pathlib import Path
 
 from bench.case import parser_of
 
-TOPICS = {
-    "speed against peers": (
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = {
+    "speed": (
         "speed",
         "speed-models",
         "compare-speed-ctranslate2",
         "compare-speed-transformers",
         "compare-goodput",
+        "compare-checkouts",
     ),
-    "two checkouts": ("compare-checkouts", "compare-answers"),
-    "answers": ("compare-reference", "constraints", "markup"),
-    "a GPU": ("gpu-check",),
-    "promises": (
-        "simulate",
-        "round-trips",
+    "answers": (
+        "compare-answers",
+        "compare-reference",
+        "constraints",
         "invariance",
-        "soak",
-        "leaks",
-        "kill-resume",
-        "io-faults",
+        "markup",
         "process-answers",
-        "process-faults",
-        "engine-faults",
+        "round-trips",
+    ),
+    "gpu": ("gpu-check",),
+    "simulation": ("simulate",),
+    "promises": (
         "overload",
         "abuser",
         "drain",
         "reloads",
         "replicas",
-        "hostile-peers",
-        "hostile-messages",
-        "hostile-bundles",
+        "process-faults",
+        "engine-faults",
+        "io-faults",
+        "kill-resume",
         "memory-promise",
+        "soak",
+        "leaks",
         "hardness",
     ),
+    "hostile": ("hostile-peers", "hostile-messages", "hostile-bundles"),
 }
-CASES = {name: f"bench.{name.replace('-', '_')}" for names in TOPICS.values() for name in names}
+CASES = {name: f"bench.{room}.{name.replace('-', '_')}" for room, names in ROOMS.items() for name in names}
 
 
 def docstring(name: str) -> str:
     """Of a case's module, read without importing it: peers' libraries take seconds to import."""
-    source = Path(__file__).with_name(f"{name.replace('-', '_')}.py").read_text(encoding="utf-8")
-    return ast.get_docstring(ast.parse(source)) or ""
+    source = ROOT / f"{CASES[name].replace('.', '/')}.py"
+    return ast.get_docstring(ast.parse(source.read_text(encoding="utf-8"))) or ""
 
 
 def main() -> None:
     asked = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if asked in ("--list", "--help", "-h"):
         print(__doc__ if asked != "--list" else "", end="")
-        for topic, names in TOPICS.items():
-            print(f"\n{topic}")
+        for room, names in ROOMS.items():
+            print(f"\n{room}")
             for name in names:
                 print(f"  {name:28}{' '.join(docstring(name).partition(chr(10) * 2)[0].split())}")
         return

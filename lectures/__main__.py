@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import machine, versions
+from lectures.catalogue import CLAIMS
 from lectures.claim import Claim, Measured
-from lectures.claims import CLAIMS
 from lectures.lab import Lab
 from lectures.page import present_sections, write_page
 from model.checkpoints.atomic_write import write_file

@@ -425,7 +425,7 @@ def test_relative_imports_are_resolved():
         ("export/passes/optimize.py", "from export.verification import checks", "it lies above export.passes"),
         ("export/bundle/directory.py", "from export.graphs import decoder", "it lies above export.bundle"),
         ("cli/main.py", "from tests.tiny import tiny_model", "cli may not import tests.tiny"),
-        ("service/server.py", "from bench import peers", "service may not import bench.peers"),
+        ("service/server.py", "from bench.speed import peers", "service may not import bench.speed.peers"),
         ("clients/python/glossa/client/types.py", "from service import options", "glossa may not import service"),
     ],
 )

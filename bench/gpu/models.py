@@ -18,8 +18,8 @@ import torch
 
 from bench.gpu.bundles import ROTARY, SMALL, path_of
 from bench.gpu.decoding import SCORED
-from bench.random_model import ENDLESS, random_model, random_source
-from bench.unverified_bundle import random_tokenizer, save_unverified
+from bench.speed.random_model import ENDLESS, random_model, random_source
+from bench.speed.unverified_bundle import random_tokenizer, save_unverified
 from model.architecture_config import CLASSES, model_config
 from model.architectures import GenerativeModel, build
 from model.config import field_types

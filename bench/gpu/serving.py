@@ -12,9 +12,9 @@ from pathlib import Path
 from bench.gpu.bundles import path_of
 from bench.gpu.decoding import decode, open_model, questions, runner_for
 from bench.gpu.findings import Findings, Setting
-from bench.lean_client import Answered, LeanConnection, closed_loop
+from bench.load.lean_client import Answered, LeanConnection, closed_loop
+from bench.load.peer_server import glossa_server
 from bench.measure import Spread
-from bench.peer_server import glossa_server
 from export.bundle.directory import load_manifest
 from glossa.v1 import glossa_pb2 as pb
 from model.tokenizer import SPECIAL

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bench.gpu_check import PARTS, SMOKE_MODELS
+from bench.gpu.gpu_check import PARTS, SMOKE_MODELS
 
 EMULATED = ("translation", "rotary, heads of 32", "rotary, heads of 64")
 DROPPED = """

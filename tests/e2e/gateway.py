@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from bench.peer_server import end_with_parent
+from bench.load.peer_server import end_with_parent
 from cli.local_server import free_port
 
 READY_WITHIN_S = 60.0

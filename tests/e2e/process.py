@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.process_tree import memory_mb
+from bench.load.process_tree import memory_mb
 
 ROOT = Path(__file__).parents[2]
 SERVE = """

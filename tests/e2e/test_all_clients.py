@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 from google.rpc import error_details_pb2
 
-from bench import envoy
+from bench.load import envoy
 from glossa.client import Client
 from tests.e2e import client_programs
 from tests.e2e.client_programs import PROGRAMS, buf, curl, messages

@@ -10,7 +10,7 @@ import json
 import pytest
 from google.rpc import error_details_pb2
 
-from bench import envoy
+from bench.load import envoy
 from glossa.client import Client
 from service.errors import Overloaded
 from tests.certificates import issue, save

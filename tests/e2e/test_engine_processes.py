@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2
 
-from bench.process_answers import ERROR, answers, answers_of_this_process, requests_of
+from bench.answers.process_answers import ERROR, answers, answers_of_this_process, requests_of
 from export.verification.torch_reference import TorchReference
 from glossa.client import Client, ClientError
 from service.edge.admission.retry_times import MOST_S

@@ -6,9 +6,9 @@ import contextlib
 import grpc
 import pytest
 
-from bench import envoy
-from bench.lean_client import RST_STREAM, CallFailed, LeanConnection, frame
-from bench.status_connection import CANCEL, PATH
+from bench.load import envoy
+from bench.load.lean_client import RST_STREAM, CallFailed, LeanConnection, frame
+from bench.load.status_connection import CANCEL, PATH
 from glossa.v1 import glossa_pb2 as pb
 from tests.edge import failure, method, running
 

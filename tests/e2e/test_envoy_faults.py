@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from bench import envoy
+from bench.load import envoy
 from glossa.v1 import glossa_pb2 as pb
 from glossa.v1 import glossa_pb2_grpc as stubs
 from tests.e2e.process import engine_pids, serving

@@ -17,7 +17,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.rpc import error_details_pb2, status_pb2
 
-from bench import envoy
+from bench.load import envoy
 from glossa.v1 import glossa_pb2 as pb
 from service.errors import EngineUnavailable, Overloaded
 from tests.edge import failure, method, running

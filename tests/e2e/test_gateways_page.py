@@ -8,7 +8,7 @@ import shlex
 import pytest
 from google.api import annotations_pb2
 
-from bench.envoy import FOLDER
+from bench.load.envoy import FOLDER
 from glossa.v1 import glossa_pb2
 from tests.e2e.test_envoy_replicas import replicas
 

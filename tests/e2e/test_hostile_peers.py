@@ -3,7 +3,7 @@
 import socket
 import struct
 
-from bench.lean_client import (
+from bench.load.lean_client import (
     DATA,
     END_HEADERS,
     END_STREAM,

@@ -14,7 +14,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from bench.process_tree import process_tree
+from bench.load.process_tree import process_tree
 from glossa.client import AsyncClient, Client, ClientError
 from model.reference.greedy import greedy
 from tests.e2e.process import Process, serving

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bench.measure import interleaved
-from bench.speed_models import SpeedModel
-from bench.speed_worker import HUGE_PAGES, Worker
+from bench.speed.speed_models import SpeedModel
+from bench.speed.speed_worker import HUGE_PAGES, Worker
 
 ROOT = Path(__file__).resolve().parents[2]
 INT8 = "w8a8-static-kv8"

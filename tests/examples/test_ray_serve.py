@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.peer_server import end_with_parent
+from bench.load.peer_server import end_with_parent
 from cli.local_server import free_port
 from glossa.client import Client, ClientError
 from tests.e2e.process import serving

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lectures.documents import article_of, load_of_experts, mean_rouge, summaries, target_nats
+from lectures.claims.documents import article_of, load_of_experts, mean_rouge, summaries, target_nats
 from model.architectures import build
 from model.checkpoints.checkpoint import Checkpoint
 from model.corpus.articles import MARK, SUMMARY_WORDS

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from lectures.__main__ import main, measure, rounded, stored
-from lectures.alignment import errors
+from lectures.catalogue import CLAIMS
 from lectures.claim import Claim, Finding, verdict_of
-from lectures.claims import CLAIMS
+from lectures.claims.alignment import errors
+from lectures.claims.extrapolation import FACTOR, TRAINED, lengthened
+from lectures.claims.prefill import fit
+from lectures.claims.recurrence import seconds_to
+from lectures.claims.specialists import scores, specialists
 from lectures.demo import Sentence
-from lectures.extrapolation import FACTOR, TRAINED, lengthened
 from lectures.lab import Training
 from lectures.page import Section, anchor, closing, figures_of, page_of, present_sections, section, verdicts, write_page
-from lectures.prefill import fit
-from lectures.recurrence import seconds_to
-from lectures.specialists import scores, specialists
 from lectures.words import links
 from model.architecture_config import EncoderDecoderConfig
 from model.checkpoints.checkpoint import Checkpoint
@@ -207,7 +207,7 @@ def test_verdict_depends_on_the_parts_that_held(held, verdict):
 
 
 def test_each_claim_has_a_module_of_its_name():
-    here = Path(__file__).parents[2] / "lectures"
+    here = Path(__file__).parents[2] / "lectures" / "claims"
     assert len({claim.name for claim in CLAIMS}) == len(CLAIMS)
     assert [claim.name for claim in CLAIMS if not (here / f"{claim.name}.py").exists()] == []
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from glossa.client.types import Classification, LabelProbability, TokenWeight
-from lectures import ablations, coreference, overflow, pooling, reach, senses, tagging
+from lectures.claims import ablations, coreference, overflow, pooling, reach, senses, tagging
 from lectures.corpora import schedule
 from lectures.graphs import fresh_model
 from model.architecture_config import EncoderConfig

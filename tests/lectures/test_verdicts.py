@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from lectures import ablations, coreference, documents, overflow, pooling, reach
+from lectures.claims import ablations, coreference, documents, overflow, pooling, reach
 
 
 def losses(baselines, **changes):

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from bench.lean_client import (
+from bench.load.lean_client import (
     ACK,
     END_HEADERS,
     HEADERS,

@@ -13,7 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from bench import kill_resume
+from bench.promises import kill_resume
 from model.architecture_config import EncoderConfig
 from model.checkpoints.checkpoint import CheckpointError, load_checkpoint
 from model.checkpoints.training_rows import read_training_rows

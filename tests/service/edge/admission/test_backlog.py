@@ -6,7 +6,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from bench.lean_client import LeanConnection
+from bench.load.lean_client import LeanConnection
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.admission.backlog import (
     COLLAPSED_AFTER_S,

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from bench.lean_client import (
+from bench.load.lean_client import (
     DATA,
     END_HEADERS,
     END_STREAM,
