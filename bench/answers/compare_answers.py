@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.case import Flag, case
+from bench.load.calls import Calls, calls_of
 from bench.measure import report
 from bench.sentences import sentence_pairs
-from bench.speed.compare_checkouts import Calls, Served, calls_of, serve
+from bench.speed.compare_checkouts import Served, serve
 from glossa.v1 import glossa_pb2 as pb
 
 SHOWN = 3  # differing answers of a strategy that are printed

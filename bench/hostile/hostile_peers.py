@@ -54,9 +54,8 @@ from bench.load.lean_client import (
     request_headers,
 )
 from bench.load.open_loop import p99
-from bench.load.peer_server import glossa_server
+from bench.load.peer_server import glossa_server, http_address
 from bench.measure import Verdict, report
-from bench.promises.overload import http_address
 from bench.sentences import sentence_pairs
 from glossa.v1 import glossa_pb2 as pb
 

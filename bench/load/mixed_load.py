@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from bench.speed.compare_checkouts import calls_of
+from bench.load.calls import OWN_CHANNEL, calls_of
 from glossa.v1 import glossa_pb2 as pb
 
 ORDINARY: list[dict[str, Any]] = [
@@ -47,8 +47,7 @@ class MixedLoad:
     """Callers in a closed loop on one connection. ends: by status code."""
 
     def __init__(self, address: str, bundle: Path, texts: list[str], shares: Shares, *, max_tokens: int, seed: int):
-        options = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
-        self._channel = grpc.aio.insecure_channel(address, options=options)
+        self._channel = grpc.aio.insecure_channel(address, options=OWN_CHANNEL)
         self._types = calls_of(bundle)
         self._unary: Any = self._channel.unary_unary(self._types.path)
         self._stream: Any = self._channel.unary_stream(self._types.stream_path)

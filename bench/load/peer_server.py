@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import ctypes
 import importlib
+import json
 import os
 import queue
 import signal
@@ -228,6 +229,16 @@ def _listening(
         finally:
             process.terminate()
             process.wait(timeout=60)
+
+
+def http_address(log: Path) -> str:
+    """Of a server that serves, by its log."""
+    while True:
+        events = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
+        for event in events:
+            if event["event"] == "serving":
+                return str(event["http"])
+        time.sleep(0.05)
 
 
 def end_with_parent() -> None:

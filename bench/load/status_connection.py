@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import grpc
 
+from bench.load.calls import UNARY
 from bench.load.lean_client import (
     DATA,
     END_STREAM,
@@ -23,7 +24,6 @@ from bench.load.lean_client import (
 )
 from glossa.v1 import glossa_pb2 as pb
 
-PATH = "/glossa.v1.TranslationService/Translate"
 OK, RESET = "OK", "RESET"  # RESET, beside names of gRPC statuses: RST_STREAM without one
 NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 CANCEL = struct.pack(">I", 8)
@@ -76,7 +76,7 @@ class DeadlineConnection(LeanConnection):
         """Starts a call; left_s: until its deadline, if it began earlier. Returns its stream."""
         stream = self._next_stream
         fields = self._fields if left_s is None else timeout_field(left_s) + self._tenant
-        self.start(PATH, [(key, message)], fields)
+        self.start(UNARY, [(key, message)], fields)
         return stream
 
     def cancel(self, stream: int) -> None:

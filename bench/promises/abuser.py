@@ -37,11 +37,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.case import Flag, case
+from bench.load.calls import UNARY
 from bench.load.lean_client import LeanConnection, closed_loop
 from bench.load.open_loop import OpenLoop, Source, p99, shares
 from bench.load.peer_server import glossa_server
 from bench.load.process_tree import cpu_seconds
-from bench.load.status_connection import PATH, DeadlineConnection
+from bench.load.status_connection import DeadlineConnection
 from bench.measure import Verdict, report
 from bench.promises.overload import LATENESS_S, capacity
 from bench.sentences import sentence_pairs
@@ -168,7 +169,7 @@ class Bench:
         """Answers a second to a single client that sends these."""
         connections = [LeanConnection(self._address) for _ in range(4)]
         began_s = time.perf_counter()
-        found = closed_loop(connections, PATH, messages, self._options.callers, seconds)
+        found = closed_loop(connections, UNARY, messages, self._options.callers, seconds)
         for connection in connections:
             connection.close()
         return len(found) / (max(answer.ended_s for answer in found) - began_s)

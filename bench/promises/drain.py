@@ -32,20 +32,19 @@ from typing import Any, NamedTuple
 import grpc
 
 from bench.case import Flag, case
+from bench.load.calls import OWN_CHANNEL, UNARY
 from bench.load.lean_client import GOAWAY, PREFACE, SETTINGS, frame
 from bench.load.peer_server import glossa_server
 from bench.measure import Spread, Verdict, report
 from bench.sentences import sentence_pairs
 from glossa.v1 import glossa_pb2 as pb
 
-PATH = "/glossa.v1.TranslationService/Translate"
 OK, AGAIN, FULL = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED
 BEFORE_S = 0.5  # of load, until SIGTERM
 PAUSE_S = 0.005  # of a caller after an error
 MOST_S = 60.0
 GOAWAYS = 20
 LOG_S = 2.0  # what the end may take beside the drain: connections, engines, log
-OWN_CHANNEL = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0))
 
 
 class Call(NamedTuple):
@@ -80,7 +79,7 @@ class Load:
         self._callers = [asyncio.create_task(self._call(number)) for number in range(clients)]
 
     async def _call(self, number: int) -> None:
-        call: Any = self._channels[number % len(self._channels)].unary_unary(PATH)
+        call: Any = self._channels[number % len(self._channels)].unary_unary(UNARY)
         for turn in range(number, sys.maxsize):
             began_s, code, text = time.time(), OK, ""
             try:

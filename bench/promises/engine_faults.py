@@ -37,12 +37,12 @@ from typing import Any, NamedTuple
 import grpc
 
 from bench.case import Flag, case
+from bench.load.calls import calls_of
 from bench.load.peer_server import glossa_server
 from bench.load.process_tree import children
 from bench.measure import Verdict, report
 from bench.promises.process_faults import Call, Load, Log
 from bench.sentences import sentence_pairs
-from bench.speed.compare_checkouts import calls_of
 from service.edge.models.process_pool import FAILING_DEATHS
 
 HOOK = Path(__file__).with_name("process_hook")

@@ -29,11 +29,10 @@ from bench.case import Flag, case
 from bench.hostile.hostile_peers import Peers
 from bench.load.lean_client import END_HEADERS, HEADERS, frame, request_headers
 from bench.load.memory_cgroup import limited
-from bench.load.peer_server import glossa_server
+from bench.load.peer_server import glossa_server, http_address
 from bench.load.process_tree import peak_bytes
 from bench.load.unfinished_messages import UnfinishedMessages
 from bench.measure import Verdict, report
-from bench.promises.overload import http_address
 from bench.sentences import sentence_pairs
 from cli.local_server import fetch, samples
 from export.bundle.directory import load_manifest

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import math
 import os
 import shlex
@@ -33,10 +32,11 @@ from typing import Any
 
 from bench.case import Flag, case
 from bench.load import envoy
+from bench.load.calls import UNARY
 from bench.load.lean_client import LeanConnection, closed_loop
 from bench.load.open_loop import REFUSED, Load, Outcome, Source, offer, p99, shares
-from bench.load.peer_server import glossa_server
-from bench.load.status_connection import OK, PATH, DeadlineConnection
+from bench.load.peer_server import glossa_server, http_address
+from bench.load.status_connection import OK, DeadlineConnection
 from bench.measure import Verdict, report
 from bench.sentences import sentence_pairs
 from glossa.v1 import glossa_pb2 as pb
@@ -63,21 +63,11 @@ def counters(http: str) -> dict[str, float]:
     return found
 
 
-def http_address(log: Path) -> str:
-    """Of a server that serves, by its log."""
-    while True:
-        events = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
-        for event in events:
-            if event["event"] == "serving":
-                return str(event["http"])
-        time.sleep(0.05)
-
-
 def capacity(address: str, messages: list[bytes], clients: int, seconds: float) -> float:
     """Answers a second of a closed loop."""
     connections = [LeanConnection(address) for _ in range(4)]
     began_s = time.perf_counter()
-    found = closed_loop(connections, PATH, messages, clients, seconds)
+    found = closed_loop(connections, UNARY, messages, clients, seconds)
     for connection in connections:
         connection.close()
     ended = [answer for answer in found if answer.ended_s < began_s + seconds]

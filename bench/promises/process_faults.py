@@ -35,11 +35,11 @@ from typing import Any, NamedTuple, TextIO
 import grpc
 
 from bench.case import Flag, case
+from bench.load.calls import Calls, calls_of
 from bench.load.peer_server import glossa_server
 from bench.load.process_tree import children, process_state
 from bench.measure import Spread, Verdict, report
 from bench.sentences import sentence_pairs
-from bench.speed.compare_checkouts import Calls, calls_of
 from glossa.v1 import glossa_pb2 as pb
 
 PROCESSES = 2

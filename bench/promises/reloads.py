@@ -24,16 +24,15 @@ from typing import Any, NamedTuple
 import grpc
 
 from bench.case import Flag, case
+from bench.load.calls import OWN_CHANNEL, STREAM, UNARY
 from bench.load.peer_server import glossa_server
 from bench.load.process_tree import children, memory_mb
 from bench.measure import Spread, Verdict, report
-from bench.promises.drain import OWN_CHANNEL
 from bench.sentences import sentence_pairs
 from cli.load.load_report import percentile
 from glossa.client.admin import AdminClient
 from glossa.v1 import glossa_pb2 as pb
 
-UNARY, STREAM = ("/glossa.v1.TranslationService/" + name for name in ("Translate", "StreamTranslate"))
 WARM = 4  # reloads before memory is measured first
 GROWTH_BAR_MB = 16.0
 QUIET_S = 3.0  # without calls, until memory is measured

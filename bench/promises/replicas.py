@@ -39,11 +39,10 @@ import grpc
 
 from bench.case import Flag, case
 from bench.load import envoy
+from bench.load.calls import OWN_CHANNEL, STREAM, UNARY
 from bench.load.peer_server import glossa_server
 from bench.load.process_tree import children
 from bench.measure import Verdict, report
-from bench.promises.drain import OWN_CHANNEL
-from bench.promises.reloads import STREAM, UNARY
 from bench.sentences import sentence_pairs
 from cli.local_server import fetch, free_port
 from glossa.v1 import glossa_pb2 as pb

@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.case import Flag, case
+from bench.load.calls import calls_of
 from bench.load.lean_client import LeanConnection
 from bench.load.peer_server import glossa_server
 from bench.measure import Spread, Verdict, report, seconds
 from bench.sentences import sentence_pairs
 from cli.load.load_report import percentile
-from export.bundle.directory import load_manifest
 from glossa.client import Client
 from glossa.v1 import glossa_pb2 as pb
 
@@ -47,46 +47,6 @@ class Served(NamedTuple):
     checkout: Path
     connection: LeanConnection
     client: Client
-
-
-class Calls(NamedTuple):
-    """The methods of a task, unary and streaming, with the types of their requests and responses, and how the client
-    streams."""
-
-    path: str
-    request: Any
-    response: Any
-    stream_path: str
-    stream_request: Any
-    stream_response: Any
-    stream: str
-
-
-CALLS = {
-    "translation": Calls(
-        "/glossa.v1.TranslationService/Translate",
-        pb.TranslateRequest,
-        pb.TranslateResponse,
-        "/glossa.v1.TranslationService/StreamTranslate",
-        pb.StreamTranslateRequest,
-        pb.StreamTranslateResponse,
-        "stream_translate",
-    ),
-    "generation": Calls(
-        "/glossa.v1.GenerationService/Generate",
-        pb.GenerateRequest,
-        pb.GenerateResponse,
-        "/glossa.v1.GenerationService/StreamGenerate",
-        pb.StreamGenerateRequest,
-        pb.StreamGenerateResponse,
-        "stream_generate",
-    ),
-}
-
-
-def calls_of(bundle: Path) -> Calls:
-    """How the model of a bundle is asked."""
-    return CALLS[load_manifest(bundle).task]
 
 
 def serve(stack: ExitStack, checkouts: list[Path], bundles: list[Path], precision: str) -> list[Served]:

@@ -7,8 +7,9 @@ import grpc
 import pytest
 
 from bench.load import envoy
+from bench.load.calls import UNARY
 from bench.load.lean_client import RST_STREAM, CallFailed, LeanConnection, frame
-from bench.load.status_connection import CANCEL, PATH
+from bench.load.status_connection import CANCEL
 from glossa.v1 import glossa_pb2 as pb
 from tests.edge import failure, method, running
 
@@ -81,7 +82,7 @@ async def test_a_connection_that_resets_its_calls_is_closed():
             with LeanConnection(address) as connection:
                 for key in range(5000):
                     stream = connection._next_stream
-                    connection.start(PATH, [(key, message)])
+                    connection.start(UNARY, [(key, message)])
                     connection._socket.sendall(frame(RST_STREAM, 0, stream, CANCEL))
                 while True:
                     connection.ended()
