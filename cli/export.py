@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from export.bundle.manifest import Manifest, Variant
-    from export.select_scheme import Development
 
 PRECISIONS = ("fp32", "fp16", "int8", "int4", "w4a16")
 AUTO = "auto"
@@ -113,70 +111,40 @@ def export(
     from export.bundle.directory import BundleError
     from export.export_errors import ExportError
     from export.options import ExportOptions, QuantizationOptions
+    from export.texts import TextFiles
     from export.to_onnx import export_bundle
     from model.checkpoints.checkpoint import CheckpointError
-    from model.config import ConfigError
-    from model.training.data.examples import DataError, read_tsv
+    from model.config import ConfigError, LanguagePair
+    from model.training.data.examples import DataError
 
     with report_errors(BundleError, ConfigError, ExportError, CheckpointError, DataError):
-        asked: list[Any] = [name.strip() for names in precision or [AUTO] for name in names.split(",") if name.strip()]
-        is_auto = asked == [AUTO]
-        if not is_auto and not set(asked) <= set(PRECISIONS):
-            known = f"{AUTO}, or of {', '.join(PRECISIONS)}, with commas between"
-            raise UsageError(f"--precision: must be {known}, got {', '.join(asked)}")
+        precisions = named_precisions(precision or [AUTO])
+        is_auto = precisions == [AUTO]
         options = ExportOptions(
-            precisions=["fp32"] if is_auto else asked,
+            precisions=["fp32"] if is_auto else precisions,
             fp16_if_possible=is_auto,
-            quantization=QuantizationOptions(
-                scheme=scheme,
-                development=development_text(checkpoint, development, source_language, target_language),
-                calibration=sample_pairs(checkpoint, calibration) if calibration else (),
-                max_loss=max_loss,
-            ),
+            quantization=QuantizationOptions(scheme=scheme, max_loss=max_loss),
             attention=attention,
-            parallel=read_tsv([shortlist]).pairs if shortlist else (),
-            confidence=development_text(checkpoint, calibrate, source_language, target_language),
             confidence_samples=calibrate_samples,
         )
-        manifest = export_bundle(checkpoint, bundle, options, replace=replace)
+        files = TextFiles(
+            development=development,
+            calibration=calibration,
+            parallel=shortlist,
+            confidence=calibrate,
+            languages=LanguagePair(source_language, target_language),
+        )
+        manifest = export_bundle(checkpoint, bundle, options, files, replace=replace)
     show_parity(manifest.parity, manifest, bundle, as_json)
 
 
-def development_text(
-    checkpoint: Path, file: Path | None, source_language: str, target_language: str
-) -> Development | None:
-    """The text on which a quantized variant is compared with fp32, with references where the file has both columns.
-    Raises ConfigError for languages that are not the model's, or that it needs and that are missing."""
-    from export.select_scheme import Development
-    from model.checkpoints.checkpoint import read_config
-    from model.config import LanguagePair
-    from model.training.data.languages import check_languages
-
-    if file is None:
-        return None
-    languages = LanguagePair(source_language, target_language)
-    model, _ = read_config((checkpoint / "config.json").read_bytes(), checkpoint)
-    check_languages(model.template, languages)
-    pairs = sample_pairs(checkpoint, file)
-    has_references = any(source for source, _ in pairs) and any(target for _, target in pairs)
-    texts = [source or target for source, target in pairs]
-    references = [target for _, target in pairs] if has_references else []
-    return Development(texts, references, file.name, languages)
-
-
-def sample_pairs(checkpoint: Path, file: Path) -> Sequence[tuple[str, str]]:
-    """Text for a model: the pairs of a .tsv, else each line as a source. A decoder-only model gets texts: lines, or the
-    first column. Raises DataError, OSError."""
-    from model.checkpoints.checkpoint import read_config
-    from model.training.data.examples import read_text, read_tsv
-
-    model, training = read_config((checkpoint / "config.json").read_bytes(), checkpoint)
-    if ".tsv" in file.suffixes:
-        pairs = read_tsv([file], has_documents=model.context_sentences > 0).pairs
-        return pairs if model.has_encoder else [("", source or target) for source, target in pairs]
-    if model.has_encoder:
-        return [(text, "") for _, text in read_text([file], documents="lines").pairs]
-    return read_text([file], documents=training.documents if training else "lines").pairs
+def named_precisions(flags: list[str]) -> list[Any]:
+    """The precisions that the flags name, or AUTO alone. Raises UsageError."""
+    named = [name.strip() for flag in flags for name in flag.split(",") if name.strip()]
+    if named != [AUTO] and not set(named) <= set(PRECISIONS):
+        known = f"{AUTO}, or of {', '.join(PRECISIONS)}, with commas between"
+        raise UsageError(f"--precision: must be {known}, got {', '.join(named)}")
+    return named
 
 
 def verify(

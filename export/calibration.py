@@ -21,7 +21,8 @@ from export.bundle.confidence import CalibratedConfidence, Calibration, Confiden
 from export.bundle.manifest import Limits, Variant
 from export.confidence_fit import DIGITS, expected_calibration_error, fit_map, mapped
 from export.scheme_speed import ROWS
-from export.select_scheme import TOKENS_BESIDE_SOURCE, Development
+from export.select_scheme import TOKENS_BESIDE_SOURCE
+from export.texts import Development
 from export.verification.golden import answer_greedily
 from export.verification.inputs import Ids
 from export.verification.ort_graphs import OrtGraphs

@@ -9,7 +9,7 @@ from export.calibration import MAX_SAMPLES, MIN_SAMPLES
 from export.export_errors import ExportError
 from export.graphs.group_query_attention import HEAD_DIM_MULTIPLE
 from export.passes.quantization_scheme import SCHEMES, Precision
-from export.select_scheme import Development
+from export.texts import Development
 from model.architecture_config import EncoderDecoderConfig
 from model.architectures import Model
 from model.config import ModelConfig

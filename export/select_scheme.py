@@ -14,22 +14,22 @@ import operator
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from export.bundle.manifest import PAD_MULTIPLE, SchemeMeasurement
 from export.scheme_speed import ROWS, measure_speeds
+from export.texts import MAX_SENTENCES, Development
 from export.verification.golden import answer_greedily
 from export.verification.inputs import Ids
 from export.verification.ort_graphs import OrtGraphs, round_up
-from model.config import DEFAULT_LANGUAGES, LanguagePair, ModelConfig
+from model.config import ModelConfig
 from model.tokenizer import Tokenizer
 from model.training.evaluate import bleu
 
 BASELINE = "fp32"
-MAX_SENTENCES = 1000
 BUDGET_S = 60.0  # for all schemes together
 TOKENS_BESIDE_SOURCE = 16  # new tokens that a response may have beyond twice its source's length
 WINDOW = 64  # tokens of a scored text
@@ -51,24 +51,6 @@ SAME_COSINE = 0.98  # between two vectors of one text
 
 class SchemeSelectionError(ValueError):
     """There is no text to measure on, or no scheme is good enough."""
-
-
-@dataclass(frozen=True)
-class Development:
-    """Text to measure on that training did not use.
-
-    texts: sources, or the texts that a decoder-only model scores. references: one per text, or none. languages: the
-    languages of texts and references, for models with several.
-    """
-
-    texts: Sequence[str]
-    references: Sequence[str] = ()
-    name: str = "development text"
-    languages: LanguagePair = DEFAULT_LANGUAGES
-
-    def __post_init__(self) -> None:
-        if self.references and len(self.references) != len(self.texts):
-            raise ValueError(f"must be one reference a text or none, got {len(self.references)} for {len(self.texts)}")
 
 
 class Choice(NamedTuple):

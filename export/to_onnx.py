@@ -23,38 +23,48 @@ from export.graphs.tracing import versions
 from export.manifest_entries import entries_of
 from export.options import DEFAULTS, ExportOptions, check_exportable, check_options, scheme_names
 from export.passes.quantization_scheme import SCHEMES
-from export.select_scheme import MAX_SENTENCES, Development
 from export.shortlist import learn_shortlist
+from export.texts import NO_FILES, Development, TextFiles, own_development, read_development, read_pairs
 from export.variants import save_variants
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import checkpoint_digest, limits_of, make_report, verify_variants
 from model.architectures import Model
-from model.checkpoints.checkpoint import load_checkpoint
+from model.checkpoints.checkpoint import Checkpoint, load_checkpoint
 from model.config import ModelConfig
 from model.tokenizer import Tokenizer
-from model.training.data.embedded import unseen_examples
+from model.training.data.examples import read_tsv
 
 
-def export_bundle(checkpoint: Path, out: Path, options: ExportOptions = DEFAULTS, *, replace: bool = False) -> Manifest:
-    """Export a checkpoint directory. Models trained on an embedded corpus provide development text; other models
-    require it for int8 and int4.
+def export_bundle(
+    checkpoint: Path,
+    out: Path,
+    options: ExportOptions = DEFAULTS,
+    files: TextFiles = NO_FILES,
+    *,
+    replace: bool = False,
+) -> Manifest:
+    """Export a checkpoint directory, with the text in `files` instead of that in `options`. Models trained on an
+    embedded corpus provide development text; other models require it for int8 and int4.
 
-    Raises CheckpointError, ExportError and BundleError; `out` is then unchanged.
+    Raises CheckpointError, ConfigError for the languages of a file, DataError for its lines, ExportError, BundleError
+    and OSError; `out` is then unchanged.
     """
     loaded = load_checkpoint(checkpoint)
+    options = _with_texts(options, files, loaded)
     lineage = {**loaded.lineage, "checkpoint_sha256": checkpoint_digest(checkpoint), "metrics": loaded.metrics}
-    if options.quantized and options.quantization.development is None:
-        options = options.with_development(own_development(loaded.lineage))
     return export_model(loaded.model, loaded.tokenizer, out, options, lineage=lineage, replace=replace)
 
 
-def own_development(lineage: Mapping[str, Any]) -> Development | None:
-    """Return the development text of a checkpoint's lineage; only embedded corpora are available here."""
-    examples = unseen_examples(str(lineage.get("data")), MAX_SENTENCES)
-    if examples is None:
-        return None
-    sources, targets = [source for source, _ in examples.pairs], [target for _, target in examples.pairs]
-    return Development(sources, targets, examples.name) if any(sources) else Development(targets, (), examples.name)
+def _with_texts(options: ExportOptions, files: TextFiles, checkpoint: Checkpoint) -> ExportOptions:
+    quantization, languages = options.quantization, files.languages
+    development = read_development(files.development, languages, checkpoint) or quantization.development
+    calibration = read_pairs(files.calibration, checkpoint) or quantization.calibration
+    parallel = read_tsv([files.parallel]).pairs if files.parallel else options.parallel
+    confidence = read_development(files.confidence, languages, checkpoint) or options.confidence
+    if options.quantized and development is None:
+        development = own_development(checkpoint)
+    quantization = dataclasses.replace(quantization, development=development, calibration=calibration)
+    return dataclasses.replace(options, quantization=quantization, parallel=parallel, confidence=confidence)
 
 
 def export_model(

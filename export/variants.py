@@ -34,7 +34,8 @@ from export.passes.quantization_scheme import SCHEMES, Precision, QuantizationSc
 from export.passes.quantize import quantize
 from export.passes.shortlist import select_rows, shortlist_graphs, shortlist_states
 from export.passes.vector_products import widen_vectors
-from export.select_scheme import Development, SchemeSelectionError, select_scheme
+from export.select_scheme import SchemeSelectionError, select_scheme
+from export.texts import Development
 from export.verification.inputs import framed_texts
 from export.verification.ort_graphs import OrtGraphs, is_batch_invariant
 from export.verification.verifier import limits_of

@@ -64,13 +64,15 @@ class CheckpointError(Exception):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A loaded checkpoint; the model is on the CPU, in float32 and in evaluation mode."""
+    """A loaded checkpoint; the model is on the CPU, in float32 and in evaluation mode. train: None if the model was not
+    trained here."""
 
     model: Any  # a `Model`; its class follows from the architecture, as with `build`
     config: ModelConfig
     tokenizer: Tokenizer
     metrics: dict[str, Any]
     lineage: dict[str, Any]
+    train: TrainConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         files = {name: (path / name).read_bytes() for name in REQUIRED}
     except DamagedError as error:
         raise CheckpointError(f"{error}; copy or train the checkpoint again") from error
-    config, _ = read_config(files["config.json"], path)
+    config, train = read_config(files["config.json"], path)
     if not config.vocab_size:
         raise CheckpointError(f"{path / 'config.json'}: vocab_size: must be that of the weights, got 0")
     try:
@@ -162,7 +164,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     model: Model = build(config)
     load_weights(model, _adapted_weights(path, model) if is_adapter else map_tensors(path / WEIGHTS), path)
     metrics, lineage = json.loads(files["metrics.json"]), json.loads(files["lineage.json"])
-    return Checkpoint(model.eval(), config, tokenizer, metrics, lineage)
+    return Checkpoint(model.eval(), config, tokenizer, metrics, lineage, train)
 
 
 def digest_of_checkpoint(path: Path) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from export.options import ExportOptions, QuantizationOptions
 from export.passes.quantization_scheme import Precision
-from export.select_scheme import Development
+from export.texts import Development
 from export.to_onnx import export_model
 from glossa.client import Client
 from model.training.evaluate import translate

@@ -16,7 +16,7 @@ from export.calibration import (
     samples_of,
 )
 from export.confidence_fit import expected_calibration_error, fit_map, mapped
-from export.select_scheme import Development
+from export.texts import Development
 from export.verification.ort_graphs import OrtGraphs
 from export.word_errors import right_words
 from model.reference.greedy import greedy, score

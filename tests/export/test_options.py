@@ -4,7 +4,7 @@ import pytest
 
 from export.export_errors import ExportError
 from export.options import AUTOMATIC, ExportOptions, QuantizationOptions, scheme_names
-from export.select_scheme import Development
+from export.texts import Development
 from export.to_onnx import export_model
 from model.ensemble import ensemble_config
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.select_scheme import MAX_LOSS, Development, SchemeSelectionError, _Item, read_batch, select_scheme
+from export.select_scheme import MAX_LOSS, SchemeSelectionError, _Item, read_batch, select_scheme
+from export.texts import Development
 from export.verification.ort_graphs import Prediction
 from tests.tiny import TEXTS, tiny_config, tiny_tokenizer
 

@@ -12,7 +12,7 @@ from export import to_onnx, variants
 from export.bundle.directory import BundleExistsError, load_bundle, load_shortlist
 from export.export_errors import DiskError, ExportError, FullDiskError, NoGoldenError, ParityError
 from export.options import ExportOptions, QuantizationOptions
-from export.select_scheme import Development
+from export.texts import Development
 from export.to_onnx import export_bundle, export_model, weights_bytes
 from export.verification.checks import Check
 from export.verification.golden import common_golden

@@ -11,7 +11,7 @@ from export.bundle.manifest import Quantization
 from export.export_errors import ExportError
 from export.options import AUTOMATIC, ExportOptions, QuantizationOptions
 from export.passes.quantization_scheme import SCHEMES
-from export.select_scheme import Development
+from export.texts import Development
 from export.to_onnx import export_model
 from export.variants import calibration_ids, save_graph, save_variant, trace_model
 from export.verification.inputs import sample_inputs

@@ -10,7 +10,8 @@ from export.bundle.directory import ManifestError, load_bundle
 from export.export_errors import ExportError
 from export.graphs.encoder import encoder_signature
 from export.options import ExportOptions, QuantizationOptions
-from export.select_scheme import Development, SchemeSelectionError
+from export.select_scheme import SchemeSelectionError
+from export.texts import Development
 from export.to_onnx import export_model
 from export.verification.verifier import verify_bundle
 from service.engine.golden_check import check_golden_decode

@@ -12,7 +12,7 @@ from export.export_errors import ExportError
 from export.options import ExportOptions, QuantizationOptions
 from export.passes.calibrate import calibrate
 from export.passes.quantization_scheme import SCHEMES
-from export.select_scheme import Development
+from export.texts import Development
 from export.to_onnx import export_model
 from export.variants import save_variant, trace_model
 from export.verification.inputs import sample_inputs
