@@ -84,8 +84,6 @@ def trace_once(cache: BuildCache) -> None:
 
     @functools.wraps(real)
     def export(module, arguments, **options):
-        _reuse_operator_table()
-
         def trace(_):
             program: Any = real(module, arguments, **options)
             return program.model_proto.SerializeToString()
@@ -125,16 +123,3 @@ def _content(*values: Any) -> str:
     file = io.BytesIO()
     _Contents(file).dump(values)
     return hashlib.sha256(file.getvalue()).hexdigest()
-
-
-def _reuse_operator_table() -> None:
-    """Makes torch's ONNX exporter build its table of operators once per process instead of once per graph.
-
-    The table depends on the opset alone and is only read. Building it is 0.8 s of the 1 to 3 s that tracing a small
-    graph takes; the graphs are the same bytes.
-    """
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    if not hasattr(ONNXRegistry.from_torchlib, "cache_info"):
-        once_per_opset = staticmethod(functools.cache(ONNXRegistry.from_torchlib))
-        ONNXRegistry.from_torchlib = once_per_opset  # type: ignore[method-assign]

@@ -1,12 +1,14 @@
 """Inputs of graphs, their examples and axes, and what tracing leaves as it was."""
 
 import logging
+from unittest import mock
 
 import torch
 from torch import nn
 
 from export.bundle.manifest import StateSpec
-from export.graphs.tracing import SIZES, Input, Signature, state_inputs, trace, versions
+from export.graphs import tracing
+from export.graphs.tracing import OPSET, SIZES, Input, Signature, state_inputs, trace, versions
 
 
 class Sum(nn.Module):
@@ -51,6 +53,21 @@ def test_a_trace_has_the_names_and_axes_of_its_signature():
     }
     assert set(map(tuple, axes.values())) == {row}
     assert [value.name for value in graph.output] == ["y"]
+
+
+def test_the_exporter_builds_its_table_of_operators_once_per_opset(monkeypatch):
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    built = mock.Mock(side_effect=ONNXRegistry.from_torchlib)
+    monkeypatch.setattr(ONNXRegistry, "from_torchlib", built)
+    tracing._shared.cache_clear()
+    row = Input("x", ("batch", 3), torch.float32)
+    for number in range(2):
+        pairs = [[Input(f"y.{number}", row.shape, torch.float32), Input(f"z.{number}", row.shape, torch.float32)]]
+        trace(Signature(module=Sum(), arguments=(row, pairs), outputs=("sum",)))
+    assert [call.kwargs for call in built.call_args_list] == [{"opset_version": OPSET}]
+    assert ONNXRegistry.from_torchlib is built, "other users of the exporter have their own tables"
+    tracing._shared.cache_clear()
 
 
 def test_versions_name_what_shapes_a_graph():
