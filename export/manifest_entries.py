@@ -15,7 +15,7 @@ from export.bundle.manifest import (
     Tokens,
 )
 from export.graphs.attention import seen_attention
-from export.verification.verifier import limits_of
+from export.limits import limits_of
 from model.config import SOURCE_LANGUAGE as SOURCE_ID
 from model.config import TARGET_LANGUAGE as TARGET_ID
 from model.config import ModelConfig

@@ -20,6 +20,7 @@ from export.bundle.manifest import SHORTLIST, TOKENIZER, Manifest, Variant
 from export.calibration import CalibrationError, calibrate_variants
 from export.export_errors import DiskError, ExportError, FullDiskError, NoGoldenError, ParityError, describe_failure
 from export.graphs.tracing import versions
+from export.limits import limits_of
 from export.manifest_entries import entries_of
 from export.options import DEFAULTS, ExportOptions, check_exportable, check_options, scheme_names
 from export.passes.quantization_scheme import SCHEMES
@@ -27,7 +28,7 @@ from export.shortlist import learn_shortlist
 from export.texts import NO_FILES, Development, TextFiles, own_development, read_development, read_pairs
 from export.variants import save_variants
 from export.verification.inputs import sample_inputs
-from export.verification.verifier import checkpoint_digest, limits_of, make_report, verify_variants
+from export.verification.verifier import checkpoint_digest, make_report, verify_variants
 from model.architectures import Model
 from model.checkpoints.checkpoint import Checkpoint, load_checkpoint
 from model.config import ModelConfig

@@ -24,6 +24,7 @@ from export.graph_checks import check_graph
 from export.graphs import encoder_decoder, recurrent
 from export.graphs.group_query_attention import encoder_operator
 from export.graphs.tracing import Signature, trace
+from export.limits import limits_of
 from export.options import ExportOptions, scheme_names
 from export.passes.calibrate import MAX_SENTENCES as MAX_CALIBRATION
 from export.passes.calibrate import Ranges, calibrate
@@ -38,7 +39,6 @@ from export.select_scheme import SchemeSelectionError, select_scheme
 from export.texts import Development
 from export.verification.inputs import framed_texts
 from export.verification.ort_graphs import OrtGraphs, is_batch_invariant
-from export.verification.verifier import limits_of
 from model.architectures import GenerativeModel, Model
 from model.config import LanguagePair
 from model.encoder import Encoder

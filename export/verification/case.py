@@ -12,16 +12,18 @@ from typing import NamedTuple
 
 from export.bundle.manifest import PAD_MULTIPLE, Role
 from export.verification.emulated_quantization import Roundings, emulated_model
-from export.verification.golden import RightAnswer
+from export.verification.golden import Answer, answer_greedily
 from export.verification.inputs import Ids, Samples, predicted_places
 from export.verification.measure import Array, Arrays
 from export.verification.ort_graphs import OrtGraphs, Prediction, lengths, round_up
 from export.verification.torch_reference import Expectations
 from model.architectures import Model
+from model.reference.greedy import greedy
 
 TOP_K = (16, 1, 0)  # numbers of best tokens to request, used in rotation
 CAPACITY_MULTIPLE = 8  # the capacity of a server's buffers is a multiple of this
 SPARE_CAPACITY = 8  # positions by which the buffers of single rows are longer
+GREEDY_TOKENS = 24  # of an answer
 
 
 class Steps(NamedTuple):
@@ -29,6 +31,22 @@ class Steps(NamedTuple):
 
     predictions: dict[int, dict[int, Prediction]]
     buffers: Arrays
+
+
+class GreedyAnswer(NamedTuple):
+    """The answer of the graphs to one input, and that of the PyTorch reference."""
+
+    source: Ids
+    prompt: Ids
+    answer: Answer
+    reference: Ids
+
+
+class GreedyAnswers(NamedTuple):
+    """An answer for each row, of at most `max_tokens` tokens."""
+
+    rows: tuple[GreedyAnswer, ...]
+    max_tokens: int
 
 
 class Case:
@@ -47,7 +65,6 @@ class Case:
         self.targets = tuple(targets[i] for i in order)
         self.starts = tuple(starts[i] for i in order)
         self.top_k = tuple(min(count, self.config.vocab_size) for count in TOP_K)
-        self.right_answers: list[RightAnswer] = []  # found by the check of greedy answers
 
     @property
     def rows(self) -> list[tuple[int, Ids, Ids]]:
@@ -173,6 +190,21 @@ class Case:
         """Every row in separate buffers of another capacity, with other numbers of best tokens."""
         capacity, top_k = capacity_of(self.targets) + SPARE_CAPACITY, (*self.top_k[1:], self.top_k[0])
         return {row: self.step_through([row], capacity, top_k).predictions[row] for row in range(len(self.targets))}
+
+    @cached_property
+    def greedy_answers(self) -> GreedyAnswers:
+        """Greedy answers to the sources, or to the beginnings of the targets, in one batch."""
+        config, model = self.config, self.expected.float32.model
+        half, start = max(1, config.max_target_len // 2), max(1, len(config.template.target_prefix))
+        prompts = [target[: half if config.supports_chunked_prefill else start] for target in self.targets]
+        max_tokens = min(GREEDY_TOKENS, config.max_target_len - max(map(len, prompts)) + 1)
+        sources = self.sources if config.has_encoder else ()
+        found = answer_greedily(self.graphs, sources, prompts, config.eos_ids, max_tokens)
+        rows = [
+            GreedyAnswer(source, prompt, answer, tuple(greedy(model, prompt, source=source, max_tokens=max_tokens)))
+            for source, prompt, answer in zip(self.sources, prompts, found, strict=True)
+        ]
+        return GreedyAnswers(tuple(rows), max_tokens)
 
     @cached_property
     def aligned(self) -> Array:

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 
 from export.bundle.directory import load_bundle, load_shortlist
 from export.bundle.manifest import SESSION_CONFIG, SESSION_OPTIMIZATION, SESSION_THREADS, Golden, Limits, Variant
+from export.limits import limits_of
 from export.sessions import PROVIDER
+from export.verification.answer_checks import right_answers
 from export.verification.case import Case
 from export.verification.checks import Check, run_checks
 from export.verification.golden import (
@@ -30,12 +32,11 @@ from export.verification.ort_graphs import OrtGraphs
 from model.architectures import Model
 from model.checkpoints.atomic_write import DIGESTS
 from model.checkpoints.checkpoint import load_checkpoint
-from model.config import ModelConfig
 from model.encoder import Encoder
 
 
 class Verification(NamedTuple):
-    """The checks of one variant, and its right greedy answers, at most one per input."""
+    """The checks of one variant, and its right greedy answers, at most one per input; none unless all checks passed."""
 
     checks: tuple[Check, ...]
     answers: tuple[RightAnswer, ...]
@@ -64,10 +65,12 @@ def verify_graphs(
 ) -> Verification:
     """The checks of one variant, whose files are below `directory`, against the model they were exported from.
 
-    only: names of checks; empty: all checks.
+    only: names of checks, and then no answers; empty: all checks.
     """
     case = Case(OrtGraphs(directory, variant, limits_of(model.config)), model, samples)
-    return Verification(run_checks(case, only), tuple(case.right_answers))
+    checks = run_checks(case, only)
+    has_answers = model.config.has_decoder and not only and all(check.passed for check in checks)
+    return Verification(checks, right_answers(case) if has_answers else ())
 
 
 def verify_variants(
@@ -180,14 +183,4 @@ def _equality(name: str, precision: str, inputs: str, difference: str = "") -> C
         tolerance=0.0,
         passed=not difference,
         note=difference,
-    )
-
-
-def limits_of(config: ModelConfig) -> Limits:
-    """The limits of a model's inputs."""
-    return Limits(
-        vocab_size=config.vocab_size,
-        max_source_len=config.max_source_len if config.has_encoder else 0,
-        max_target_len=config.max_target_len if config.has_decoder else 0,
-        max_block=0 if config.supports_chunked_prefill else 1,
     )

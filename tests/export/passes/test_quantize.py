@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from onnx import ModelProto
 
+from export.limits import limits_of
 from export.passes.quantization_scheme import SCHEMES
 from export.passes.quantize import quantize
 from export.variants import save_variant
 from export.verification.ort_graphs import OrtGraphs, is_batch_invariant
-from export.verification.verifier import limits_of
 from tests.export.passes.quantized_graphs import QUANTIZED, SOURCES, TARGETS, graph, operators, prepared, traced_for
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from export.bundle.manifest import Variant
-from export.verification import answer_checks
-from export.verification.answer_checks import answers
+from export.verification import case as case_module
+from export.verification.answer_checks import answers, right_answers
 from export.verification.case import Case
 from export.verification.golden import Answer
 from export.verification.inputs import sample_inputs
@@ -29,11 +29,11 @@ def test_either_of_two_nearly_equal_tokens_is_right(distance, is_tie, monkeypatc
     variant = Variant(precision="fp32", graphs={}, states=())
     case = Case(mock.Mock(spec=OrtGraphs, variant=variant), model, sample_inputs(model.config))
     case.targets, case.sources = (prompt,), ((),)
-    monkeypatch.setattr(answer_checks, "GREEDY_TOKENS", 1)
+    monkeypatch.setattr(case_module, "GREEDY_TOKENS", 1)
     assert greedy(model, prompt, max_tokens=1) == [best]
-    monkeypatch.setattr(answer_checks, "answer_greedily", lambda *_: [Answer((twin,), 0.0)])
+    monkeypatch.setattr(case_module, "answer_greedily", lambda *_: [Answer((twin,), 0.0)])
     wrong, note, _ = answers(case)
     assert wrong == (0.0 if is_tie else 1.0)
     assert ("near-ties: " in note) == is_tie
     assert ("wrong choices by: " in note) != is_tie
-    assert case.right_answers == []
+    assert right_answers(case) == ()

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from export.bundle.manifest import StateSpec, Variant
+from export.limits import limits_of
 from export.verification.case import Case, valid, written_places
 from export.verification.emulated_quantization import Roundings
 from export.verification.inputs import Samples
 from export.verification.ort_graphs import OrtGraphs, Prediction
-from export.verification.verifier import limits_of
 from tests.tiny import tiny_config, tiny_model
 
 SAMPLES = Samples(
