@@ -18,7 +18,6 @@ from export.verification.measure import Array, Arrays
 from export.verification.ort_graphs import OrtGraphs, Prediction, lengths, round_up
 from export.verification.torch_reference import Expectations
 from model.architectures import Model
-from model.reference.greedy import greedy
 
 TOP_K = (16, 1, 0)  # numbers of best tokens to request, used in rotation
 CAPACITY_MULTIPLE = 8  # the capacity of a server's buffers is a multiple of this
@@ -50,9 +49,11 @@ class GreedyAnswers(NamedTuple):
 
 
 class Case:
-    """One variant, and the data that its checks share."""
+    """One variant, and the data that its checks share. plain: the expected outputs of a variant that is not quantized,
+    which several such variants may share."""
 
-    def __init__(self, graphs: OrtGraphs, model: Model, samples: Samples) -> None:
+    def __init__(self, graphs: OrtGraphs, model: Model, samples: Samples, plain: Expectations | None = None) -> None:
+        self.plain = plain
         self.graphs, self.plain_model, self.config, self.samples = graphs, model, model.config, samples
         self.precision, self.quantization = graphs.variant.precision, graphs.variant.quantization
         count = max(len(samples.sources), len(samples.targets))
@@ -94,7 +95,8 @@ class Case:
 
     @cached_property
     def expected(self) -> Expectations:
-        return self.reference(self.roundings)
+        """Those that most checks compare with."""
+        return self.plain or self.reference(self.roundings)
 
     def cross(self, rows: Sequence[int]) -> Arrays:
         """PyTorch's keys and values for the sources of these rows, followed by garbage."""
@@ -194,14 +196,14 @@ class Case:
     @cached_property
     def greedy_answers(self) -> GreedyAnswers:
         """Greedy answers to the sources, or to the beginnings of the targets, in one batch."""
-        config, model = self.config, self.expected.float32.model
+        config, reference = self.config, self.expected.float32
         half, start = max(1, config.max_target_len // 2), max(1, len(config.template.target_prefix))
         prompts = [target[: half if config.supports_chunked_prefill else start] for target in self.targets]
         max_tokens = min(GREEDY_TOKENS, config.max_target_len - max(map(len, prompts)) + 1)
         sources = self.sources if config.has_encoder else ()
         found = answer_greedily(self.graphs, sources, prompts, config.eos_ids, max_tokens)
         rows = [
-            GreedyAnswer(source, prompt, answer, tuple(greedy(model, prompt, source=source, max_tokens=max_tokens)))
+            GreedyAnswer(source, prompt, answer, reference.greedy(source, prompt, max_tokens))
             for source, prompt, answer in zip(self.sources, prompts, found, strict=True)
         ]
         return GreedyAnswers(tuple(rows), max_tokens)

@@ -21,21 +21,36 @@ from model.encoder import Encoder
 from model.layers import Block
 from model.memory_compressed_attention import KeyValueCompression
 from model.recurrent import Recurrent, initial_state_names, state_names
+from model.reference.greedy import greedy
 from model.transformer import DecoderStack, EncoderDecoder, EncoderStack, LayerCache
 
 
 class TorchReference:
-    """Outputs of a model on the CPU, by their names in the graphs."""
+    """Outputs of a model on the CPU, by their names in the graphs; those that many checks read are computed once."""
 
     def __init__(self, model: Model) -> None:
         self.model: Any = model
         self.largest_score = 0.0  # of all attention requested so far
+        self._sources: dict[Ids, Arrays] = {}
+        self._answers: dict[tuple[Ids, Ids, int], Ids] = {}
 
-    @torch.inference_mode()
+    def greedy(self, source: Ids, prompt: Ids, max_tokens: int) -> Ids:
+        """The greedy answer, computed without caches."""
+        asked = source, prompt, max_tokens
+        if asked not in self._answers:
+            self._answers[asked] = tuple(greedy(self.model, prompt, source=source, max_tokens=max_tokens))
+        return self._answers[asked]
+
     def source(self, source: Ids) -> Arrays:
         """The outputs of `encode`, without an axis of the batch. encoder_states (S, M); for a decoder cross_key.i and
         cross_value.i (K, S, D); for recurrent models the inputs of attention, and first_NAME (M,); for encoder-only
         models those of their heads."""
+        if source not in self._sources:
+            self._sources[source] = self._encoded(source)
+        return self._sources[source]
+
+    @torch.inference_mode()
+    def _encoded(self, source: Ids) -> Arrays:
         model, inputs, outputs = self.model, self._encoder_inputs(source), dict[str, Tensor]()
         if isinstance(model, EncoderDecoder):
             outputs["encoder_states"], layers = model.encode(*inputs)

@@ -29,6 +29,7 @@ from export.verification.golden import (
 )
 from export.verification.inputs import Samples, sample_inputs
 from export.verification.ort_graphs import OrtGraphs
+from export.verification.torch_reference import Expectations
 from model.architectures import Model
 from model.checkpoints.atomic_write import DIGESTS
 from model.checkpoints.checkpoint import load_checkpoint
@@ -61,13 +62,19 @@ def make_report(checks: Iterable[Check]) -> dict[str, Any]:
 
 
 def verify_graphs(
-    directory: Path, variant: Variant, model: Model, samples: Samples, *, only: Collection[str] = ()
+    directory: Path,
+    variant: Variant,
+    model: Model,
+    samples: Samples,
+    *,
+    only: Collection[str] = (),
+    plain: Expectations | None = None,
 ) -> Verification:
     """The checks of one variant, whose files are below `directory`, against the model they were exported from.
 
-    only: names of checks, and then no answers; empty: all checks.
+    only: names of checks, and then no answers; empty: all checks. plain: of the model, where several variants share it.
     """
-    case = Case(OrtGraphs(directory, variant, limits_of(model.config)), model, samples)
+    case = Case(OrtGraphs(directory, variant, limits_of(model.config)), model, samples, plain)
     checks = run_checks(case, only)
     has_answers = model.config.has_decoder and not only and all(check.passed for check in checks)
     return Verification(checks, right_answers(case) if has_answers else ())
@@ -83,7 +90,7 @@ def verify_variants(
 ) -> Verified:
     """Every check of several variants. A variant of an `optional` precision that fails one, or shares no right answer
     with the others, is left out."""
-    verified = {variant.precision: verify_graphs(directory, variant, model, samples) for variant in variants}
+    verified = _verify_all(directory, variants, model, samples)
     failed = {name: _first_failed(verification) for name, verification in verified.items() if name in optional}
     left_out = {name: check for name, check in failed.items() if check is not None}
     kept = [variant for variant in variants if variant.precision not in left_out]
@@ -99,6 +106,21 @@ def verify_variants(
         limits, ends = limits_of(model.config), model.config.eos_ids
         checks += [_check_golden(OrtGraphs(directory, variant, limits), golden, ends) for variant in kept]
     return Verified(tuple(kept), tuple(checks), golden, left_out)
+
+
+def _verify_all(
+    directory: Path, variants: Sequence[Variant], model: Model, samples: Samples
+) -> dict[str, Verification]:
+    """The checks of each variant by its precision. Those without roundings are compared with the same outputs."""
+    verified, exact = dict[str, Verification](), [variant for variant in variants if variant.quantization is None]
+    plain = Expectations(model, in_float64=True) if len(exact) > 1 else None
+    for variant in exact:
+        verified[variant.precision] = verify_graphs(directory, variant, model, samples, plain=plain)
+    del plain  # two copies of the model, the one in float64, which the others do not need
+    for variant in variants:
+        if variant.quantization is not None:
+            verified[variant.precision] = verify_graphs(directory, variant, model, samples)
+    return verified
 
 
 def _first_failed(verification: Verification) -> Check | None:

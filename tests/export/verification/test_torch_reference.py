@@ -1,11 +1,13 @@
 """PyTorch's expected outputs against numpy and against other code of the model, in float32 and float64."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
 
 from export.verification.torch_reference import Expectations, TorchReference
-from model.reference.greedy import cross_attention
+from model.reference.greedy import cross_attention, greedy
 from tests.tiny import tiny_config, tiny_encoder, tiny_model
 
 SOURCE, TARGET = (4, 5, 9, 2), (1, 6, 8)
@@ -93,3 +95,15 @@ def test_attention_of_an_encoder_decoder_is_that_of_the_model():
     for part in weights.values():
         np.testing.assert_allclose(part.sum(-1), 1, rtol=1e-5)
     assert not np.triu(weights["decoder_attention"], 1).any()
+
+
+def test_what_several_checks_read_is_computed_once(monkeypatch):
+    asked = mock.Mock(wraps=greedy)
+    monkeypatch.setattr("export.verification.torch_reference.greedy", asked)
+    model = tiny_model(tiny_config())
+    reference = TorchReference(model)
+    answers = [reference.greedy(SOURCE, (1,), 4) for _ in range(2)]
+    assert answers == [tuple(greedy(model, (1,), source=SOURCE, max_tokens=4))] * 2
+    assert asked.call_count == 1
+    assert reference.source(SOURCE) is reference.source(SOURCE)
+    assert reference.source(SOURCE) is not reference.source(SOURCE[1:])

@@ -2,11 +2,12 @@
 
 import hashlib
 import json
+from pathlib import Path
 
 import pytest
 
 from export.bundle.directory import DamagedFileError, ShortlistError, load_bundle
-from export.bundle.manifest import SESSION_CONFIG
+from export.bundle.manifest import SESSION_CONFIG, Variant
 from export.passes.quantization_scheme import SCHEMES
 from export.variants import save_variant, trace_model
 from export.verification import verifier
@@ -136,3 +137,18 @@ def test_a_model_with_room_for_one_token_can_be_verified(tmp_path):
     variant = save_variant(trace_model(model), tmp_path, SCHEMES["fp32"])
     verification = verify_graphs(tmp_path, variant, model, sample_inputs(model.config))
     assert [check for check in verification.checks if not check.passed] == []
+
+
+def test_variants_without_roundings_are_compared_with_the_same_outputs(monkeypatch):
+    found = {}
+
+    def verify(_directory, variant, *_, plain=None):
+        found[variant.precision] = plain
+
+    monkeypatch.setattr(verifier, "verify_graphs", verify)
+    model = tiny_model(tiny_config("decoder"))
+    kinds = {"int8": SCHEMES["w8a8-static"].quantization(batch_invariant=True), "fp32": None, "fp16": None}
+    variants = [Variant(precision=name, graphs={}, states=(), quantization=kind) for name, kind in kinds.items()]
+    assert verifier._verify_all(Path(), variants, model, sample_inputs(model.config)).keys() == kinds.keys()
+    assert found["fp32"] is found["fp16"] is not None
+    assert found["int8"] is None
