@@ -30,7 +30,7 @@ from export.passes.calibrate import MAX_SENTENCES as MAX_CALIBRATION
 from export.passes.calibrate import Ranges, calibrate
 from export.passes.fuse_norms import fuse_norms
 from export.passes.fuse_rotary import fuse_rotary
-from export.passes.optimize import name_weights, optimize, round_up_tables
+from export.passes.optimize import name_weights, optimize, round_up_tables, weight_names
 from export.passes.quantization_scheme import SCHEMES, Precision, QuantizationScheme
 from export.passes.quantize import quantize
 from export.passes.shortlist import select_rows, shortlist_graphs, shortlist_states
@@ -168,7 +168,7 @@ class Traced(NamedTuple):
 def trace_model(model: Model, *, attention: bool = False, shortlist: bool = False) -> Traced:
     """Return every graph of a model in its precision. Raises ExportError for a trace with the wrong structure."""
     named = {**dict(model.named_buffers()), **model.state_dict()}
-    weights = {name: tensor.detach().numpy() for name, tensor in named.items()}
+    names = weight_names({name: tensor.detach().numpy() for name, tensor in named.items()})
     made = dict[Role, ModelProto]()
     if isinstance(model, Recurrent):
         signatures = recurrent.signatures(model, attention=attention)
@@ -177,7 +177,7 @@ def trace_model(model: Model, *, attention: bool = False, shortlist: bool = Fals
     is_half = next(model.parameters()).dtype == torch.float16
     capacity = largest_capacity(limits_of(model.config).max_target_len)
     for role, signature in signatures.items():
-        named_graph = name_weights(optimize(trace(signature)), weights)
+        named_graph = name_weights(optimize(trace(signature)), names)
         made[role] = fuse_rotary(round_up_tables(named_graph, PAD_MULTIPLE), capacity)
         if is_half:
             made[role] = widen_vectors(fuse_norms(made[role]))

@@ -192,13 +192,22 @@ def strip_metadata(model: ModelProto) -> ModelProto:
     return model
 
 
-def name_weights(model: ModelProto, weights: Mapping[str, np.ndarray]) -> ModelProto:
-    """Name constants after the model weights that they hold, with the suffix ".T" if transposed."""
-    graph, names = model.graph, dict[tuple[tuple[int, ...], bytes], str]()
+WeightNames = Mapping[tuple[tuple[int, ...], bytes], str]  # by shape and digest of the values
+
+
+def weight_names(weights: Mapping[str, np.ndarray]) -> WeightNames:
+    """Return the names of a model's weights, and of their transposes with the suffix ".T"; of equal ones the first."""
+    names = dict[tuple[tuple[int, ...], bytes], str]()
     for name, array in weights.items():
         names.setdefault((array.shape, _digest(array)), name)
         if array.ndim == 2:
             names.setdefault((array.shape[::-1], _digest(array.T)), f"{name}.T")
+    return names
+
+
+def name_weights(model: ModelProto, names: WeightNames) -> ModelProto:
+    """Name constants after the model weights that they hold."""
+    graph = model.graph
     taken, renamed = {value.name for value in (*graph.input, *graph.output)}, dict[str, str]()
     for i, tensor in enumerate(graph.initializer):
         name = names.get((tuple(tensor.dims), _digest(numpy_helper.to_array(tensor))), f"constant_{i}")

@@ -12,7 +12,7 @@ from export.bundle.manifest import PAD_MULTIPLE, largest_capacity
 from export.graphs.encoder_decoder import signatures
 from export.graphs.tracing import trace
 from export.passes.fuse_rotary import fuse_rotary
-from export.passes.optimize import name_weights, optimize, round_up_tables
+from export.passes.optimize import name_weights, optimize, round_up_tables, weight_names
 from model.architecture_config import DecoderConfig
 from model.architectures import build
 
@@ -26,7 +26,7 @@ def traced(**changes):
     torch.manual_seed(1)
     model = build(config).eval()
     weights = {name: tensor.detach().numpy() for name, tensor in (*model.named_buffers(), *model.state_dict().items())}
-    graph = name_weights(optimize(trace(signatures(model)["decode"])), weights)
+    graph = name_weights(optimize(trace(signatures(model)["decode"])), weight_names(weights))
     return round_up_tables(graph, PAD_MULTIPLE)
 
 

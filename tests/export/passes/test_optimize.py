@@ -207,13 +207,17 @@ def test_inputs_outputs_and_constants_keep_their_names():
 def test_constants_are_named_after_the_weights_they_hold():
     weight, bias = np.arange(6, dtype=np.float32).reshape(2, 3), np.ones(3, np.float32)
     model = a_model("a = MatMul(x, v1) b = Add(a, v2) y = Mul(b, v3)", v1=weight.T, v2=bias, v3=np.float32(2.0))
-    named = optimize.name_weights(model, {"layer.weight": weight, "layer.bias": bias, "twin.bias": bias})
+    named = optimize.name_weights(
+        model, optimize.weight_names({"layer.weight": weight, "layer.bias": bias, "twin.bias": bias})
+    )
     assert lines(named) == ["MatMul(x,layer.weight.T) -> a", "Add(a,layer.bias) -> b", "Mul(b,constant_2) -> y"]
 
 
 def test_a_weight_called_like_an_input_does_not_take_its_name():
     model = a_model("y = Mul(x, v)", v=np.ones(3, np.float32))
-    assert lines(optimize.name_weights(model, {"x": np.ones(3, np.float32)})) == ["Mul(x,constant_0) -> y"]
+    assert lines(optimize.name_weights(model, optimize.weight_names({"x": np.ones(3, np.float32)}))) == [
+        "Mul(x,constant_0) -> y"
+    ]
 
 
 def test_position_tables_have_rows_for_padding():
