@@ -20,10 +20,8 @@ import numpy as np
 from export.bundle.confidence import CalibratedConfidence, Calibration, ConfidenceMap, raw_sentence, raw_words
 from export.bundle.manifest import Limits, Variant
 from export.confidence_fit import DIGITS, expected_calibration_error, fit_map, mapped
-from export.scheme_speed import ROWS
-from export.select_scheme import TOKENS_BESIDE_SOURCE
+from export.select_scheme import ROWS, answer_sources
 from export.texts import Development
-from export.verification.golden import answer_greedily
 from export.verification.inputs import Ids
 from export.verification.ort_graphs import OrtGraphs
 from export.word_errors import right_words, words
@@ -108,28 +106,26 @@ def answered(
     right."""
     examples: dict[int, Example] = {}
     letters = right_letters = 0
-    order = sorted(range(len(samples)), key=lambda place: len(samples[place].source))
-    start = config.template.wrap_prompt((), development.languages)
+    order = sorted(range(len(samples)), key=lambda index: len(samples[index].source))
     for first in range(0, len(order), ROWS):
         batch = order[first : first + ROWS]
-        sources = [samples[place].source for place in batch]
-        most = min(config.max_target_len + 1 - len(start), 2 * max(map(len, sources)) + TOKENS_BESIDE_SOURCE)
-        answers = answer_greedily(graphs, sources, [start] * len(sources), config.eos_ids, most)
-        for place, answer in zip(batch, answers, strict=True):
+        sources = [samples[index].source for index in batch]
+        answers = answer_sources(graphs, sources, development.languages, config)
+        for index, answer in zip(batch, answers, strict=True):
             text = tokenizer.decode(answer.tokens)
             found = raw_words(text, tokenizer.token_texts(answer.tokens), answer.logprobs)
-            right = right_words(text, samples[place].reference)
+            right = right_words(text, samples[index].reference)
             has_letters = [any(map(str.isalpha, word)) for word in words(text)]
             letters += sum(has_letters)
             right_letters += sum(map(min, has_letters, right))
-            examples[place] = Example(tuple(word.confidence for word in found), tuple(right))
+            examples[index] = Example(tuple(word.confidence for word in found), tuple(right))
     if right_letters < LEAST_RIGHT * letters or not letters:
         raise CalibrationError(
             f"{development.name}: must have references in the language of the model's answers; "
             f"{right_letters / max(letters, 1):.1%} of their words occur there, at least {LEAST_RIGHT:.0%} must; "
             "fix: check the order of the columns and the languages, or train the model further"
         )
-    return [examples[place] for place in range(len(samples))]
+    return [examples[index] for index in range(len(samples))]
 
 
 def calibrate(examples: Sequence[Example], name: str) -> Calibration:

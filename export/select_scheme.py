@@ -2,8 +2,8 @@
 
 Every scheme is measured as it will be served. Quality is that of greedy responses to development sentences, compared
 with those of fp32 and with references, or, for a decoder-only model, the token-by-token cost of given texts. Speed is
-that of decode steps (`export.scheme_speed`). This module neither quantizes (`export.passes.quantize`) nor checks what
-graphs compute (`export.verification`).
+that of decode steps, or of encoder passes over texts. This module neither quantizes (`export.passes.quantize`) nor
+checks what graphs compute (`export.verification`).
 
     SchemeSelectionError (ValueError)    there is no text to measure on, or no scheme is good enough
 """
@@ -12,25 +12,29 @@ from __future__ import annotations
 
 import operator
 import random
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from export.bundle.manifest import PAD_MULTIPLE, SchemeMeasurement
-from export.scheme_speed import ROWS, measure_speeds
 from export.texts import MAX_SENTENCES, Development
-from export.verification.golden import answer_greedily
+from export.verification.golden import Answer, answer_greedily, encode_for_decode
 from export.verification.inputs import Ids
 from export.verification.ort_graphs import OrtGraphs, round_up
-from model.config import ModelConfig
+from model.config import LanguagePair, ModelConfig
 from model.tokenizer import Tokenizer
 from model.training.evaluate import bleu
 
 BASELINE = "fp32"
 BUDGET_S = 60.0  # for all schemes together
+ROWS = 32  # batch size of responses, and of the decode steps whose speed counts
+TIMED_ROUNDS, TIMED_STEPS, TIMED_CAPACITY = 15, 4, 32
+TIMED_LEAST, TIMED_S = 3, 10.0  # minimum number of rounds; after it, no round starts later than this
 TOKENS_BESIDE_SOURCE = 16  # new tokens that a response may have beyond twice its source's length
 WINDOW = 64  # tokens of a scored text
 READ_AT_ONCE = 16  # of them, before the others follow one by one
@@ -120,19 +124,19 @@ def _summary(figures: SchemeMeasurement) -> str:
 
 
 class _Item(NamedTuple):
-    place: int  # index in the development texts
+    number: int  # index in the development texts
     ids: Ids  # a source with its end, or a text with its beginning
 
 
 def _batches(development: Development, tokenizer: Tokenizer, config: ModelConfig) -> list[list[_Item]]:
     """Return batches of up to ROWS texts of similar lengths; the batch order does not depend on the lengths."""
     items = []
-    for place, ids in enumerate(tokenizer.encode_batch(list(development.texts[:MAX_SENTENCES]))):
+    for index, ids in enumerate(tokenizer.encode_batch(list(development.texts[:MAX_SENTENCES]))):
         if config.has_encoder:
             source = tuple(config.template.wrap_source(ids, development.languages))
-            items += [_Item(place, source)] if len(source) <= config.max_source_len else []
+            items += [_Item(index, source)] if len(source) <= config.max_source_len else []
         else:
-            items += [_Item(place, window) for window in _windows(ids, config)]
+            items += [_Item(index, window) for window in _windows(ids, config)]
     if not items:
         raise SchemeSelectionError(
             f"{development.name}: no text in it can be read by this model, of {len(development.texts)}; "
@@ -186,16 +190,13 @@ def _answered(
 
     def run(scheme: OrtGraphs, batch: list[_Item]) -> list[Ids]:
         sources = [item.ids for item in batch]
-        start = config.template.wrap_prompt((), development.languages)
-        most = min(config.max_target_len + 1 - len(start), 2 * max(map(len, sources)) + TOKENS_BESIDE_SOURCE)
-        answers = answer_greedily(scheme, sources, [start] * len(sources), config.eos_ids, most)
-        return [answer.tokens for answer in answers]
+        return [answer.tokens for answer in answer_sources(scheme, sources, development.languages, config)]
 
     answers = _measured(graphs, batches, run, clock)
     quality = _compared(answers, operator.eq)
     if development.references:
-        places = [item.place for batch in batches for item in batch][: len(answers[BASELINE])]
-        references = [development.references[place] for place in places]
+        indices = [item.number for batch in batches for item in batch][: len(answers[BASELINE])]
+        references = [development.references[index] for index in indices]
         scores = {
             name: bleu([tokenizer.decode(list(answer)) for answer in found], references).score
             for name, found in answers.items()
@@ -205,19 +206,28 @@ def _answered(
     return quality
 
 
+def answer_sources(
+    graphs: OrtGraphs, sources: Sequence[Ids], languages: LanguagePair, config: ModelConfig
+) -> list[Answer]:
+    """Return greedy answers to sources in one batch, of up to twice their length and TOKENS_BESIDE_SOURCE tokens."""
+    start = config.template.wrap_prompt((), languages)
+    most = min(config.max_target_len + 1 - len(start), 2 * max(map(len, sources)) + TOKENS_BESIDE_SOURCE)
+    return answer_greedily(graphs, sources, [start] * len(sources), config.eos_ids, most)
+
+
 def _encoded(
     graphs: Mapping[str, OrtGraphs], batches: Sequence[list[_Item]], config: ModelConfig, clock: Callable[[], float]
 ) -> dict[str, Fields]:
     """Compare the outputs of an encoder-only model with those of fp32: tokens at masks, labels, or whole vectors."""
 
     def run(scheme: OrtGraphs, batch: list[_Item]) -> list[Any]:
-        sources, places = [item.ids for item in batch], [_hidden_places(item.ids, config) for item in batch]
+        sources, positions = [item.ids for item in batch], [_hidden_positions(item.ids, config) for item in batch]
         if config.mask_id is not None and config.head == "masked":
             sources = [
-                tuple(config.mask_id if place in hidden else token for place, token in enumerate(source))
-                for source, hidden in zip(sources, places, strict=True)
+                tuple(config.mask_id if position in hidden else token for position, token in enumerate(source))
+                for source, hidden in zip(sources, positions, strict=True)
             ]
-            return [int(row.argmax()) for row in scheme.encode(sources, places)["place_logprobs"]]
+            return [int(row.argmax()) for row in scheme.encode(sources, positions)["place_logprobs"]]
         outputs = scheme.encode(sources)
         if config.multi_label:
             return [tuple(row > 0) for row in outputs["label_logits"]]
@@ -241,7 +251,7 @@ def _compared(results: Mapping[str, list[T]], is_same: Callable[[T, T], bool]) -
     }
 
 
-def _hidden_places(ids: Ids, config: ModelConfig) -> tuple[int, ...]:
+def _hidden_positions(ids: Ids, config: ModelConfig) -> tuple[int, ...]:
     first, last = len(config.template.source_prefix), len(ids) - len(config.template.source_suffix)
     return tuple(range(first, last, MASKED_EACH))
 
@@ -281,20 +291,74 @@ def _read(
 def read_batch(scheme: OrtGraphs, batch: Sequence[_Item]) -> _Reading:
     """Score texts: the first tokens of all as prompts, the others one by one; finished texts drop off the end."""
     texts = sorted((item.ids for item in batch), key=len, reverse=True)
-    place = min(READ_AT_ONCE, len(texts[-1]) - 1)  # index of the next token
+    position = min(READ_AT_ONCE, len(texts[-1]) - 1)  # index of the next token
     buffers = scheme.buffers(len(texts), round_up(len(texts[0]), PAD_MULTIPLE))
-    blocks, starts = [list(text[:place]) for text in texts], [0] * len(texts)
+    blocks, starts = [list(text[:position]) for text in texts], [0] * len(texts)
     nats, best = 0.0, list[int]()
     while blocks:
         rows = {name: array[: len(blocks)] for name, array in buffers.items()}
         prediction = scheme.decode(blocks, starts, rows, {}, top_k=1)
-        nats -= float(sum(prediction.logprobs[row, texts[row][place]] for row in range(len(blocks))))
+        nats -= float(sum(prediction.logprobs[row, texts[row][position]] for row in range(len(blocks))))
         best += [int(token) for token in prediction.top_ids[:, 0]]
-        blocks = [[text[place]] for text in texts if len(text) > place + 1]
-        starts = [place] * len(blocks)
-        place += 1
+        blocks = [[text[position]] for text in texts if len(text) > position + 1]
+        starts = [position] * len(blocks)
+        position += 1
     return _Reading(nats, best)
 
 
 def _share(some: Sequence[T], wanted: Sequence[T], is_same: Callable[[T, T], bool] = operator.eq) -> float:
     return sum(map(is_same, some, wanted)) / len(wanted)
+
+
+def measure_speeds(
+    graphs: Mapping[str, OrtGraphs], sources: Sequence[Ids], config: ModelConfig, clock: Callable[[], float]
+) -> dict[str, dict[str, Any]]:
+    """Return the median speeds of all schemes, measured in turns: with many rows or the whole batch, and with one row.
+
+    Decode steps are timed after `sources`; for encoder-only models, encoding the sources is timed. The result holds
+    fields of a `SchemeMeasurement` by scheme.
+    """
+    if config.has_decoder:
+        many, single = (_decode_rates(graphs, sources, rows, config, clock) for rows in (ROWS, 1))
+    else:
+        many, single = (
+            _rates(
+                {name: partial(scheme.encode, some) for name, scheme in graphs.items()}, sum(map(len, some)), 1, clock
+            )
+            for some in (sources, sources[:1])
+        )
+    return {
+        name: {"tokens_per_s": round(many[name], 1), "single_stream_tokens_per_s": round(single[name], 1)}
+        for name in graphs
+    }
+
+
+def _decode_rates(
+    graphs: Mapping[str, OrtGraphs], given: Sequence[Ids], rows: int, config: ModelConfig, clock: Callable[[], float]
+) -> dict[str, float]:
+    sources = [given[row % len(given)] for row in range(rows)]
+    position = min(TIMED_CAPACITY // 2, config.max_target_len - 1)
+    runs = dict[str, Callable[[], None]]()
+    for name, scheme in graphs.items():
+        cross = encode_for_decode(scheme, sources) if config.has_encoder else {}
+        buffers = scheme.buffers(rows, round_up(position + 1, PAD_MULTIPLE))
+        runs[name], _ = scheme.step([[config.eos_id]] * rows, [position] * rows, buffers, cross, top_k=0)
+        runs[name]()
+    return _rates(runs, rows * TIMED_STEPS, TIMED_STEPS, clock)
+
+
+def _rates(
+    runs: Mapping[str, Callable[[], object]], tokens: int, steps: int, clock: Callable[[], float]
+) -> dict[str, float]:
+    """Return tokens per second by the median of rounds; each round has `steps` runs and `tokens` tokens altogether."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    started_s = clock()
+    for done in range(TIMED_ROUNDS):
+        if done >= TIMED_LEAST and clock() - started_s > TIMED_S:
+            break
+        for name, run in runs.items():
+            before_s = clock()
+            for _ in range(steps):
+                run()
+            seconds[name].append(clock() - before_s)
+    return {name: tokens / max(statistics.median(seconds[name]), 1e-9) for name in runs}
