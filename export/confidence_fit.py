@@ -39,7 +39,7 @@ def expected_calibration_error(confidence: ArrayLike, right: ArrayLike, bins: in
 
 
 def _equal_mass(confidence_N: Floats, bins: int) -> list[NDArray[np.int64]]:
-    """The places of at most `bins` groups of about equal size, by ascending confidence. Equal ones stay together."""
+    """The indices of at most `bins` groups of about equal size, by ascending confidence. Equal ones stay together."""
     order_N = np.argsort(confidence_N, kind="stable")
     sorted_N = confidence_N[order_N]
     last = len(order_N)
@@ -89,9 +89,9 @@ def _knots(raw_N: Floats, right_N: Floats, bins: int) -> dict[float, float]:
     fitted = isotonic(shares, sizes)
     pooled = np.split(np.arange(len(groups)), np.flatnonzero(np.diff(fitted.round(DIGITS))) + 1)
     knots: dict[float, float] = {}  # groups whose means are equal when rounded become one knot
-    for places in pooled:
-        mean = float(raw_N[np.concatenate([groups[place] for place in places])].mean())
-        knots[round(mean, DIGITS)] = round(min(max(float(fitted[places[0]]), 0.0), 1.0), DIGITS)
+    for members in pooled:
+        mean = float(raw_N[np.concatenate([groups[member] for member in members])].mean())
+        knots[round(mean, DIGITS)] = round(min(max(float(fitted[members[0]]), 0.0), 1.0), DIGITS)
     return knots
 
 
@@ -110,7 +110,7 @@ def fit_temperature(raw: ArrayLike, right: ArrayLike) -> ConfidenceMap:
 
 
 def _least(function: Callable[[float], float], low: float, high: float) -> float:
-    """The place of the minimum of a function with one, within 1e-6."""
+    """The argument that minimizes a function with one minimum, within 1e-6."""
     while high - low > 1e-6:
         left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
         if function(left) <= function(right):

@@ -46,9 +46,9 @@ class DiskError(ExportError):
     """A file of the bundle could not be written, synced, renamed or deleted."""
 
     def __init__(self, path: Path, error: OSError) -> None:
-        place = f" at {error.filename}" if error.filename else ""
+        file = f" at {error.filename}" if error.filename else ""
         super().__init__(
-            f"{path}: cannot be written: {error.strerror or error}{place}; what is there is the bundle of before, if "
+            f"{path}: cannot be written: {error.strerror or error}{file}; what is there is the bundle of before, if "
             "there was one, or the whole new one; fix: check the disk and its permissions, and export again"
         )
 

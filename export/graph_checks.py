@@ -21,7 +21,10 @@ from model.architecture_config import EncoderDecoderConfig, RecurrentConfig
 from model.config import ModelConfig
 from model.recurrent import state_names
 
-TOTALS, TOTAL_INPUT = ("total_length", "total_slots"), 6  # inputs of `decode`, and their place in GroupQueryAttention
+TOTALS, TOTAL_INPUT = (
+    ("total_length", "total_slots"),
+    6,
+)  # of `decode`; the input of attention that reads them
 
 
 def _check_counts(graph: ModelProto, role: Role, nodes: Mapping[str, int], *, packed: int) -> None:

@@ -43,7 +43,7 @@ class QuantizationOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """What to export of a model.
+    """The variants and further graphs to export of a model.
 
     precisions: one variant of each; CUDA requires fp16 or w4a16. quantization: the selection of the schemes.
     fp16_if_possible: also fp16, unless the model overflows there or its verification fails for another reason. The

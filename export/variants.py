@@ -90,8 +90,8 @@ def save_quantized(
     if is_calibrated:
         samples = calibration_ids(model, tokenizer, quantization.calibration, quantization.development)
         ranges = calibrate(model, samples)
-    place = directory if plain else scratch / "fp32"
-    baseline = OrtGraphs(place, plain or save_variant(traced, place, SCHEMES["fp32"]), limits)
+    folder = directory if plain else scratch / "fp32"
+    baseline = OrtGraphs(folder, plain or save_variant(traced, folder, SCHEMES["fp32"]), limits)
     for precision, names in candidates.items():
         saved = dict[str, Variant]()
         for name in names:
@@ -142,7 +142,7 @@ def _decoder_samples(
     start = template.wrap_prompt((), languages)
     most = config.max_target_len - len(start)
     if not config.has_encoder:
-        pieces = [ids[place : place + most] for ids in targets for place in range(0, len(ids), max(most, 1))]
+        pieces = [ids[first : first + most] for ids in targets for first in range(0, len(ids), max(most, 1))]
         return [([], [*start, *piece]) for piece in pieces[:MAX_CALIBRATION] if start or piece]
     longest = config.max_source_len - template.num_source_special
     framed = [template.wrap_source(source[:longest], languages) for source in sources]

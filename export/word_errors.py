@@ -27,21 +27,21 @@ def words(text: str) -> list[str]:
 
 def aligned_words(answer: Sequence[str], reference: Sequence[str]) -> list[bool]:
     """For each word of an answer whether it is aligned with the same word of a reference."""
-    rows: list[list[Cost]] = [[(place, 0) for place in range(len(reference) + 1)]]
+    rows: list[list[Cost]] = [[(column, 0) for column in range(len(reference) + 1)]]
     for number, word in enumerate(answer, start=1):
         above, row = rows[-1], [(number, 0)]
-        for place, other in enumerate(reference, start=1):
-            row.append(min(_after(above[place - 1], word == other), _edited(above[place]), _edited(row[-1])))
+        for column, other in enumerate(reference, start=1):
+            row.append(min(_after(above[column - 1], word == other), _edited(above[column]), _edited(row[-1])))
         rows.append(row)
-    right, place = [False] * len(answer), len(reference)
+    right, column = [False] * len(answer), len(reference)
     for number in range(len(answer), 0, -1):
-        while place and rows[number][place] == _edited(rows[number][place - 1]):  # a word that the answer lacks
-            place -= 1
-        if place and rows[number][place] == _after(
-            rows[number - 1][place - 1], is_equal := answer[number - 1] == reference[place - 1]
+        while column and rows[number][column] == _edited(rows[number][column - 1]):  # a word that the answer lacks
+            column -= 1
+        if column and rows[number][column] == _after(
+            rows[number - 1][column - 1], is_equal := answer[number - 1] == reference[column - 1]
         ):
             right[number - 1] = is_equal
-            place -= 1
+            column -= 1
     return right
 
 

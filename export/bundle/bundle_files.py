@@ -43,7 +43,7 @@ class DamagedFileError(BundleError): ...
 
 
 class Stamp(NamedTuple):
-    """What changes when a file is replaced or written."""
+    """Identity, size and times of a file, some of which change when it is replaced or written."""
 
     device: int
     inode: int
@@ -58,14 +58,14 @@ class Stamp(NamedTuple):
 
 def hole_bytes(file: int, size: int) -> int:
     """Bytes before the end for which nothing is stored, counted until they exceed MAX_HOLE_BYTES."""
-    place = found = 0
+    offset = found = 0
     with contextlib.suppress(OSError):  # ENXIO: no data follows
-        while place < size and found <= MAX_HOLE_BYTES:
-            data = os.lseek(file, place, os.SEEK_DATA)
-            found, place = found + data - place, os.lseek(file, data, os.SEEK_HOLE)
-        size = place
+        while offset < size and found <= MAX_HOLE_BYTES:
+            data = os.lseek(file, offset, os.SEEK_DATA)
+            found, offset = found + data - offset, os.lseek(file, data, os.SEEK_HOLE)
+        size = offset
     os.lseek(file, 0, os.SEEK_SET)
-    return found + size - place
+    return found + size - offset
 
 
 def read_file(root: int, name: str, path: Path, limit: int, too_large: type[BundleError]) -> tuple[bytes, Stamp]:

@@ -47,11 +47,11 @@ class ConfidenceMap:
             bounded = min(max(raw, _LEAST), 1 - _LEAST)
             scaled = math.log(bounded / (1 - bounded)) / self.temperature
             return 1 / (1 + math.exp(-scaled)) if scaled > -700 else 0.0  # below it exp overflows
-        place = bisect.bisect(self.raw, raw)
-        if place in (0, len(self.raw)):
-            return self.calibrated[place - 1 if place else 0]
-        left, right = self.raw[place - 1], self.raw[place]
-        low, high = self.calibrated[place - 1], self.calibrated[place]
+        upper = bisect.bisect(self.raw, raw)
+        if upper in (0, len(self.raw)):
+            return self.calibrated[upper - 1 if upper else 0]
+        left, right = self.raw[upper - 1], self.raw[upper]
+        low, high = self.calibrated[upper - 1], self.calibrated[upper]
         return low + (high - low) * (raw - left) / (right - left)
 
     @property
@@ -109,7 +109,7 @@ def _parts(text: str, start: int, end: int) -> Iterator[Span]:
         first += 1
     while last > first and _is_mark(text[last - 1]):
         last -= 1
-    yield from ((place, place + 1) for place in range(start, first))
+    yield from ((index, index + 1) for index in range(start, first))
     begun = first
     for character in _UNSPACED.finditer(text, first, last):
         if begun < character.start():
@@ -118,7 +118,7 @@ def _parts(text: str, start: int, end: int) -> Iterator[Span]:
         begun = character.end()
     if begun < last:
         yield begun, last
-    yield from ((place, place + 1) for place in range(last, end))
+    yield from ((index, index + 1) for index in range(last, end))
 
 
 def _is_mark(character: str) -> bool:
@@ -160,8 +160,8 @@ def raw_sentence(words: Sequence[float]) -> float:
 def merged(spans: Sequence[Span], chosen: Sequence[bool]) -> list[Span]:
     """The chosen spans of a sequence, neighbours as one."""
     found: list[Span] = []
-    for place, (span, is_chosen) in enumerate(zip(spans, chosen, strict=True)):
-        if is_chosen and place and chosen[place - 1]:
+    for index, (span, is_chosen) in enumerate(zip(spans, chosen, strict=True)):
+        if is_chosen and index and chosen[index - 1]:
             found[-1] = (found[-1][0], span[1])
         elif is_chosen:
             found.append(span)

@@ -1,5 +1,5 @@
-"""What a graph of a bundle may consist of, checked before a runtime sees it: the operators, attributes and tensors that
-exports write, and nothing else.
+"""Rules for the graphs of a bundle, checked before a runtime sees them: only the operators, attributes and tensors that
+exports write.
 
 The table of operators is what exports of every architecture, preset, precision and family of imported models contain; a
 test compares them. Loops, conditions and functions are not among them, and the one operator with a graph inside, Scan,
@@ -233,15 +233,15 @@ class _Rules:
 
     def _external(self, tensor: Message, size: int) -> Iterator[str]:
         entries = tensor.get("external_data", [])
-        place = {entry.get("key", ""): entry.get("value", "") for entry in entries}
-        if len(place) < len(entries) or set(place) - {"location", "offset", "length"} or "raw_data" in tensor:
-            yield f"must lie at a location, an offset and a length, got {shown(place)}"
-        elif place.get("location") != self._weights or not self._room:
-            yield f"must lie in {self._weights} beside the graph, got {shown(place.get('location'))}"
+        reference = {entry.get("key", ""): entry.get("value", "") for entry in entries}
+        if len(reference) < len(entries) or set(reference) - {"location", "offset", "length"} or "raw_data" in tensor:
+            yield f"must lie at a location, an offset and a length, got {shown(reference)}"
+        elif reference.get("location") != self._weights or not self._room:
+            yield f"must lie in {self._weights} beside the graph, got {shown(reference.get('location'))}"
         else:
-            numbers = [place.get(key, "0") for key in ("offset", "length")]
+            numbers = [reference.get(key, "0") for key in ("offset", "length")]
             if not all(number.isascii() and number.isdigit() and len(number) < 16 for number in numbers):
-                yield f"must lie at an offset and a length, got {shown(place)}"
+                yield f"must lie at an offset and a length, got {shown(reference)}"
             elif int(numbers[1]) != size or int(numbers[0]) + size > self._room:
                 yield f"must have {size} bytes within {self._room}, got {numbers[1]} at {numbers[0]}"
 

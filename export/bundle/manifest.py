@@ -361,9 +361,9 @@ class Shortlist:
         """
         found = {*self.always, *source, *given}
         lists = [self.by_source[token] for token in dict.fromkeys(source) if token in self.by_source]
-        for place, ranked in enumerate(itertools.zip_longest(*lists)):
+        for rank, ranked in enumerate(itertools.zip_longest(*lists)):
             for target in ranked:
-                if len(found) >= most and place >= LEAST_WORDS:
+                if len(found) >= most and rank >= LEAST_WORDS:
                     return frozenset(found)
                 if target is not None:
                     found.add(target)

@@ -1,4 +1,4 @@
-"""What the fields of a manifest may hold: types with a range, for the annotations of `export.bundle.manifest`.
+"""Types with a range for the fields of a manifest: the annotations of `export.bundle.manifest`.
 
 A field is annotated with its type and its bounds, such as `Annotated[int, Range(0, 1)]`, and
 `export.bundle.manifest_parser` checks both. The bounds are far above every model that exists, and low enough that no

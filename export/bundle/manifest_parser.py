@@ -105,7 +105,7 @@ def _parse(kind: Any, value: Any, where: str) -> Any:
                 _parse(known[key], value[key], _at(where, key))
             return value
         if origin is tuple:
-            return tuple(_parse(arguments[0], item, f"{where}[{place}]") for place, item in enumerate(value))
+            return tuple(_parse(arguments[0], item, f"{where}[{index}]") for index, item in enumerate(value))
         if origin is dict:
             return {
                 _parse(arguments[0], key, f"a key of {where}"): _parse(arguments[1], item, _at(where, key))

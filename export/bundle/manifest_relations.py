@@ -1,4 +1,4 @@
-"""What the fields of a manifest demand of each other, where each of them has its type and range already.
+"""Relations between the fields of a manifest, each of which has its type and range already.
 
 The task decides which graphs, limits and golden answer there are; graphs write and read the states; ids are below the
 size of the vocabulary. This module uses the standard library only.
@@ -89,10 +89,10 @@ def _template(manifest: Manifest) -> Iterator[str]:
             yield f"template.languages.{code} must be an id of 0..{limits.vocab_size - 1}, got {token}"
     names = (SOURCE_LANGUAGE, TARGET_LANGUAGE) if template.languages and limits.max_source_len else ()
     for name in ("source_prefix", "source_suffix", "target_prefix"):
-        for place, token in enumerate(getattr(template, name)):
+        for index, token in enumerate(getattr(template, name)):
             if token not in names and not (isinstance(token, int) and token < limits.vocab_size):
                 languages = f", or {' or '.join(names)}" if names else ""
-                where = f"template.{name}[{place}]"
+                where = f"template.{name}[{index}]"
                 yield f"{where} must be an id of 0..{limits.vocab_size - 1}{languages}, got {shown(token)}"
     if limits.max_source_len and limits.max_target_len and not template.target_prefix:
         yield "template.target_prefix must hold what the decoder begins from"

@@ -50,23 +50,23 @@ class _Reader:
         if self._messages > MAX_MESSAGES:
             raise WireFormatError(f"has more than {MAX_MESSAGES} nodes, attributes, tensors and types")
         found: Message = {}
-        place, end = 0, len(data)
-        while place < end:
-            tag, place = _varint(data, place, end)
+        offset, end = 0, len(data)
+        while offset < end:
+            tag, offset = _varint(data, offset, end)
             field = fields.get(tag >> 3)
             if field is None:
                 raise WireFormatError(f"has a field of number {tag >> 3}, which no export writes")
             wire = tag & 7
             value: Any = None
             if wire == VARINT:
-                value, place = _varint(data, place, end)
+                value, offset = _varint(data, offset, end)
             elif wire in (BYTES, FIXED32, FIXED64):
                 size = {FIXED32: 4, FIXED64: 8}.get(wire, 0)
                 if wire == BYTES:
-                    size, place = _varint(data, place, end)
-                if size > end - place:
+                    size, offset = _varint(data, offset, end)
+                if size > end - offset:
                     raise WireFormatError(f"ends within its field {field.name}")
-                value, place = data[place : place + size], place + size
+                value, offset = data[offset : offset + size], offset + size
             self._store(found, field, wire, value, depth - 1)
         return found
 
@@ -87,19 +87,19 @@ class _Reader:
             found[field.name] = items[0]
 
 
-def _varint(data: memoryview, place: int, end: int) -> tuple[int, int]:
-    """Return an unsigned number of at most 64 bits and the place after it."""
-    if place < end and data[place] < 128:  # most are short
-        return data[place], place + 1
+def _varint(data: memoryview, offset: int, end: int) -> tuple[int, int]:
+    """Return an unsigned number of at most 64 bits and the offset after it."""
+    if offset < end and data[offset] < 128:  # most are short
+        return data[offset], offset + 1
     value = shift = 0
-    while place < end and shift < 70:
-        byte = data[place]
-        place += 1
+    while offset < end and shift < 70:
+        byte = data[offset]
+        offset += 1
         value |= (byte & 127) << shift
         if byte < 128:
             if value >> 64:
                 break
-            return value, place
+            return value, offset
         shift += 7
     raise WireFormatError("has a number that does not end, or of more than 64 bits")
 
@@ -109,14 +109,14 @@ def _unpacked(data: memoryview, field: Field) -> list[Any]:
     if len(data) > MAX_PACKED_BYTES:
         raise WireFormatError(f"has {len(data)} bytes of {field.name}, more than {MAX_PACKED_BYTES}")
     if field.wire == VARINT:
-        items, place = [], 0
-        while place < len(data):
-            value, place = _varint(data, place, len(data))
+        items, offset = [], 0
+        while offset < len(data):
+            value, offset = _varint(data, offset, len(data))
             items.append(field.read(value))
         return items
     if len(data) % 4:
         raise WireFormatError(f"ends within its field {field.name}")
-    return [field.read(data[place : place + 4]) for place in range(0, len(data), 4)]
+    return [field.read(data[offset : offset + 4]) for offset in range(0, len(data), 4)]
 
 
 def _signed(value: int) -> int:

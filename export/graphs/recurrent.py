@@ -62,7 +62,7 @@ class LayerNodes(nn.Module):
     def _ordered(self, part: Tensor) -> Tensor:
         order = GATE_ORDER[self.cell]
         chunks = part.detach().float().chunk(len(order))
-        return torch.cat([chunks[place] for place in order])
+        return torch.cat([chunks[gate] for gate in order])
 
     def forward(self, layer: nn.LSTM | nn.GRU, x_BSP: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         i = next(i for i, own in enumerate(self.layers) if own is layer)

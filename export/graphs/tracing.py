@@ -51,7 +51,7 @@ class Input:
 
     @property
     def dynamic_axes(self) -> dict[int, Any]:
-        return {place: AXES[size] for place, size in enumerate(self.shape) if isinstance(size, str)}
+        return {axis: AXES[size] for axis, size in enumerate(self.shape) if isinstance(size, str)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,10 +42,10 @@ def fuse_norms(model: ModelProto) -> ModelProto:
         if add is None or add.op_type != "Add" or attributes_of(norm).get("axis", -1) != -1:
             continue
         branches = [_branch(makers.get(name), makers, tensors, uses) for name in add.input]
-        place = next((place for place, branch in enumerate(branches) if branch is not None), None)
-        if place is None or any(name in tensors for name in add.input):
+        index = next((index for index, branch in enumerate(branches) if branch is not None), None)
+        if index is None or any(name in tensors for name in add.input):
             continue
-        branch, residual, total = branches[place], add.input[1 - place], add.output[0]
+        branch, residual, total = branches[index], add.input[1 - index], add.output[0]
         assert branch is not None
         shift = [norm.input[2] if len(norm.input) > 2 else ""] if norm.op_type == "LayerNormalization" else []
         fused = helper.make_node(

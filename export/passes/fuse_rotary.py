@@ -79,8 +79,8 @@ def _rotation(makers: Mapping[str, NodeProto], constants: Mapping[str, np.ndarra
     a different structure.
     """
 
-    def made_by(node: NodeProto | None, place: int, op_type: str) -> NodeProto | None:
-        maker = makers.get(node.input[place]) if node is not None else None
+    def made_by(node: NodeProto | None, index: int, op_type: str) -> NodeProto | None:
+        maker = makers.get(node.input[index]) if node is not None else None
         return maker if maker is not None and maker.op_type == op_type else None
 
     merged = makers.get(name)

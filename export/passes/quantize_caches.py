@@ -119,8 +119,8 @@ class CacheQuantizer:
             product, steps = split.input[0], self.ranges.cache_steps(f"cross.{layer}")
             self.divided[product] = np.repeat(np.array(steps, np.float32), self.rewriter.width_of(product) // 2)
             quantized[product] = self.rounded(product)
-            place = next(i for i, node in enumerate(self.rewriter.graph.node) if product in node.output)
-            replacements[place] = [self.rewriter.graph.node[place], *self.rewriter.added()]
+            index = next(i for i, node in enumerate(self.rewriter.graph.node) if product in node.output)
+            replacements[index] = [self.rewriter.graph.node[index], *self.rewriter.added()]
         for node in self.rewriter.graph.node:
             if node.op_type == "Split" and node.input[0] in quantized:
                 node.input[0] = quantized[node.input[0]]

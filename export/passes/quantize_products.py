@@ -109,7 +109,7 @@ class ProductQuantizer:
 
     def quantize_products(self) -> None:
         replacements: dict[int, list[NodeProto]] = {}
-        places = {node.output[0]: i for i, node in enumerate(self.rewriter.graph.node)}
+        indices = {node.output[0]: i for i, node in enumerate(self.rewriter.graph.node)}
         compute = {
             "dynamic": self.by_row,
             "static": self.statically,
@@ -120,9 +120,9 @@ class ProductQuantizer:
         self.makers = makers_of(self.rewriter.graph)
         for product in list(self.products()):
             for node in product.nodes:
-                replacements[places[node.output[0]]] = []
+                replacements[indices[node.output[0]]] = []
             compute[self.scheme.activations](product)
-            replacements[places[product.nodes[0].output[0]]] = self.rewriter.added()
+            replacements[indices[product.nodes[0].output[0]]] = self.rewriter.added()
         self.rewriter.replace(replacements)
 
     def integers(self, product: _Product) -> tuple[str, str]:

@@ -44,9 +44,9 @@ def select_rows(decode: ModelProto, weight_VM: Array) -> ModelProto:
     while head.op_type not in ("MatMul", "Gemm"):  # skips a bias, or the cast from float16 to float32
         head = makers[head.input[0]]
     state, head.input[0] = head.input[0], "states.asked"
-    place = list(graph.node).index(head)
-    graph.node.insert(place, _node("Gather", [state, "asked"], "states.asked", axis=0))
-    graph.node.insert(place, _node("Cast", [state], "states", to=TensorProto.FLOAT))
+    index = list(graph.node).index(head)
+    graph.node.insert(index, _node("Gather", [state, "asked"], "states.asked", axis=0))
+    graph.node.insert(index, _node("Cast", [state], "states", to=TensorProto.FLOAT))
     graph.input.append(_value("asked", np.int64, ("asked",)))
     graph.output.append(_value("states", np.float32, ("batch", weight_VM.shape[1])))
     logits = next(value for value in graph.output if value.name == "logits")

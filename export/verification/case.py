@@ -95,7 +95,7 @@ class Case:
 
     @cached_property
     def expected(self) -> Expectations:
-        """Those that most checks compare with."""
+        """PyTorch's outputs with the roundings of `encode` and `decode`."""
         return self.plain or self.reference(self.roundings)
 
     def cross(self, rows: Sequence[int]) -> Arrays:

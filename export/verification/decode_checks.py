@@ -65,16 +65,16 @@ def _in_two_blocks(case: Case, target: Ids, cut: int, requested: list[tuple[int,
 def several_positions(case: Case) -> Iterator[Comparison]:
     """Predictions after every token of a ragged batch, the last row first; and after every token of a block with a
     past, as in the verification of a draft."""
-    requested = [(row, place) for row, target in enumerate(case.targets) for place in range(len(target))][::-1]
+    requested = [(row, position) for row, target in enumerate(case.targets) for position in range(len(target))][::-1]
     buffers = case.graphs.buffers(len(case.targets), capacity_of(case.targets))
     together = case.graphs.decode(case.targets, [0] * len(case.targets), buffers, {}, requested=requested)
     expected = [case.expected.logprobs((), target) for target in case.targets]
-    for i, (row, place) in enumerate(requested):
-        yield f"logprobs at {place} of row {row}", together.logprobs[i], expected[row][place]
+    for i, (row, position) in enumerate(requested):
+        yield f"logprobs at {position} of row {row}", together.logprobs[i], expected[row][position]
     for target, logprobs in zip(case.targets, expected, strict=True):
         cut = max(1, len(target) // 3)
         if len(target) > cut:
-            prediction = _in_two_blocks(case, target, cut, [(0, place) for place in range(len(target) - cut)])
+            prediction = _in_two_blocks(case, target, cut, [(0, position) for position in range(len(target) - cut)])
             yield "logprobs of a block", prediction.logprobs, logprobs[cut:]
 
 

@@ -146,10 +146,10 @@ class _Reader:
     def cache(self, node: NodeProto) -> None:
         """Inputs 3 and 4 are keys and values; inputs 12 and 13 are their steps if they are int8."""
         if len(node.input) > 13 and node.input[12]:
-            for place in (0, 1):
-                part, _, rest = node.input[3 + place].partition(".")
-                name = rest if part in ("past", "present") else node.input[3 + place]
-                self.found.steps[name] = float(self.array(node.input[12 + place]).reshape(()))
+            for side in (0, 1):
+                part, _, rest = node.input[3 + side].partition(".")
+                name = rest if part in ("past", "present") else node.input[3 + side]
+                self.found.steps[name] = float(self.array(node.input[12 + side]).reshape(()))
 
 
 def _weight_name(integers: str) -> str:
@@ -329,12 +329,12 @@ def weight_error(model: Model, roundings: Roundings, *, is_whole: bool = True) -
 def _distance(weight: RoundedWeight, exact_NK: Array) -> float:
     if weight.integers_NK.shape != exact_NK.shape or np.abs(weight.integers_NK).max() > weight.most:
         return float("inf")
-    places = exact_NK / weight.scales_NK
+    in_steps = exact_NK / weight.scales_NK
     half = 1 << (weight.bits - 1)
-    is_last = (weight.integers_NK == half - 1) & (places > half - 1)
-    is_first = (weight.integers_NK == -half) & (places < -half)
+    is_last = (weight.integers_NK == half - 1) & (in_steps > half - 1)
+    is_first = (weight.integers_NK == -half) & (in_steps < -half)
     allowed = np.where(is_last | is_first, weight.beyond, 0.5)
-    return float((np.abs(places - weight.integers_NK) / allowed).max() / 2)
+    return float((np.abs(in_steps - weight.integers_NK) / allowed).max() / 2)
 
 
 def product_error(model: Model, roundings: Roundings, recorded: Sequence[RecordedProduct]) -> Measured:

@@ -46,8 +46,8 @@ def answer_greedily(
     starts, blocks = [0] * len(prompts), [list(prompt) for prompt in prompts]
     if sources:
         *firsts, last = zip(*prompts, strict=True)
-        for place, column in enumerate(firsts):
-            graphs.decode([[token] for token in column], [place] * len(prompts), buffers, cross, top_k=0)
+        for position, column in enumerate(firsts):
+            graphs.decode([[token] for token in column], [position] * len(prompts), buffers, cross, top_k=0)
         starts, blocks = [len(firsts)] * len(prompts), [[token] for token in last]
     answers, gaps = [list[int]() for _ in prompts], [list[float]() for _ in prompts]
     logprobs = [list[float]() for _ in prompts]
@@ -111,8 +111,8 @@ def common_golden(variants: Sequence[Sequence[RightAnswer]]) -> Golden | None:
 
 def common_start(sequences: Sequence[Ids]) -> Ids:
     """The longest common prefix of the sequences."""
-    places = zip(*sequences, strict=False)
-    return tuple(column[0] for column in itertools.takewhile(lambda column: len(set(column)) == 1, places))
+    columns = zip(*sequences, strict=False)
+    return tuple(column[0] for column in itertools.takewhile(lambda column: len(set(column)) == 1, columns))
 
 
 def mean_state(graphs: OrtGraphs, source: Ids) -> Array:

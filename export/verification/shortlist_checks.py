@@ -29,8 +29,8 @@ def _predict(
 ) -> ShortlistPrediction:
     """Predictions of a step at the end of some rows' targets."""
     buffers = case.graphs.buffers(len(rows), capacity_of(case.targets))
-    for place, (_, source, target) in enumerate(rows):
-        case.fill(buffers, place, source, target[:-1])
+    for slot, (_, source, target) in enumerate(rows):
+        case.fill(buffers, slot, source, target[:-1])
     tokens, starts = [target[-1] for _, _, target in rows], [len(target) - 1 for _, _, target in rows]
     cross = case.cross([row for row, _, _ in rows])
     return case.graphs.shortlist_logprobs(shortlists, tokens, starts, buffers, cross, width=width)

@@ -71,8 +71,8 @@ class TorchReference:
             if model.pooler is not None:
                 outputs["pooled"] = model.pool(states)
             if model.masked is not None:
-                places = list(predicted_places(source))
-                outputs["place_logprobs"] = model.token_logits(states[:, places]).log_softmax(-1)
+                positions = list(predicted_places(source))
+                outputs["place_logprobs"] = model.token_logits(states[:, positions]).log_softmax(-1)
             elif model.config.is_classifier:
                 outputs["label_logits"], weights = model.classify(states, inputs[1])
                 if weights is not None:
@@ -166,12 +166,12 @@ class TorchReference:
         for block in stack.blocks:
             assert isinstance(block, Block)
             query_BTE, key_BSE, _, bias = recorded[block.self_attention]
-            query_BHTD, places = split_heads(query_BTE, config.num_heads), torch.arange(query_BTE.shape[1])
+            query_BHTD, positions = split_heads(query_BTE, config.num_heads), torch.arange(query_BTE.shape[1])
             key_KTD = split_heads(key_BSE, config.attention_kv_heads)[0].numpy()
             scores_HTT = _scores(query_BHTD, key_KTD, config.softmax_scale)
             if bias is not None:
-                scores_HTT = scores_HTT + bias(query_BHTD * config.softmax_scale, places[None], places)[0].numpy()
-            distances_TT = places.numpy()[:, None] - places.numpy()
+                scores_HTT = scores_HTT + bias(query_BHTD * config.softmax_scale, positions[None], positions)[0].numpy()
+            distances_TT = positions.numpy()[:, None] - positions.numpy()
             is_far_TT = bool(config.sliding_window) & (distances_TT >= config.sliding_window)
             layers.append(self._softmax(np.where(is_causal & ((distances_TT < 0) | is_far_TT), -np.inf, scores_HTT)))
         return np.stack(layers)

@@ -133,7 +133,7 @@ class OpenInference(ModelCalls):
                     yield _piece(message, inference, text, finished)
 
     async def _inference(self, message: oip.ModelInferRequest, call: Call, *, in_stream: bool) -> Inference:
-        """What a message asks for. Raises InvalidRequest, and as `Catalog.find` does."""
+        """The request in a message. Raises InvalidRequest, and as `Catalog.find` does."""
         _check_version(message.model_version)
         model = self.find(message.model_name, call, *DECODER_TASKS)
 
@@ -166,11 +166,11 @@ class OpenInference(ModelCalls):
             latest_s = min(call.rpc.deadline_s, time.monotonic() + options.timeout_s)
             call.limit(call.rpc._replace(deadline_s=latest_s))
         builder, requests = self.builder(model, call), []
-        for place, text in enumerate(texts):
+        for index, text in enumerate(texts):
             try:
                 requests.append(builder.decoding(text, options.decoding, options.languages, is_streamed=is_streamed))
             except InvalidRequest as error:
-                field = f"{TEXT_INPUT}[{place}]" if error.field == "text" else error.field
+                field = f"{TEXT_INPUT}[{index}]" if error.field == "text" else error.field
                 raise InvalidRequest(field, error.problem) from None
         return requests
 
@@ -222,7 +222,7 @@ def _outputs(message: oip.ModelInferRequest) -> frozenset[str]:
 
 
 def _together(finished: Sequence[Finished]) -> Finished:
-    """What the log and the metrics tell of several answers: the sum of tokens, the longest of times."""
+    """Several answers as one, for the log and the metrics: the sum of tokens, the longest of times."""
     if len(finished) == 1:
         return finished[0]
     timings = [one.timings for one in finished]

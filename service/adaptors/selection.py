@@ -26,7 +26,7 @@ ADAPTORS: dict[str, Any] = {"open-inference": OpenInference, "vllm": VllmEngine}
 
 
 class Adaptors:
-    """Those of one server."""
+    """The adaptors of one server."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._kinds, self._settings = [ADAPTORS[name] for name in settings.adaptors], settings
@@ -34,7 +34,7 @@ class Adaptors:
 
     @property
     def rpcs(self) -> tuple[Method, ...]:
-        """Those that are counted: all but probes."""
+        """The RPCs that are counted: all but probes."""
         return tuple(rpc for kind in self._kinds for rpc in rpcs_of(kind.FILE) if rpc.name not in kind.PROBES)
 
     def add_to(

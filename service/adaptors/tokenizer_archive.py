@@ -51,10 +51,10 @@ def tokenizer_archive(model: ServedModel) -> bytes:
 
 
 def _post_processor(start: Sequence[str], names: Mapping[int, str]) -> dict[str, Any]:
-    """What puts start tokens before a text."""
+    """The post-processor that puts start tokens before a text."""
     ids = {name: token for token, name in names.items()}
     before = [{"SpecialToken": {"id": name, "type_id": 0}} for name in start]
-    texts = [{"Sequence": {"id": which, "type_id": place}} for place, which in enumerate("AB")]
+    texts = [{"Sequence": {"id": which, "type_id": index}} for index, which in enumerate("AB")]
     return {
         "type": "TemplateProcessing",
         "single": [*before, texts[0]],

@@ -141,7 +141,7 @@ class _Tokens:
         pieces = [piece if b"\xff" not in piece else b"" for piece in vocabulary.pieces]  # marks special tokens
         self._is_special = np.array([not piece for piece in pieces])
         self._blank = [token for token, piece in enumerate(pieces) if vocabulary.first(token) != piece]
-        self._bare = {token: len(pieces) + place for place, token in enumerate(self._blank)}
+        self._bare = {token: len(pieces) + index for index, token in enumerate(self._blank)}
         pieces += [vocabulary.first(token) for token in self._blank]
         self._pieces = pieces
         self._tokenizer = LLTokenizer(TokenizerWrapper(_Pieces(pieces, vocabulary.eos_ids[0])))

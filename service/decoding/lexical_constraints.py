@@ -58,11 +58,11 @@ class _Phrase:
         self.longest = max(map(len, variants))
         size, never = len(self.automaton), self.longest + 1
         ahead, begun = [never] * size, [False] * size
-        for place, pattern in enumerate(patterns):
+        for index, pattern in enumerate(patterns):
             count = left = sum(symbol >= 0 for symbol in pattern)
             if pattern[0] >= 0:
                 ahead[ROOT] = min(ahead[ROOT], left)
-            for symbol, node in zip(pattern, self.automaton.path(place), strict=True):
+            for symbol, node in zip(pattern, self.automaton.path(index), strict=True):
                 left -= symbol >= 0
                 ahead[node], begun[node] = min(ahead[node], left), left < count
         chains = [list(self.automaton.chain(node)) for node in range(len(ahead))]
@@ -120,17 +120,17 @@ class LexicalConstraints:
         """The state after `token`."""
         nodes, missing = list(progress.nodes), list(progress.missing)
         context = self._contexts[token] or progress.context
-        for place in self._wanted(progress):
-            automaton = self._phrases[place].automaton
-            node = automaton.step(nodes[place], token)
+        for index in self._wanted(progress):
+            automaton = self._phrases[index].automaton
+            node = automaton.step(nodes[index], token)
             if automaton.ends[node]:
-                missing[place] -= 1
+                missing[index] -= 1
                 node = ROOT
-            nodes[place] = automaton.step(node, context)
-            if not missing[place]:
-                nodes[place] = ROOT
-                if self._is_ordered and place + 1 < len(nodes):  # the phrase that comes next
-                    nodes[place + 1] = self._phrases[place + 1].automaton.step(ROOT, context)
+            nodes[index] = automaton.step(node, context)
+            if not missing[index]:
+                nodes[index] = ROOT
+                if self._is_ordered and index + 1 < len(nodes):  # the phrase that comes next
+                    nodes[index + 1] = self._phrases[index + 1].automaton.step(ROOT, context)
         return ConstraintState(tuple(nodes), tuple(missing), context)
 
     def is_done(self, progress: ConstraintState) -> bool:
@@ -146,7 +146,7 @@ class LexicalConstraints:
         complete = self.total - sum(
             count * phrase.longest for count, phrase in zip(progress.missing, self._phrases, strict=True)
         )
-        begun = [self._phrases[place].num_met[progress.nodes[place]] for place in self._wanted(progress)]
+        begun = [self._phrases[index].num_met[progress.nodes[index]] for index in self._wanted(progress)]
         return complete + max(begun, default=0)
 
     def remaining(self, progress: ConstraintState) -> int:
@@ -158,8 +158,8 @@ class LexicalConstraints:
         """
         whole = sum(count * phrase.later for count, phrase in zip(progress.missing, self._phrases, strict=True))
         gains = [
-            self._phrases[place].later - self._phrases[place].needed[progress.nodes[place]]
-            for place in self._wanted(progress)
+            self._phrases[index].later - self._phrases[index].needed[progress.nodes[index]]
+            for index in self._wanted(progress)
         ]
         least = whole - max(gains, default=0)
         return min(least, whole + 1) if progress.context == _START else least  # any text first, then all phrases
@@ -211,11 +211,11 @@ class LexicalConstraints:
 
     def _wanted(self, progress: ConstraintState) -> Iterable[int]:
         """Indices of the phrases that may come next."""
-        missing = [place for place, count in enumerate(progress.missing) if count]
+        missing = [index for index, count in enumerate(progress.missing) if count]
         return missing[:1] if self._is_ordered else missing
 
     def _continuations(self, progress: ConstraintState) -> list[int]:
-        found = [self._phrases[place].continuations(progress.nodes[place]) for place in self._wanted(progress)]
+        found = [self._phrases[index].continuations(progress.nodes[index]) for index in self._wanted(progress)]
         return sorted(frozenset[int]().union(*found))
 
 
@@ -266,19 +266,19 @@ def allocate(candidates: Sequence[tuple[float, int]], beam_size: int) -> list[in
     The paper shares among all banks, including those that no candidate has reached; their slots would all go to the
     highest bank with candidates, and phrases would be forced into the first words of the answer.
     """
-    order = sorted(range(len(candidates)), key=lambda place: -candidates[place][0])
+    order = sorted(range(len(candidates)), key=lambda index: -candidates[index][0])
     banks: list[list[int]] = [[] for _ in range(max((bank for _, bank in candidates), default=-1) + 1)]
-    for place in order:
-        banks[candidates[place][1]].append(place)
+    for index in order:
+        banks[candidates[index][1]].append(index)
     share, rest = divmod(beam_size, max(1, len(banks)))
     sizes, spare = [0] * len(banks), rest
     for bank in reversed(range(len(banks))):
         spare += share
         sizes[bank] = min(len(banks[bank]), spare)
         spare -= sizes[bank]
-    for bank, places in enumerate(banks):
-        more = min(len(places) - sizes[bank], spare)
+    for bank, indices in enumerate(banks):
+        more = min(len(indices) - sizes[bank], spare)
         sizes[bank] += more
         spare -= more
-    chosen = {place for places, size in zip(banks, sizes, strict=True) for place in places[:size]}
-    return [place for place in order if place in chosen]
+    chosen = {index for indices, size in zip(banks, sizes, strict=True) for index in indices[:size]}
+    return [index for index in order if index in chosen]

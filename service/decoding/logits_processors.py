@@ -1,4 +1,4 @@
-"""What changes a model's distribution for one request: the protocol (`LogitsProcessor`), penalties and masks.
+"""Changes of a model's distribution for one request: the protocol (`LogitsProcessor`), penalties and masks.
 
 Text constraints hold for the text of the answer, whatever its tokenization. Grammars are in `grammar`, texts that must
 appear in `lexical_constraints`.
@@ -211,16 +211,16 @@ class BannedTexts:
     is_mask = True
 
     def __init__(self, texts: Sequence[str], vocabulary: Vocabulary) -> None:
-        for place, text in enumerate(texts):
+        for index, text in enumerate(texts):
             if "\ufffd" in text:
                 problem = "must not contain U+FFFD, which represents invalid bytes"
-                raise InvalidRequest(f"options.bad_words[{place}]", problem)
+                raise InvalidRequest(f"options.bad_words[{index}]", problem)
         self._vocabulary = vocabulary
         self._texts = [text.encode() for text in dict.fromkeys(texts)]
         self._automaton = AhoCorasick(self._texts)
         self._rests: dict[int, list[bytes]] = {}  # by node: the rests of the texts that begin with its prefix
-        for place, pattern in enumerate(self._texts):
-            for length, node in enumerate(self._automaton.path(place), start=1):
+        for index, pattern in enumerate(self._texts):
+            for length, node in enumerate(self._automaton.path(index), start=1):
                 if 0 < len(pattern) - length <= vocabulary.longest:
                     self._rests.setdefault(node, []).append(pattern[length:])
         self._inside = np.unique(np.concatenate([vocabulary.containing(text) for text in self._texts]))

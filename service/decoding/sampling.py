@@ -98,11 +98,11 @@ class Sampler:
             left = int(reached_K.searchsorted(low)) + 1
             order = np.argsort(ids[:left])
             return int(ids[order[self._typical(uniform, gaps_K[:left][order], weights_K[:left][order])]])
-        place = int(reached_K.searchsorted(_target(uniform, low)))
+        index = int(reached_K.searchsorted(_target(uniform, low)))
         if low == high <= reached_K[-1]:
-            return int(ids[place])
-        is_plain = place < len(gaps_K) and place == int(reached_K.searchsorted(_target(uniform, high)))
-        return int(ids[place]) if is_plain else None
+            return int(ids[index])
+        is_plain = index < len(gaps_K) and index == int(reached_K.searchsorted(_target(uniform, high)))
+        return int(ids[index]) if is_plain else None
 
     def _bounds(self, best: float, gaps_K: np.ndarray, weights_K: np.ndarray, vocab_size: int) -> tuple[float, float]:
         """Lower and upper bound of the weight of the tokens that top-k keeps: the K best and a tail.
@@ -128,8 +128,8 @@ class Sampler:
     def _nucleus(self, total: float, reached_K: np.ndarray, excess: float) -> float:
         """The weight of the nucleus for a total weight. Beyond the K best: its bound, `excess` above the minimum."""
         target = math.ceil(self._top_p * total)
-        place = int(reached_K.searchsorted(target))
-        return float(reached_K[place]) if place < len(reached_K) else target + excess
+        index = int(reached_K.searchsorted(target))
+        return float(reached_K[index]) if index < len(reached_K) else target + excess
 
     def _draw_from_row(self, uniform: float, scores_V: np.ndarray) -> int:
         """The token drawn from the whole row."""
@@ -147,10 +147,10 @@ class Sampler:
             kept = _Order(gaps, np.ones(len(gaps))).up_to(self._top_k)
             ids, gaps = kept if ids is None else ids[kept], gaps[kept]
         weights = _weights(gaps, self._sharpness, unit)
-        place = self._place(uniform, gaps, weights, unit)
-        return place if ids is None else int(ids[place])
+        index = self._index(uniform, gaps, weights, unit)
+        return index if ids is None else int(ids[index])
 
-    def _place(self, uniform: float, gaps_N: np.ndarray, weights_N: np.ndarray, unit: float) -> int:
+    def _index(self, uniform: float, gaps_N: np.ndarray, weights_N: np.ndarray, unit: float) -> int:
         """The index of the token drawn from those that top-k keeps. gaps_N: finite."""
         by_score, left = _Order(gaps_N, weights_N), float(weights_N.sum())  # left: weight that top-p and min-p keep
         if self._top_p < 1:
@@ -200,15 +200,15 @@ class _Order:
         """The index of the element with which the weights reach target, and their sum then. target: at most the sum
         of all weights."""
         if self._buckets_N is None:
-            places, before = np.argsort(self._keys_N, kind="stable"), 0.0
+            indices, before = np.argsort(self._keys_N, kind="stable"), 0.0
         else:
             bucket = int(self._reached.searchsorted(target))
             before = float(self._reached[bucket - 1]) if bucket else 0.0
-            places = np.flatnonzero(self._buckets_N == bucket)
-            places = places[np.argsort(self._keys_N[places], kind="stable")]
-        reached = self._weights_N[places].cumsum()
+            indices = np.flatnonzero(self._buckets_N == bucket)
+            indices = indices[np.argsort(self._keys_N[indices], kind="stable")]
+        reached = self._weights_N[indices].cumsum()
         last = int(reached.searchsorted(target - before))
-        return int(places[last]), before + float(reached[last])
+        return int(indices[last]), before + float(reached[last])
 
     def up_to(self, target: float) -> np.ndarray:
         """Ascending indices of the fewest elements whose weights reach target."""

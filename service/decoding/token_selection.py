@@ -36,7 +36,7 @@ class ContextPlace(NamedTuple):
     separator: int
 
     def positions(self, source: Items[int]) -> slice:
-        """Those of the sentences and their separators; empty for a source without any."""
+        """Positions of the sentences and their separators; empty for a source without any."""
         if self.separator not in source:
             return slice(0, 0)
         return slice(self.first, len(source) - source[::-1].index(self.separator))
@@ -120,8 +120,8 @@ class TokenSelector:
 
     def forced_token(self, hypothesis: Hypothesis) -> int | None:
         """The next token of the forced prefix; None after its end."""
-        place = len(hypothesis.tokens)
-        return self.request.prefix[place] if place < len(self.request.prefix) else None
+        position = len(hypothesis.tokens)
+        return self.request.prefix[position] if position < len(self.request.prefix) else None
 
     def best_tokens(
         self, hypothesis: Hypothesis, output: StepOutput, count: int, also: Collection[int] = ()

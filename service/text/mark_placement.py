@@ -155,7 +155,7 @@ class _Placement:
         return bisect.bisect_right(self._ends, node.start), bisect.bisect_left(self._starts, node.end)
 
     def _covers(self, elements: Sequence[Element], around: Span, cover: Span) -> dict[int, Span]:
-        """What each element covers, by its identity; those without words, here or there, are not in it."""
+        """Target span of each element, by its id; elements without words on either side are left out."""
         low, high = cover
         free = np.ones(high - low, bool)
         scores: dict[int, _Score] = {}

@@ -1,4 +1,4 @@
-"""What counts as a mark: tags, placeholders, URLs and numbers in a raw text (`scan`), and entities.
+"""Finds marks in a raw text: tags, placeholders, URLs and numbers (`scan`), and entities.
 
 The patterns are possessive, and none reads past the next `<`: a text of n characters takes time in O(n), whatever it
 contains. Pairing tags is the caller's business.
@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 
 class Kinds(NamedTuple):
-    """What is marked. docs/markup.md lists what each kind matches."""
+    """The kinds of marks to find. docs/markup.md lists what each kind matches."""
 
     tags: bool = False
     placeholders: bool = False

@@ -34,7 +34,7 @@ class Text:
 
     @property
     def plain(self) -> str:
-        """What the model reads of it."""
+        """The text without tags, as the model reads it."""
         return _TAGS.sub("", self.text) if self.has_tags else self.text
 
 
@@ -65,7 +65,7 @@ class Segment:
 
 
 def copied(source: str, start: int, end: int) -> Iterator[Segment]:
-    """What lies between start and end, unchanged, in segments of at most COPIED_CHARACTERS."""
+    """The text from start to end, unchanged, in segments of at most COPIED_CHARACTERS."""
     for place in range(start, end, COPIED_CHARACTERS):
         span = Span(place, min(end, place + COPIED_CHARACTERS))
         yield Segment(span, (source[span.start : span.end],))

@@ -33,7 +33,7 @@ _KEPT = frozenset(("translated", "final", "signed-off", "reviewed"))  # states o
 
 
 class Header(NamedTuple):
-    """What the root element says, and in version 1.2 the first <file>."""
+    """Attributes of the root element, and in version 1.2 of the first <file>."""
 
     is_version_1: bool
     source_language: str
