@@ -2,6 +2,7 @@
 
 import gc
 import inspect
+import os
 import random
 
 import pytest
@@ -10,6 +11,11 @@ from hypothesis import HealthCheck, settings
 
 from tests.build_cache import BuildCache, trace_once
 from tests.tiny import ENCODERS, TEXTS, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
+
+# Some tests fork this process, in which gRPC may run. Its handlers of forks abort one child in twenty (gRPC 1.85:
+# SIGABRT, "epoll_wait error: Bad file descriptor") if a thread is inside gRPC; without them no child does. Nothing of
+# the product forks.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 # Every run tries the same examples, and one that takes long under load is no failure.
 settings.register_profile("glossa", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

