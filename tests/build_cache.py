@@ -10,10 +10,11 @@ import hashlib
 import io
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import onnx_ir
 import torch
 from onnx import ModelProto
 
@@ -74,52 +75,69 @@ def _digest(parts: Any) -> str:
 
 
 def trace_once(cache: BuildCache) -> None:
-    """Makes `torch.onnx.export` trace each distinct module once per run.
+    """Makes `torch.onnx.export` trace modules that differ only in the values of their weights once per run.
 
-    Most of what an export takes is tracing, and many tests export the same small model for different ends. A module
-    that cannot be pickled, such as one of a class inside a test, is traced every time. `torch.onnx.export.__wrapped__`
-    is the original.
+    Most of what an export takes is tracing. It sees the shapes of weights, not their values, so the graph before
+    optimization holds for all of them; optimization folds weights, takes a twentieth of the time, and runs for each
+    module. A module that cannot be pickled, such as one of a class inside a test, is traced every time.
+    `torch.onnx.export.__wrapped__` is the original.
     """
     real = torch.onnx.export
 
     @functools.wraps(real)
     def export(module, arguments, **options):
         def trace(_):
-            program: Any = real(module, arguments, **options)
+            program: Any = real(module, arguments, optimize=False, **options)
             return program.model_proto.SerializeToString()
 
+        weights = _weights(module)
         try:
-            key = _content(module, arguments, repr(options))
+            key = _content(weights, module, arguments, repr(options))
         except (pickle.PicklingError, AttributeError, TypeError):
             return real(module, arguments, **options)
-        return Traced(ModelProto.FromString(cache.once(trace, key)))
+        graph = onnx_ir.from_proto(ModelProto.FromString(cache.once(trace, key)))
+        for name, value in graph.graph.initializers.items():
+            if name in weights:
+                value.const_value = onnx_ir.tensor(weights[name].detach().contiguous().numpy(), name=name)
+        program = torch.onnx.ONNXProgram(graph, None)
+        program.optimize()
+        return program
 
     torch.onnx.export = export  # type: ignore[assignment]
 
 
-class Traced(NamedTuple):
-    """The part of torch's ONNXProgram that exports read."""
-
-    model_proto: ModelProto
+def _weights(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by every name that they have: the tensors that a trace takes for inputs."""
+    buffers = module.named_buffers(remove_duplicate=False)
+    return {**dict(module.named_parameters(remove_duplicate=False)), **dict(buffers)}
 
 
 class _Contents(pickle.Pickler):
-    """Pickles tensors as their values, and which of them share memory: tied weights make another graph."""
+    """Pickles tensors as what a trace sees of them: weights without their values, others with them.
 
-    def __init__(self, file: io.BytesIO) -> None:
+    Which tensors share memory is part of it: tied weights make another graph. Equal strings count as one, whether or
+    not they are one object.
+    """
+
+    def __init__(self, file: io.BytesIO, weights: Iterable[torch.Tensor]) -> None:
         super().__init__(file)
+        self._weights = {id(tensor) for tensor in weights}
         self._storages: dict[int, int] = {}
+        self._strings: dict[str, str] = {}
 
     def persistent_id(self, value):
+        if isinstance(value, str):
+            return self._strings.setdefault(value, value)
         if not isinstance(value, torch.Tensor):
             return None
         place = self._storages.setdefault(value.data_ptr(), len(self._storages))
-        values = hashlib.sha256(value.detach().contiguous().numpy().tobytes()).hexdigest()
+        is_weight = id(value) in self._weights
+        values = "" if is_weight else hashlib.sha256(value.detach().contiguous().numpy().tobytes()).hexdigest()
         return str(value.dtype), tuple(value.shape), value.stride(), type(value).__name__, place, values
 
 
-def _content(*values: Any) -> str:
-    """A digest of what values hold, the same in every process."""
+def _content(weights: Mapping[str, torch.Tensor], *values: Any) -> str:
+    """A digest of what values hold but the values of weights, the same in every process."""
     file = io.BytesIO()
-    _Contents(file).dump(values)
+    _Contents(file, weights.values()).dump(values)
     return hashlib.sha256(file.getvalue()).hexdigest()
