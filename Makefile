@@ -53,8 +53,15 @@ test: $(STAMP)  ## run the tests (JOBS=3 processes)
 	$(PYTEST) --quiet $(PARALLEL)
 
 .PHONY: test-all
-test-all: $(STAMP) fake-cuda adaptor-clients client-tools  ## run all tests, slow ones and those on the fake CUDA included (CONTRIBUTING.md names the programs that they need)
-	$(PYTEST) --quiet $(PARALLEL) -m "slow or not slow"
+test-all: $(STAMP) fake-cuda adaptor-clients client-tools  ## run all tests, slow ones, those on the fake CUDA and the lectures' smoke test included, to the end (CONTRIBUTING.md names the programs that they need)
+	@status=0; \
+	$(PYTEST) --quiet $(PARALLEL) -m "slow or not slow" || status=1; \
+	$(MAKE) lectures FAST=1 || status=1; \
+	exit $$status
+
+.PHONY: faults
+faults: $(STAMP)  ## put known faults into a copy of the tree one by one, and show which tests catch each (ARGS="NAME …" for some)
+	$(BIN)/python -m tests.faults $(ARGS)
 
 FAKE_CUDA := build/fake_cuda/wheels
 
@@ -113,7 +120,7 @@ check: $(STAMP)  ## format, lint, types, .proto rules and compatibility, generat
 	@$(BIN)/python -m codegen.gates --check
 	@$(BIN)/python -m codegen.descriptors --check
 	@$(BIN)/python -m deploy.monitoring --check
-	$(PYTEST) --quiet tests/test_architecture.py
+	$(PYTEST) --quiet --noconftest tests/test_architecture.py
 
 .PHONY: protos
 protos: $(STAMP)  ## generate the gRPC stubs from the .proto

@@ -1,12 +1,28 @@
-"""Tests on the fake CUDA: all are marked, and skipped where it cannot be built."""
+"""Tests on the fake CUDA: all are marked, those beside a core as slow, and skipped where it cannot be built."""
 
 import pytest
 
 from tests.cuda import fake
 
+CORE: dict[str, frozenset[str]] = {  # module → the parameters of its quick tests; no parameters: all of them
+    "test_fake": frozenset(),
+    "test_opening": frozenset(),
+    "test_leftovers": frozenset(["alibi"]),
+    "test_answers": frozenset(["translation, head size 64", "generation, llama with groups, head size 64"]),
+    "test_loop": frozenset(["generation", "generation-greedy", "generation-beams"]),
+    "test_placement": frozenset(["demo", "LSTM", "experts"]),
+    "test_served": frozenset(["decoder-shape1"]),
+}
+"""One model of a kind in each module. The others trace each preset and each variant of attention in float16, which
+takes minutes of processor time."""
+
 
 def pytest_itemcollected(item):
     item.add_marker("cuda")
+    chosen = CORE.get(item.path.stem)
+    parameters = item.name.partition("[")[2].removesuffix("]")
+    if chosen is None or (chosen and parameters and parameters not in chosen):
+        item.add_marker("slow")
 
 
 @pytest.fixture(scope="session")

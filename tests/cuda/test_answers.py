@@ -26,13 +26,6 @@ MODELS: dict[str, Any] = {
     "generation, llama, head size 32": ("decoder", LLAMA, 1),
     "generation, llama with groups, head size 64": ("decoder", {**LLAMA, "num_kv_heads": 2, "head_dim": 64}, 5, 7),
 }
-FAST = (  # one of each family; the others take a minute and a half of processor time
-    "translation, head size 64",
-    "translation, T5",
-    "generation, sinusoidal",
-    "generation, window",
-    "generation, llama with groups, head size 64",
-)
 PACKED = {"translation": ("encoder_decoder", WIDE, 5), "generation, llama": ("decoder", LLAMA, 4)}
 LARGEST_DIFFERENCE = 0.05
 """Of a log-probability or score: float16 on CUDA, float32 on the CPU."""
@@ -40,9 +33,7 @@ MOST_NEAR_TIES = 1
 """Of eight answers, so many may differ, with as good a score: random weights leave two tokens nearly equal."""
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
-)
+@pytest.mark.parametrize("name", MODELS)
 def test_answers_are_those_of_the_cpu(fake_cuda, exported, name):
     architecture, shape, seed, *model_seed = MODELS[name]
     bundle = exported(tiny_model(tiny_config(architecture, **shape), *model_seed), precisions=("fp32", "fp16"))
