@@ -64,7 +64,7 @@ from export.bundle.onnx_reader import read_model
 from model.checkpoints.atomic_write import Disk, digest_of_file, new_directory, recover
 
 MAX_MANIFEST_BYTES = 4 << 20  # a typical manifest has about 20 kB
-FIRST_WITH_DIGEST = 10  # format version from which a bundle must have a MANIFEST_DIGEST
+FIRST_WITH_DIGEST = 11  # format version from which a bundle must have a MANIFEST_DIGEST
 MAX_SHORTLIST_BYTES = 64 << 20  # a typical shortlist has about 20 bytes per target token in a source token's list
 
 

@@ -5,9 +5,10 @@ keys and values of `manifest.json`, and ONNX tensors keep the names that the gra
 parses and checks the result, so a migration leaves unknown values unchanged.
 
     8 (release 0.1.0) -> 9 (release 0.2.0)    standard names for schemes, graph roles, special tokens and attention
-    9 (release 0.2.0) -> 10                   manifest.sha256 beside the manifest, whose values are the same;
-                                              inputs key_positions and total_slots of `decode`
-    10 (never released) -> 11                 encoding.has_token_labels; calibrations; context
+    9 (release 0.2.0) -> 11                   manifest.sha256 beside the manifest; inputs key_positions and total_slots
+                                              of `decode`; encoding.has_token_labels; calibrations; context
+
+Format 10 was never released.
 
 This module uses the standard library only.
 """
@@ -62,12 +63,7 @@ def from_8(manifest: Json) -> Json:
 
 
 def from_9(manifest: Json) -> Json:
-    """Return a format 9 manifest in format 10, without changing the argument."""
-    return {**manifest, "format_version": 10}
-
-
-def from_10(manifest: Json) -> Json:
-    """Return a format 10 manifest in format 11, without changing the argument."""
+    """Return a format 9 manifest in format 11, without changing the argument."""
     encoding = manifest.get("encoding")
     if isinstance(encoding, dict):
         encoding = {**encoding, "has_token_labels": False}
@@ -75,7 +71,7 @@ def from_10(manifest: Json) -> Json:
     return {"calibrations": {}, "context": None, **manifest, **entries, "format_version": 11}
 
 
-MIGRATIONS: Mapping[int, Callable[[Json], Json]] = {8: from_8, 9: from_9, 10: from_10}  # by source version
+MIGRATIONS: Mapping[int, Callable[[Json], Json]] = {8: from_8, 9: from_9}  # by source version
 
 
 def migrated(manifest: Json, version: int) -> Json:

@@ -21,7 +21,7 @@ def precision(request):
 
 @pytest.fixture(scope="module")
 def client(precision):
-    models = {"sure": str(BUNDLE), "plain": str(BUNDLE.parents[1] / "format-10" / "bundle")}
+    models = {"sure": str(BUNDLE), "plain": str(BUNDLE.parents[1] / "format-9" / "bundle")}
     with serving(models=models, precision=precision) as server, Client(server.address) as client:
         yield client
 

@@ -19,7 +19,7 @@ from bench.hostile.hostile_bundles import (
 )
 from bench.hostile.hostile_graphs import SPECIAL
 
-KEPT = Path(__file__).parents[2] / "bundles/format-10/bundle"
+KEPT = Path(__file__).parents[2] / "bundles/format-11/bundle"
 
 
 @pytest.fixture
