@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast, overload
 
+from glossa.client import batches
 from glossa.client.requests import CallOptions
 from glossa.client.types import Piece, Stream
-
-if TYPE_CHECKING:
-    from glossa.client.client import AsyncClient, Client
 
 P = ParamSpec("P")
 Reply = TypeVar("Reply")
@@ -41,9 +39,9 @@ class Method(Protocol[P, Blocking, Asynchronous]):
     @overload
     def __get__(self, client: None, kind: type) -> Callable[Concatenate[Any, P], Any]: ...
     @overload
-    def __get__(self, client: Client, kind: type | None = None) -> Callable[P, Blocking]: ...
+    def __get__(self, client: batches.Blocking, kind: type | None = None) -> Callable[P, Blocking]: ...
     @overload
-    def __get__(self, client: AsyncClient, kind: type | None = None) -> Callable[P, Asynchronous]: ...
+    def __get__(self, client: batches.Asynchronous, kind: type | None = None) -> Callable[P, Asynchronous]: ...
 
 
 def method_of(build: Callable[..., Call[Any]], run: str) -> Any:
