@@ -1,37 +1,33 @@
-"""Floating-point operations of a training step, counted from the configuration, and the machine's peak, measured.
+"""Floating-point operations of a training step, by torch's own counter, and the machine's peak, measured.
 
-Only matrix products count, 2 m n k operations for (m, k) by (k, n): element-wise work is a few per cent of them, and
-published figures leave it out (Kaplan et al. 2020, 2.1; Chowdhery et al. 2022, appendix B). The backward pass computes
-two products of the same size for each one, so a step takes three times the forward pass; with frozen parameters it
-computes fewer (`products`). What is computed counts: the padding of a batch, the masked half of causal scores. Looking
-up an embedding is no product; the projection to the vocabulary counts for the predicted positions alone.
+Matrix products and convolutions count, 2 m n k operations for (m, k) by (k, n); element-wise work is a few per cent of
+them, and published figures leave it out (Kaplan et al. 2020, 2.1; Chowdhery et al. 2022, appendix B). What is computed
+counts: the padding of a batch, the masked half of causal scores, the backward pass as far as parameters are trained.
 
-Nothing here trains or builds a model.
-
-The walk goes through a model as its `forward` does, and names layers as the model does. A flag `carries` is whether a
-tensor needs a gradient.
+The operations of a model are a polynomial of the sizes of a batch: no term has more than the rows times two lengths. So
+the counter watches a few small batches before training, and `StepFlops` solves for the coefficients. Training itself
+runs without a counter, which would take longer than the step.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
-from model.architecture_config import (
-    DecoderConfig,
-    EncoderConfig,
-    EncoderDecoderConfig,
-    RecurrentConfig,
-    TransformerConfig,
-)
+from model.architectures import Model
 from model.config import ModelConfig
-from model.training.data.examples import Batch
-from model.training.products import BatchShape, Products, Trained, product
-from model.training.recurrent_flops import count_recurrent
+from model.mixture_of_experts import ExpertFeedForward
+from model.training.data.examples import IGNORED, Batch
+from model.training.objective.loss import batch_loss
+
+LENGTHS = (2, 2), (3, 2), (4, 2), (2, 3), (3, 3), (2, 4)  # source and target: these determine a quadratic polynomial
 
 SIZES = 128, 8192  # of the square matrices whose products measure the peak: the smallest and the largest
 ENOUGH = 1024  # a smaller size does not end the measurement: on a busy machine each product may wait for its threads
@@ -41,169 +37,114 @@ REPEATS = 3  # and at least so often,
 PATIENCE_S = 2.0  # and so much longer while no product of the smallest size takes less than PRODUCT_S: all have waited
 
 
-def training_flops(config: ModelConfig, batch: Batch, trained: Trained | None = None, *, passes: int = 1) -> int:
-    """Floating-point operations of the forward and backward passes of a batch; R-Drop has two passes.
+def _vector_product(matrix: Any, vector: Any, *_: Any, **__: Any) -> int:
+    """The shapes of a matrix and a vector → operations of their product; torch's counter leaves it out."""
+    return int(2 * prod(matrix))
 
-    trained: by default all parameters.
+
+def _convolution_backward(gradient: Any, source: Any, weight: Any, *others: Any, **_: Any) -> int:
+    """The shapes of a convolution's gradient, input and weights → operations of its backward pass; for groups, torch's
+    counter would multiply those of the weights by the number of groups. others: end with the gradients wanted."""
+    return int(2 * prod(gradient) * prod(weight[1:]) * sum(others[-1][:2]))
+
+
+FORMULAS = {torch.ops.aten.mv: _vector_product, torch.ops.aten.convolution_backward: _convolution_backward}
+
+
+class StepFlops:
+    """Operations of the forward and backward passes of a batch; one of a frozen parameter has less of the latter.
+
+    Exact for Transformers. Recurrent layers leave out a product of the first step here and there, by the lengths of the
+    rows, which comes to at most 2 %.
     """
-    products = _counted(config, BatchShape.of(batch), trained or Trained())
-    return passes * (products.forward + products.backward)
+
+    def __init__(self, model: Model, *, r_drop_weight: float = 0.0) -> None:
+        """model: on any device, in training mode; its weights, gradients and random generators stay as they are.
+        r_drop_weight: as for `batch_loss`; other than 0, a step has two passes."""
+        self._config = model.config
+        batches = list(_small_batches(model.config))
+        measured = [measured_flops(model, batch, r_drop_weight=r_drop_weight) for batch in batches]
+        terms = torch.stack([self._terms(batch) for batch in batches])
+        scale = terms.amax(0).clamp_min(1.0)
+        # Of the least norm: terms that a model lacks are 0 in all batches or proportional to another one.
+        solved = torch.linalg.lstsq(terms / scale, torch.tensor(measured).double()[:, None], driver="gelsd")
+        self._operations = solved.solution[:, 0] / scale  # of each term
+
+    def __call__(self, batch: Batch) -> int:
+        return round(float(self._terms(batch) @ self._operations))
+
+    def _terms(self, batch: Batch) -> Tensor:
+        """The products of a batch's sizes to which operations are proportional, float64."""
+        config, (rows, source), target = self._config, batch.source_BS.shape, batch.input_BT.shape[1]
+        windows = target // config.compression_stride if config.compression_stride else 0
+        read = int(batch.lengths_B.sum()) if config.is_recurrent else 0  # recurrent layers leave out padding
+        lengths = 1, source, target, source * source, source * target, target * target, target * windows
+        return torch.tensor([batch.tokens, read, *(rows * length for length in lengths)], dtype=torch.float64)
 
 
-def forward_flops(config: ModelConfig, shape: BatchShape, trained: Trained | None = None) -> int:
-    """Floating-point operations of a forward pass up to the logits that the loss needs."""
-    return _counted(config, shape, trained or Trained()).forward
+def measured_flops(model: Model, batch: Batch, *, r_drop_weight: float = 0.0) -> int:
+    """Operations that torch's counter finds in the forward and backward passes of a batch. Leaves gradients at None
+    and random generators as they are."""
+    device = next(model.parameters()).device
+    # A gradient is freed as soon as it is there: beside the weights of a model, all gradients may not fit.
+    hooks = [
+        module.router.register_forward_hook(_take_turns)
+        for module in model.modules()
+        if isinstance(module, ExpertFeedForward)
+    ]
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            hooks.append(parameter.register_post_accumulate_grad_hook(_free_gradient))  # type: ignore[no-untyped-call]
+    counter = FlopCounterMode(display=False, custom_mapping=FORMULAS)
+    generators = torch.random.fork_rng([device] if device.type == "cuda" else [])
+    try:
+        # cuDNN computes recurrent layers by operators that the counter does not know.
+        with counter, generators, torch.backends.cudnn.flags(enabled=False):
+            loss = batch_loss(model, batch.to(device), r_drop_weight=r_drop_weight)
+            torch.autograd.backward(loss.smoothed)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return counter.get_total_flops()
 
 
-def _counted(config: ModelConfig, shape: BatchShape, trained: Trained) -> Products:
-    products = Products(trained)
-    if isinstance(config, RecurrentConfig):
-        count_recurrent(products, config, shape)
-        return products
-    if isinstance(config, EncoderConfig):
-        _head(products, config, shape, carries=_encoder(products, config, shape))
-        return products
-    assert isinstance(config, DecoderConfig | EncoderDecoderConfig), config.architecture
-    source_carries = isinstance(config, EncoderDecoderConfig) and _encoder(products, config, shape)
-    carries = _decoder(products, config, shape, source_carries=source_carries)
-    products.project(config, shape.predicted, carries=carries)
-    return products
+def _free_gradient(parameter: Tensor) -> None:
+    parameter.grad = None
 
 
-def _encoder(products: Products, config: EncoderConfig | EncoderDecoderConfig, shape: BatchShape) -> bool:
-    stack, trained = config.encoder_stack, products.trained
-    carries = "encoder.embedding" in trained
-    for layer in range(config.num_encoder_layers):
-        block = _Block(products, stack, f"encoder.blocks.{layer}", shape.rows, shape.source)
-        carries = block.run(carries, bias="encoder.position_encoding" in trained)
-    return carries or "encoder.norm" in trained
+def _take_turns(router: Any, inputs: Any, logits_NX: Tensor) -> Tensor:
+    """Logits by which every expert reads as many tokens, which matters where only some experts are trained."""
+    tokens, experts = logits_NX.shape
+    turns_NX = torch.arange(tokens)[:, None] + torch.arange(experts)
+    return logits_NX * 0.0 + (turns_NX % experts).to(logits_NX)
 
 
-def _decoder(
-    products: Products, config: DecoderConfig | EncoderDecoderConfig, shape: BatchShape, *, source_carries: bool
-) -> bool:
-    trained, source = products.trained, _Source(shape.source, source_carries) if config.has_encoder else None
-    carries = "decoder.embedding" in trained
-    for layer in range(config.num_decoder_layers):
-        block = _Block(products, config, f"decoder.blocks.{layer}", shape.rows, shape.target)
-        stride = config.compression_stride if config.is_compressed(layer) else 0
-        carries = block.run(carries, bias="decoder.position_encoding" in trained, source=source, stride=stride)
-    return carries or "decoder.norm" in trained
+def _small_batches(config: ModelConfig) -> Iterator[Batch]:
+    """As many as there are terms that a model may have, none of which is a combination of the others in all batches."""
+    lengths = dict.fromkeys(
+        (min(source, config.max_source_len), min(target, config.max_target_len))
+        for source, target in (*LENGTHS, (2, 2 * config.compression_stride + 1))
+    )
+    for source, target in lengths:
+        yield _small_batch(config, source, target)
+    if not config.is_classifier:
+        yield _small_batch(config, *LENGTHS[-1], left_out=1)
+    if config.is_recurrent:
+        yield _small_batch(config, *LENGTHS[-1], shorter=2)
 
 
-class _Source(NamedTuple):
-    """The encoder's states: positions of each row, and whether they need a gradient."""
-
-    positions: int
-    carries: bool
-
-
-class _Block(NamedTuple):
-    """One block of a Transformer and its input."""
-
-    products: Products
-    config: TransformerConfig
-    name: str
-    rows: int
-    positions: int  # of each row
-
-    def run(self, carries: bool, *, bias: bool, source: _Source | None = None, stride: int = 0) -> bool:
-        """carries: whether the input needs a gradient; returns this of the output. bias: whether one on the scores
-        does, that of all layers. stride: of compressed keys, 0: there are none."""
-        config, trained = self.config, self.products.trained
-        if config.parallel_residual:
-            attended = self._self_attention(carries or self._norm("self"), bias=bias, stride=stride)
-            return self._feed_forward(carries or self._norm("feed_forward")) or attended
-        is_pre = config.norm_position == "pre"
-        carries = self._self_attention(carries or (is_pre and self._norm("self")), bias=bias, stride=stride) or carries
-        carries = carries or self._norm("self")
-        if source is not None:
-            carries = self._cross_attention(carries or (is_pre and self._norm("cross")), source) or carries
-            carries = carries or self._norm("cross")
-        carries = self._feed_forward(carries or (is_pre and self._norm("feed_forward"))) or carries
-        return carries or f"{self.name}.feed_forward_residual" in trained
-
-    def _norm(self, part: str) -> bool:
-        return f"{self.name}.{part}_residual.norm" in self.products.trained
-
-    def _self_attention(self, carries: bool, *, bias: bool, stride: int) -> bool:
-        config, products, trained = self.config, self.products, self.products.trained
-        name, tokens, head_dim = f"{self.name}.self_attention", self.rows * self.positions, config.attention_head_dim
-        kv_width = config.attention_kv_heads * head_dim
-        width = config.num_heads * head_dim
-        projected = products.linear(
-            f"{name}.query_key_value", tokens, config.d_model, width + 2 * kv_width, carries=carries
-        )
-        query, key = (projected or f"{name}.{side}_norm" in trained for side in ("query", "key"))
-        value, keys = projected, self.positions
-        if stride:
-            keys = self.positions // stride  # each query's own key is an element-wise product
-            convolution = product(tokens, stride * head_dim, kv_width)
-            key = products.add(convolution, key, f"{self.name}.compression.key.weight" in trained)
-            value = products.add(convolution, value, f"{self.name}.compression.value.weight" in trained)
-            key, value = (
-                carried or f"{self.name}.compression.{side}" in trained  # also its bias
-                for carried, side in ((key, "key"), (value, "value"))
-            )
-        if config.positions == "shaw":  # the scores of learned distances (Shaw et al. 2018)
-            distances = 2 * config.position_range + 1
-            scores = product(tokens * config.num_heads, head_dim, distances)
-            bias = products.add(scores, query, f"{self.name}.shaw" in trained)
-        mixed = self._mixed(keys, query, key, value, bias=bias)
-        return products.linear(f"{name}.output", tokens, width, config.d_model, carries=mixed)
-
-    def _cross_attention(self, carries: bool, source: _Source) -> bool:
-        config, products, name = self.config, self.products, f"{self.name}.cross_attention"
-        queries, width = self.rows * self.positions, config.num_heads * config.attention_head_dim
-        kv_width = config.attention_kv_heads * config.attention_head_dim
-        keys = self.rows * source.positions
-        held = products.linear(f"{name}.key_value", keys, config.d_model, 2 * kv_width, carries=source.carries)
-        query = products.linear(f"{name}.query", queries, config.d_model, width, carries=carries)
-        mixed = self._mixed(source.positions, query, held, held, bias=False)
-        return products.linear(f"{name}.output", queries, width, config.d_model, carries=mixed)
-
-    def _mixed(self, keys: int, query: bool, key: bool, value: bool, *, bias: bool) -> bool:
-        """The scores of queries and keys, and the mean of the values by their weights."""
-        config = self.config
-        size = self.rows * config.num_heads * product(self.positions, config.attention_head_dim, keys)
-        scores = self.products.add(size, query, key) or bias
-        return self.products.add(size, scores, value)
-
-    def _feed_forward(self, carries: bool) -> bool:
-        config, tokens, name = self.config, self.rows * self.positions, f"{self.name}.feed_forward"
-        if not config.num_experts:
-            return self._one_feed_forward(name, tokens, carries)
-        routed = self.products.linear(f"{name}.router", tokens, config.d_model, config.num_experts, carries=carries)
-        read, experts = tokens * config.experts_per_token, config.num_experts
-        for expert in range(experts):  # as if all had as many tokens, which matters where only some are trained
-            share = read * (expert + 1) // experts - read * expert // experts
-            routed = self._one_feed_forward(f"{name}.experts.{expert}", share, carries) or routed
-        return routed
-
-    def _one_feed_forward(self, name: str, tokens: int, carries: bool) -> bool:
-        config, products = self.config, self.products
-        inner = products.linear(f"{name}.inner", tokens, config.d_model, config.d_ff, carries=carries)
-        if config.gated:
-            inner = products.linear(f"{name}.gate", tokens, config.d_model, config.d_ff, carries=carries) or inner
-        return products.linear(f"{name}.outer", tokens, config.d_ff, config.d_model, carries=inner)
-
-
-def _head(products: Products, config: EncoderConfig, shape: BatchShape, *, carries: bool) -> None:
-    width, labels, linear = config.d_model, len(config.labels), products.linear
-    if config.head == "masked":
-        carries = linear("masked.dense", shape.predicted, width, width, carries=carries)
-        carries = carries or "masked.norm" in products.trained
-        linear("masked.unembedding", shape.predicted, width, config.vocab_size, carries=carries)
-    elif config.head == "tokens":
-        linear("tag", shape.predicted, width, labels, carries=carries)
-    elif config.head == "attention":
-        scores = linear("attention.score", shape.rows * shape.source, width, 1, carries=carries)
-        carries = products.add(product(shape.rows, shape.source, width), scores, carries)  # the mean of the states
-        linear("attention.label", shape.rows, width, labels, carries=carries)
-    else:
-        if config.pooler != "none":
-            carries = linear("pooler.dense", shape.rows, width, width, carries=carries)
-        linear("label", shape.rows, width, labels, carries=carries)
+def _small_batch(config: ModelConfig, source: int, target: int, *, left_out: int = 0, shorter: int = 1) -> Batch:
+    """Rows of these lengths. left_out: positions that predict nothing. shorter: rows whose source is one token shorter,
+    at least one: of equal lengths, oneDNN computes recurrent layers by operators that the counter does not know."""
+    rows = max(3, config.num_experts)  # a multiple of the experts, so that each reads as many tokens
+    source, target = (source if config.has_encoder else 0), (target if config.has_decoder else 0)
+    source_BS, input_BT = (torch.zeros(rows, length, dtype=torch.int64) for length in (source, target))
+    lengths_B = torch.full((rows,), source) - (torch.arange(rows) >= rows - shorter).long() * bool(source)
+    target_BT = (
+        input_BT.clone() if config.has_decoder else source_BS[:, : 1 if config.is_classifier else source].clone()
+    )
+    target_BT.view(-1)[:left_out] = IGNORED
+    return Batch(source_BS, lengths_B, input_BT, target_BT, target_BT.numel() - left_out)
 
 
 @functools.cache
@@ -230,7 +171,7 @@ def fastest_product(seconds_of: Callable[[int], float]) -> float:
     fastest = 0.0
     while True:
         product_s = seconds_of(size)
-        fastest = max(fastest, product(size, size, size) / product_s)
+        fastest = max(fastest, 2 * size**3 / product_s)
         if (product_s >= PRODUCT_S and size >= ENOUGH) or size >= most:
             return fastest
         size *= 2

@@ -32,13 +32,12 @@ from model.training.distributed.ranks import RankLost, Ranks, check_division
 from model.training.distributed.replicas import divided, first_device
 from model.training.early_stopping import check_stopping, observe, validation_score
 from model.training.finish import TrainedRun, write_result
-from model.training.flops import peak_flops_per_s, training_flops
+from model.training.flops import StepFlops, peak_flops_per_s
 from model.training.log_line import figures_since, log_line
 from model.training.objective.freezing import counts_of
 from model.training.objective.loss import takes_bf16
 from model.training.objective.optimiser import learning_rate, make_optimiser, set_learning_rate
 from model.training.objective.r_drop import check_r_drop
-from model.training.products import Trained
 from model.training.progress import Display, clock, si
 from model.training.report import metrics_csv
 from model.training.run_tokenizer import run_tokenizer
@@ -189,7 +188,7 @@ class _Run:
         self.validation = ordinary_batches(validation, tokenizer, model_config, config)
         torch.manual_seed(config.seed)
         self.model: Model = start.build(model_config).to(first_device(self.device, ranks, shard=shard)).train()
-        self.trained = Trained.of(self.model)
+        self.flops_of = StepFlops(self.model, r_drop_weight=config.r_drop_weight)
         make_own = partial(make_optimiser, config=config, layer_decay=start.tuning.layer_decay)
         optimiser = make_own(self.model)
         self.progress = ranks.from_first(
@@ -282,9 +281,7 @@ class _Run:
         config, progress, ranks = self.config, self.progress, self.ranks
         batches = [self.batches.load(keys) for keys in ranks.part(group)]
         tokens = int(sum(ranks.in_order([batch.tokens for batch in batches])))
-        passes = 2 if config.r_drop_weight else 1
-        flops = [training_flops(self.model.config, batch, self.trained, passes=passes) for batch in batches]
-        progress.flops += int(sum(ranks.in_order(flops)))
+        progress.flops += int(sum(ranks.in_order([self.flops_of(batch) for batch in batches])))
         losses = [
             self.replica.backward(
                 batch.to(self.device),

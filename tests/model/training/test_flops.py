@@ -1,24 +1,18 @@
 import itertools
 import math
-from math import prod
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from model.architectures import build
 from model.fine_tuning import FineTuning
 from model.training.data.examples import IGNORED, Batch
-from model.training.flops import fastest_product, forward_flops, peak_flops_per_s, shortest_s, training_flops
+from model.training.flops import StepFlops, fastest_product, measured_flops, peak_flops_per_s, shortest_s
 from model.training.objective.freezing import choose_trained
 from model.training.objective.loss import batch_loss
-from model.training.products import BatchShape, Trained, product
 from tests.tiny import ENCODERS, tiny_config, tiny_tokenizer
 
 LENGTHS, TARGETS = (5, 9, 3), (4, 6, 7)  # ragged on both sides
-
-# torch counts products, not those of a matrix and a vector; these are of the additive score.
-VECTORS = {torch.ops.aten.mv: lambda matrix, vector, *_, **__: 2 * prod(matrix)}
 
 
 def ragged(lengths, vocab_size, pad_id):
@@ -45,30 +39,18 @@ def batch_for(config):
     return Batch(source, lengths, source[:, :0], target, 3)
 
 
-@pytest.fixture
-def _plain_products(monkeypatch):
-    """Recurrent layers compute by products that torch can count, not by one operator of oneDNN."""
-    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
-
-
-def counted(config, *, backward=True, r_drop_weight=0.0, tuning=None):
-    """Operations that torch counts in the loss of a batch."""
-    return counted_and_trained(config, backward=backward, r_drop_weight=r_drop_weight, tuning=tuning)[0]
-
-
-def counted_and_trained(config, *, backward=True, r_drop_weight=0.0, tuning=None):
-    """The same, and what is trained."""
+def model_of(config, tuning=None):
     torch.manual_seed(1)
     model = build(config).train()
     choose_trained(model, tuning or FineTuning())
-    with (
-        FlopCounterMode(display=False, custom_mapping=VECTORS) as counter,
-        torch.set_grad_enabled(backward),
-    ):
-        loss = batch_loss(model, batch_for(config), r_drop_weight=r_drop_weight)
-        if backward:
-            loss.smoothed.backward()
-    return counter.get_total_flops(), Trained.of(model)
+    return model
+
+
+def check_fit(model, *, rel=0, r_drop_weight=0.0):
+    """Compares with what torch counts in a batch that is larger than those of the fit."""
+    batch = batch_for(model.config)
+    expected = measured_flops(model, batch, r_drop_weight=r_drop_weight)
+    assert StepFlops(model, r_drop_weight=r_drop_weight)(batch) == pytest.approx(expected, rel=rel, abs=0)
 
 
 TRANSFORMERS = {
@@ -100,20 +82,59 @@ RECURRENT = [
 @pytest.mark.parametrize(("architecture", "fields"), CONFIGS)
 def test_a_step_takes_the_products_that_torch_counts(architecture, fields):
     vocab_size = tiny_tokenizer(with_mask=True).vocab_size
-    config = tiny_config(architecture, vocab_size=vocab_size, **fields)
-    batch = batch_for(config)
-    assert forward_flops(config, BatchShape.of(batch)) == counted(config, backward=False)
-    assert training_flops(config, batch) == counted(config, backward=True)
+    check_fit(model_of(tiny_config(architecture, vocab_size=vocab_size, **fields)))
 
 
-@pytest.mark.usefixtures("_plain_products")
 @pytest.mark.parametrize("fields", RECURRENT)
 def test_a_recurrent_step_takes_the_products_that_torch_counts(fields):
-    """Backward, torch skips the gradients of the first states, which are constants, and those of vectors."""
-    config = tiny_config("recurrent", **fields)
-    batch = batch_for(config)
-    assert forward_flops(config, BatchShape.of(batch)) == counted(config, backward=False)
-    assert training_flops(config, batch) == pytest.approx(counted(config, backward=True), rel=0.05)
+    """Backward, torch skips the gradients of the first states, which are constants."""
+    check_fit(model_of(tiny_config("recurrent", **fields)), rel=0.02)
+
+
+def test_a_language_model_takes_six_operations_a_weight_and_token_and_those_of_attention():
+    """Kaplan et al. 2020, 2.1, with the backward pass; the products of scores and of values have T^2 D a head."""
+    model = model_of(tiny_config("decoder", vocab_size=100, bias=False, positions="rotary"))
+    batch = batch_for(model.config)
+    rows, length = batch.input_BT.shape
+    layers = sum(weight.numel() for name, weight in model.named_parameters() if "blocks" in name and weight.dim() > 1)
+    projected = batch.tokens * model.decoder.unembedding.weight.numel()
+    attention = 2 * rows * length**2 * model.config.d_model * model.config.num_decoder_layers
+    assert StepFlops(model)(batch) == 6 * (rows * length * layers + projected + attention)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_compressed_keys_take_the_products_of_their_convolution(kv_heads):
+    """A stride of 2 beside one of 4: 2 D more weights in each group, for keys and values, in one of three layers."""
+    fields = {"sliding_window": 4, "num_decoder_layers": 2, "num_kv_heads": kv_heads}
+    models = [model_of(tiny_config("decoder", vocab_size=100, compression_stride=s, **fields)) for s in (2, 4)]
+    batch = batch_for(models[0].config)
+    rows, length = batch.input_BT.shape
+    width, head_dim = models[0].config.d_model, models[0].config.attention_head_dim
+    convolutions = 2 * rows * length * 2 * head_dim * kv_heads * head_dim
+    slots = 2 * rows * length * width * (length // 4 - length // 2)
+    flops = [StepFlops(model)(batch) for model in models]
+    assert flops[1] - flops[0] == 6 * (convolutions + slots)
+
+
+def test_a_recurrent_cell_takes_the_products_of_its_gates():
+    """Without attention, in one direction: 8 M^2 weights a token in a layer of either side, for input and state."""
+    model = model_of(tiny_config("recurrent", score="none", input_feeding=False, bidirectional=False, encoder_dim=0))
+    batch = batch_for(model.config)
+    (rows, length), read, width = batch.input_BT.shape, int(batch.lengths_B.sum()), model.config.d_model
+    projected = batch.tokens * model.decoder.unembedding.weight.numel() + rows * length * width**2
+    cells = 8 * width**2 * (2 * read + 2 * rows * length)
+    assert StepFlops(model)(batch) == pytest.approx(6 * (cells + projected + rows * 4 * width**2), rel=0.05)
+
+
+def test_a_model_and_random_generators_stay_as_they_are():
+    model = model_of(tiny_config(dropout=0.1))
+    before, drawn = {name: weight.clone() for name, weight in model.state_dict().items()}, torch.get_rng_state()
+    StepFlops(model)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert all(weight.grad is None for weight in model.parameters())
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
+    batch_loss(model, batch_for(model.config)).smoothed.backward()
+    assert all(weight.grad is not None for weight in model.parameters())
 
 
 TUNINGS = {  # of translation models
@@ -134,94 +155,45 @@ TUNINGS = {  # of translation models
 }
 
 
-@pytest.mark.parametrize("fields", [{}, {"tie_embeddings": False, "share_embeddings": False}, *TRANSFORMERS.values()])
 @pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
-def test_products_of_frozen_parts_are_those_that_torch_computes(tuning, fields):
-    config = tiny_config(vocab_size=tiny_tokenizer(with_mask=True).vocab_size, **fields)
-    expected, trained = counted_and_trained(config, tuning=tuning)
-    batch = batch_for(config)
-    assert training_flops(config, batch, trained) == expected
-    forward = forward_flops(config, BatchShape.of(batch), trained)
-    assert forward == counted(config, backward=False, tuning=tuning)
-    assert (
-        forward < expected < training_flops(config, batch) + 3 * (forward - forward_flops(config, BatchShape.of(batch)))
-    )
+def test_products_of_frozen_parts_are_those_that_torch_computes(tuning):
+    config = tiny_config(vocab_size=tiny_tokenizer(with_mask=True).vocab_size)
+    check_fit(model_of(config, tuning))
+    assert StepFlops(model_of(config, FineTuning(freeze=("encoder.*",))))(batch_for(config)) < StepFlops(
+        model_of(config)
+    )(batch_for(config))
 
 
-DECODERS = [
-    {"positions": "learned", "norm_position": "post"},
-    {"positions": "bucketed", "qk_norm": True},
-    {"parallel_residual": True},
-    {"compression_stride": 2, "sliding_window": 4, "num_decoder_layers": 3, "num_kv_heads": 1},
-]
-
-
-@pytest.mark.parametrize("fields", DECODERS)
 @pytest.mark.parametrize(
-    "tuning",
-    [
-        FineTuning(freeze=("*tokens*", "*unembedding*")),
-        FineTuning(freeze=("*embedding*", "decoder.blocks.0.*")),
-        FineTuning(freeze=("*embedding*", "*self_attention*")),
-        FineTuning(freeze=("*embedding*", "*query_key_value*", "*residual*")),
-        FineTuning(lora_rank=2, lora_targets=("*1.*",)),
-    ],
+    "tuning", [FineTuning(freeze=("*experts.0.*",)), FineTuning(lora_rank=2, lora_targets=("*experts.1*",))]
 )
-def test_products_of_a_frozen_language_model_are_those_that_torch_computes(tuning, fields):
-    config = tiny_config("decoder", vocab_size=tiny_tokenizer(with_mask=True).vocab_size, **fields)
-    expected, trained = counted_and_trained(config, tuning=tuning)
-    assert training_flops(config, batch_for(config), trained) == expected
+def test_of_a_mixture_some_experts_may_be_trained(tuning):
+    """A batch of other tokens: the experts of a fit read as many each."""
+    vocab_size = tiny_tokenizer(with_mask=True).vocab_size
+    model = model_of(tiny_config(vocab_size=vocab_size, num_experts=3, experts_per_token=1), tuning)
+    check_fit(model, rel=0.01)
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
-@pytest.mark.parametrize("freeze", [("encoder.*",), ("encoder.blocks.0.*", "encoder.embedding.*")])
-def test_products_of_a_head_alone_are_those_that_torch_computes(kind, freeze):
+def test_products_of_a_head_alone_are_those_that_torch_computes(kind):
     config = tiny_config("encoder", vocab_size=tiny_tokenizer(with_mask=True).vocab_size, **ENCODERS[kind])
-    expected, trained = counted_and_trained(config, tuning=FineTuning(freeze=freeze))
-    assert training_flops(config, batch_for(config), trained) == expected
+    check_fit(model_of(config, FineTuning(freeze=("encoder.*",))))
 
 
-@pytest.mark.usefixtures("_plain_products")
-@pytest.mark.parametrize("fields", RECURRENT)
 @pytest.mark.parametrize(
-    "tuning",
-    [
-        FineTuning(freeze=("encoder.*",)),
-        FineTuning(freeze=("*embedding*",)),
-        FineTuning(freeze=("encoder.*", "*embedding*", "decoder.cells.*", "decoder.initial.*")),
-        FineTuning(lora_rank=2, lora_targets=("*",)),
-    ],
+    "tuning", [FineTuning(freeze=("encoder.*",)), FineTuning(lora_rank=2, lora_targets=("*",))], ids=["frozen", "LoRA"]
 )
+@pytest.mark.parametrize("fields", RECURRENT)
 def test_products_of_a_frozen_recurrent_model_are_those_that_torch_computes(tuning, fields):
-    config = tiny_config("recurrent", **fields)
-    expected, trained = counted_and_trained(config, tuning=tuning)
-    assert training_flops(config, batch_for(config), trained) == pytest.approx(expected, rel=0.05)
+    check_fit(model_of(tiny_config("recurrent", **fields), tuning), rel=0.02)
 
 
-@pytest.mark.parametrize("freeze", [("*embedding*",), ("encoder.*", "decoder.blocks.*")])
-def test_r_drop_of_a_frozen_vocabulary_leaves_out_its_gradient(freeze):
+@pytest.mark.parametrize("tuning", [FineTuning(), FineTuning(freeze=("*embedding*",))], ids=["all", "layers"])
+def test_r_drop_takes_two_passes(tuning):
     config = tiny_config(vocab_size=tiny_tokenizer(with_mask=True).vocab_size, dropout=0.1, output_bias=True)
-    expected, trained = counted_and_trained(config, r_drop_weight=1.0, tuning=FineTuning(freeze=freeze))
-    assert training_flops(config, batch_for(config), trained, passes=2) == expected
-
-
-@pytest.mark.parametrize(("architecture", "fields"), [("encoder_decoder", {}), ("encoder", ENCODERS["tokens"])])
-def test_r_drop_takes_two_passes(architecture, fields):
-    config = tiny_config(architecture, vocab_size=tiny_tokenizer(with_mask=True).vocab_size, dropout=0.1, **fields)
-    assert training_flops(config, batch_for(config), passes=2) == counted(config, backward=True, r_drop_weight=1.0)
-
-
-def test_a_grouped_convolution_of_keys_takes_the_products_that_torch_counts():
-    """Forward: backward, torch counts the gradient of the weights of all groups for each of them."""
-    config = tiny_config("decoder", compression_stride=2, sliding_window=4, num_kv_heads=2)
-    assert forward_flops(config, BatchShape.of(batch_for(config))) == counted(config, backward=False)
-
-
-def test_operations_grow_with_the_square_of_the_length_by_attention_alone():
-    config = tiny_config("decoder", vocab_size=100)
-    flops = [forward_flops(config, BatchShape(1, 0, length, 0, 0)) for length in (10, 20)]
-    attention = 4 * config.d_model * config.num_decoder_layers
-    assert flops[1] - 2 * flops[0] == attention * (20**2 - 2 * 10**2)
+    model, batch = model_of(config, tuning), batch_for(config)
+    check_fit(model, r_drop_weight=1.0)
+    assert StepFlops(model, r_drop_weight=1.0)(batch) == 2 * StepFlops(model)(batch)
 
 
 def test_the_peak_is_above_what_a_small_product_reaches_and_is_measured_once():
@@ -239,7 +211,7 @@ def test_small_products_that_wait_for_their_threads_do_not_end_the_measurement()
     def seconds_of(size):
         """Of 100 GFLOP/s, but for 20 ms that threads of a busy machine wait for one another."""
         measured.append(size)
-        return product(size, size, size) / 1e11 + (0.02 if size <= 512 else 0.0)
+        return 2 * size**3 / 1e11 + (0.02 if size <= 512 else 0.0)
 
     assert fastest_product(seconds_of) == pytest.approx(1e11)
     assert measured == [128, 256, 512, 1024]
@@ -259,8 +231,4 @@ def test_products_that_have_all_waited_are_repeated_for_a_while(monkeypatch, wai
 
 def test_a_fast_device_is_measured_with_products_that_keep_it_busy():
     seconds = {128: 2e-5, 256: 2e-5, 512: 2e-5, 1024: 3e-5, 2048: 1e-4, 4096: 5e-4, 8192: 4e-3}
-    assert fastest_product(seconds.__getitem__) == max(product(size, size, size) / s for size, s in seconds.items())
-
-
-def test_a_product_counts_a_multiplication_and_an_addition():
-    assert product(2, 3, 5) == 60
+    assert fastest_product(seconds.__getitem__) == max(2 * size**3 / s for size, s in seconds.items())

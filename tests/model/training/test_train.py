@@ -24,7 +24,7 @@ from model.training.data.embedded import copy_examples, embedded_examples
 from model.training.data.examples import DataError, Examples, batches_of, split
 from model.training.distributed.ranks import RankLost
 from model.training.evaluate import translate
-from model.training.flops import training_flops
+from model.training.flops import measured_flops
 from model.training.progress import Display
 from model.training.start import Start
 from model.training.train import Interrupted, TrainError, train
@@ -355,7 +355,7 @@ def test_operations_and_tokens_add_up_over_the_batches_of_all_steps(undisturbed)
     batches = batches_of(part, checkpoint.tokenizer, checkpoint.config, TRAIN)
     keys = itertools.chain.from_iterable(batches.plan(epoch) for epoch in range(100))
     seen = [batches.load(batch) for batch in itertools.islice(keys, TRAIN.steps * TRAIN.accumulate)]
-    flops = sum(training_flops(checkpoint.config, batch) for batch in seen)
+    flops = sum(measured_flops(checkpoint.model.train(), batch) for batch in seen)
     assert checkpoint.metrics["training_flops"] == flops == int(losses(undisturbed)[-1]["flops"])
     assert checkpoint.metrics["target_tokens"] == sum(batch.tokens for batch in seen)
 
