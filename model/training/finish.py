@@ -1,26 +1,29 @@
-"""The end of a run: which weights it keeps, their scores, and the checkpoint with its model card and curves."""
+"""The end of a run: the choice of its weights, their scores, and the checkpoint with its model card and curves.
+
+The weights are those of the last state, of the best one, or the mean of the last states.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from model.architectures import Model
 from model.checkpoints.atomic_write import Disk
-from model.checkpoints.checkpoint import save_checkpoint
+from model.checkpoints.checkpoint import load_weights, save_checkpoint, weights_of
 from model.config import TrainConfig
 from model.encoder import Encoder
 from model.tokenizer import Tokenizer
 from model.training.data.examples import Batches, Examples
-from model.training.final_weights import choose_weights
+from model.training.early_stopping import load_best
+from model.training.evaluate import loss_per_token
 from model.training.objective.freezing import counts_of
 from model.training.progress import Display
 from model.training.report import curves_png, encoder_scores, final_scores, lineage_of, metrics_csv, model_card
 from model.training.start import Start
-from model.training.training_state import Progress
-
-__all__ = ["TrainedRun", "write_result"]
+from model.training.training_state import Progress, average_states
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,3 +98,39 @@ def write_result(run: TrainedRun, out: Path, display: Display, disk: Disk | None
         disk=disk,
     )
     display.message(f"checkpoint written to {out}")
+
+
+class Chosen(NamedTuple):
+    """The choice: a line for the display, and the metrics of the checkpoint."""
+
+    line: str
+    metrics: dict[str, float]
+
+
+def choose_weights(
+    model: Model, states: Path, progress: Progress, validation: Batches, *, average: int, stops_early: bool
+) -> Chosen:
+    """Replaces the last weights by those of the best state if the run can stop early, otherwise by the mean of the last
+    `average` states unless that is worse. The model is in evaluation mode afterwards."""
+    model.eval()
+    last_loss = loss_per_token(model, validation)
+    if stops_early and load_best(states, model, progress):
+        loss, step = loss_per_token(model, validation), progress.best_step
+        line = f"validation loss {loss:.4f} of the best state, step {step}; last state {last_loss:.4f}"
+        return Chosen(line, {"best_step": step, **_losses(loss, last_loss)})
+    last = {name: weight.clone() for name, weight in weights_of(model).items()}
+    averaged = average_states(states, average, model)
+    loss = loss_per_token(model, validation)
+    if loss > last_loss:  # the states are too far apart, as in a short run
+        averaged, loss = 1, last_loss
+        load_weights(model, last, states)
+    line = f"validation loss {loss:.4f}, {averaged} states averaged; last state {last_loss:.4f}"
+    return Chosen(line, {"averaged_states": averaged, **_losses(loss, last_loss)})
+
+
+def _losses(loss: float, last_loss: float) -> dict[str, float]:
+    return {
+        "validation_loss": loss,
+        "validation_loss_last_state": last_loss,
+        "validation_perplexity": math.exp(min(loss, 700.0)),
+    }
