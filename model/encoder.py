@@ -5,7 +5,7 @@ The stack is that of translation models; this module adds the heads. Devlin et a
 its first token, a special token that Glossa puts before every text; `AttentionPooling` weights the states of all
 tokens. There are no segment pairs: the embedding of a checkpoint's first segment is part of its position embeddings.
 
-Shapes: B batch, S positions, M d_model, N masked places, V vocabulary, L labels.
+Shapes: B batch, S positions, M d_model, N masked positions, V vocabulary, L labels.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ VECTOR = 16  # float32 of the widest vectors of processors
 
 
 class MemberEnds(nn.Module):
-    """What a stack of one member has before and after its blocks."""
+    """The layers of a member's stack before and after its blocks."""
 
     def __init__(
         self, config: EncoderDecoderConfig, layer: TransformerConfig, max_len: int, *, is_causal: bool

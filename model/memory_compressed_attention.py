@@ -83,7 +83,7 @@ class MemoryCompressedAttention:
 @dataclass(eq=False)
 class CachedMemoryCompressedAttention:
     """The same over a cache of all keys and values as they were before the convolution, (B, K, C, D) each, to which it
-    writes: the slow form, which may read any block at any place. Arguments of `CachedAttention`."""
+    writes: the slow form, which may read any block at any position. Arguments of `CachedAttention`."""
 
     config: ModelConfig
     cache_key_BKCD: Tensor

@@ -39,8 +39,8 @@ class ExpertFeedForward(nn.Module):
         gates_NX = gates(logits_NX, self.chosen).to(x_NM.dtype)
         # float32: the sum over the experts is rounded once, and CPUs need not add half-precision values at indices.
         mixed_NM = torch.zeros_like(x_NM, dtype=torch.float32)
-        for place, expert in enumerate(self.experts):
-            gate_N = gates_NX[:, place]
+        for index, expert in enumerate(self.experts):
+            gate_N = gates_NX[:, index]
             tokens: Any = gate_N.nonzero()[:, 0]
             mixed = expert(x_NM[tokens]) * gate_N[tokens, None]
             mixed_NM = mixed_NM.index_add(0, tokens, mixed.float())

@@ -140,7 +140,7 @@ def initial_state_names(config: RecurrentConfig) -> tuple[str, ...]:
 
 
 def state_names(config: RecurrentConfig) -> tuple[str, ...]:
-    """What a decoder carries from a step to the next, (B, M) each: the states of its cells, and with input feeding the
+    """The states that a decoder carries to the next step, (B, M) each: those of its cells, and with input feeding the
     vector of the token before, which is 0 at first."""
     return (*initial_state_names(config), "fed") if config.input_feeding else initial_state_names(config)
 

@@ -214,7 +214,7 @@ class Tokenizer:
         the border of letters, digits and underscores to other characters, each of which is a word. The blank before a
         word is part of it, also as an id of its own."""
         ids, spans, starts, last = self.encode(text), self.offsets(text), list[bool](), 0
-        for place, (token, (start, end)) in enumerate(zip(ids, spans, strict=True)):
+        for index, (token, (start, end)) in enumerate(zip(ids, spans, strict=True)):
             first = end - len(text[start:end].lstrip())
             is_new = first < end and first >= last  # not a blank, nor another byte of a character
             is_marked = self.pieces[token].startswith(b" ") and not self._is_bytes
@@ -222,11 +222,11 @@ class Tokenizer:
             begins = is_new and (is_marked or not inside)
             if (
                 begins
-                and place
-                and first == start == spans[place - 1][1]
-                and not text[slice(*spans[place - 1])].strip()
+                and index
+                and first == start == spans[index - 1][1]
+                and not text[slice(*spans[index - 1])].strip()
             ):
-                starts[-1], begins = spans[place - 1][0] < start, spans[place - 1][0] == start
+                starts[-1], begins = spans[index - 1][0] < start, spans[index - 1][0] == start
             starts.append(begins)
             last = end if first < end else last
         return starts

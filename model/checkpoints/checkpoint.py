@@ -215,7 +215,7 @@ def read_config(data: bytes, path: Path) -> tuple[ModelConfig, TrainConfig | Non
 
 def tensors_in_pieces(tensors: Mapping[str, Tensor]) -> Pieces:
     """A safetensors file of tensors of `TYPES`, whole only on disk. The format: the size of a JSON header as a
-    little-endian uint64, the header with each tensor's type, shape and place, then the tensors one after another."""
+    little-endian uint64, the header with each tensor's type, shape and offset, then the tensors one after another."""
     header, end = dict[str, Any](), 0
     for name, tensor in tensors.items():
         begin, end = end, end + tensor.nbytes

@@ -30,8 +30,8 @@ def save_ensemble(members: Sequence[Path], out: Path) -> EncoderDecoderConfig:
     check_new(out)
     loaded = [load_checkpoint(path) for path in members]
     digests = [digest_of_file(path / DIGESTS) for path in members]
-    for place, (path, digest) in enumerate(zip(members, digests, strict=True)):
-        if digest in digests[:place]:
+    for index, (path, digest) in enumerate(zip(members, digests, strict=True)):
+        if digest in digests[:index]:
             first = members[digests.index(digest)]
             raise CheckpointError(f"{path}: is the same checkpoint as {first}; give each member once")
     configs = list[EncoderDecoderConfig]()

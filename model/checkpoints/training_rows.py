@@ -57,7 +57,7 @@ def rows_of(pairs: Iterable[tuple[str, str]], sizes: Sequence[int] = ()) -> Iter
 
 
 class Overlap(NamedTuple):
-    """The rows of a set that are among the training rows, by their places from 0.
+    """The rows of a set that are among the training rows, by their indices from 0.
 
     sources: those whose source is; pairs: those whose source with its target is. unknown: the parts of the training
     whose rows no checkpoint records.
@@ -76,7 +76,7 @@ class Overlap(NamedTuple):
         line = f"{len(self.sources):,} of {len(self.rows):,} {name} {self.noun} were in the training data{same}"
         if self.unknown:
             line += f" as far as it is known; not recorded: the rows of {', '.join(self.unknown)}"
-        shown = (f"row {place + 1} {_shorten(self.rows[place].source)}" for place in self.sources[:SHOWN])
+        shown = (f"row {index + 1} {_shorten(self.rows[index].source)}" for index in self.sources[:SHOWN])
         warning = "" if self.noun == "texts" else "warning: "
         return f"{warning}{line}; the first: {', '.join(shown)}" if self.sources else line
 
@@ -174,12 +174,12 @@ def _ascending(digests: Tensor) -> Tensor:
 
 
 def _found(known: Tensor, digests: Sequence[bytes]) -> list[int]:
-    """The places of the digests that are among the known ones, which are ascending. b"": no digest."""
+    """The indices of the digests that are among the known ones, which are ascending. b"": no digest."""
     if not len(known):
         return []
-    places, wanted = [place for place, digest in enumerate(digests) if digest], _integers(b"".join(digests))
+    indices, wanted = [index for index, digest in enumerate(digests) if digest], _integers(b"".join(digests))
     nearest = torch.searchsorted(known, wanted).clamp_max(len(known) - 1)
-    return [places[number] for number in (known[nearest] == wanted).nonzero().flatten().tolist()]
+    return [indices[number] for number in (known[nearest] == wanted).nonzero().flatten().tolist()]
 
 
 def _shorten(text: str) -> str:

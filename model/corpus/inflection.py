@@ -33,7 +33,7 @@ class Phrase(NamedTuple):
 
 
 def combinations_of(parts: Iterable[Any]) -> tuple[tuple[str, str], ...]:
-    """Those of all parts that have any."""
+    """The combinations of all parts that have any."""
     return tuple(pair for part in parts for pair in getattr(part, "combinations", ()))
 
 

@@ -23,7 +23,7 @@ class Subject(NamedTuple):
 
 
 class Deed(NamedTuple):
-    """What is done at a bank, in the past: German singular and plural, which end in the same words."""
+    """An activity at a bank, in the past: German singular and plural, which end in the same words."""
 
     en: str
     singular: str

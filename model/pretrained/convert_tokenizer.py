@@ -104,7 +104,7 @@ def _converted(
         known = 1 + max(entries.values())
         missing = [piece.text for piece in model.pieces if piece.text not in entries]
         unmatched = sorted(token for text, token in others.items() if text not in ids)
-        entries |= {text: known + place for place, text in enumerate(missing)}
+        entries |= {text: known + index for index, text in enumerate(missing)}
         own |= {"known": known, "unknown": unknown, "unmatched": unmatched}
     names = {token: text for text, token in entries.items()}
     if sorted(names) != list(range(len(names))):
@@ -173,7 +173,7 @@ def _bpe(model: SentencePieceModel, names: Mapping[int, str], unknown: int) -> d
     joined = {piece.text: piece.score for piece in model.pieces if piece.type == NORMAL}
     merges = []
     for text in sorted(joined, key=lambda text: -joined[text]):
-        splits = [(text[:place], text[place:]) for place in range(1, len(text))]
+        splits = [(text[:index], text[index:]) for index in range(1, len(text))]
         merges += [list(split) for split in splits if split[0] in joined and split[1] in joined]
     return {
         "type": "BPE",
@@ -192,7 +192,7 @@ def _plain(name: str, path: Path) -> dict[str, Any]:
     config, added = read_optional_json(path / TOKENIZER_CONFIG), added_tokens(path)
     if name == "spiece.model" and not any(item.id >= len(ids) for item in added):
         count = config.get("extra_ids", EXTRA_IDS)
-        added += [AddedToken(len(ids) + place, f"<extra_id_{count - 1 - place}>") for place in range(count)]
+        added += [AddedToken(len(ids) + index, f"<extra_id_{count - 1 - index}>") for index in range(count)]
     return _converted(model, ids, added)
 
 
@@ -208,7 +208,7 @@ def _fairseq(path: Path) -> dict[str, Any]:
         elif kind.startswith("nllb") and not names:
             raise TokenizerError("no file lists the languages; save the tokenizer with a tokenizer.json")
         names = [name for name in names if name not in ids and name != "<mask>"] if kind != "xlm-roberta" else []
-        added += [AddedToken(len(ids) + place, name) for place, name in enumerate((*names, "<mask>"))]
+        added += [AddedToken(len(ids) + index, name) for index, name in enumerate((*names, "<mask>"))]
     added += [AddedToken(token, text) for token, text in enumerate(FAIRSEQ)]
     return _converted(model, ids, added)
 
@@ -223,7 +223,7 @@ def _m2m(path: Path) -> dict[str, Any]:
         if not names and codes != "m2m100":
             raise TokenizerError(f"language_codes {codes!r} are not known; save it with a tokenizer.json")
         names = names or [f"__{code}__" for code in _languages("m2m100")]
-        added += [AddedToken(len(listed) + place, name) for place, name in enumerate(names)]
+        added += [AddedToken(len(listed) + index, name) for index, name in enumerate(names)]
     added += [AddedToken(listed[name], name) for name in FAIRSEQ if name in listed]
     return _looked_up(model, listed, added)
 

@@ -227,4 +227,4 @@ def _labels(config: Fields, count: int) -> tuple[str, ...]:
             f"{CONFIG}: problem_type regression is not covered: with one label, the logit is a number"
         )
     names: Mapping[str, Any] = config.get("id2label", {})
-    return tuple(str(names.get(str(place), f"LABEL_{place}")) for place in range(count))
+    return tuple(str(names.get(str(index), f"LABEL_{index}")) for index in range(count))

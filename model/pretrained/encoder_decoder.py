@@ -190,7 +190,8 @@ def _import(
     length: int,
     **settings: Any,
 ) -> Imported:
-    """What all families share. names, changes: as in `read_weights`. base: of the shared table. length: in tokens."""
+    """The steps common to all families. names, changes: as in `read_weights`. base: of the shared table. length: in
+    tokens."""
     config.only("is_encoder_decoder", True, default=True)
     for name in ("is_decoder", "add_cross_attention", "tie_encoder_decoder"):
         config.only(name, False, default=False)

@@ -224,14 +224,14 @@ def read_weights(
     stored: dict[tuple[str, ...], Tensor] = {}  # a tensor may belong to several parameters
     for name, parameter in expected.items():
         if name not in ours:
-            place, sources = _sources(name, names)
+            pattern, sources = _sources(name, names)
             if not sources:
                 ours[name] = torch.zeros(parameter.shape)
                 continue
             if sources not in stored:
                 parts = [weights.take(source) for source in sources]
                 stored[sources] = parts[0] if len(parts) == 1 else torch.cat(parts)
-            change = (changes or {}).get(place)
+            change = (changes or {}).get(pattern)
             ours[name] = change(stored[sources]) if change else stored[sources]
         if ours[name].shape != parameter.shape:
             raise PretrainedError(
@@ -244,11 +244,11 @@ def read_weights(
 def _sources(name: str, names: Names) -> tuple[str, tuple[str, ...]]:
     """A parameter's name with {} for the number of its block, and the original parameters."""
     block = re.search(r"\.(\d+)\.", name)
-    place = name.replace(block[0], ".{}.", 1) if block else name
-    layer, _, part = place.rpartition(".")
-    layers, ending = (names[place], "") if place in names else (names[layer], f".{part}")
+    pattern = name.replace(block[0], ".{}.", 1) if block else name
+    layer, _, part = pattern.rpartition(".")
+    layers, ending = (names[pattern], "") if pattern in names else (names[layer], f".{part}")
     layers = (layers,) if isinstance(layers, str) else layers
-    return place, tuple(f"{source.format(block and block[1])}{ending}" for source in layers)
+    return pattern, tuple(f"{source.format(block and block[1])}{ending}" for source in layers)
 
 
 Family = Callable[[Fields, Fields, Weights], Imported]

@@ -61,7 +61,7 @@ TOKENIZER_FILES = (
     *sorted({file for files in FILES for file in files}),
 )
 NAMED = (CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES)
-"""What an import reads beside weights."""
+"""Files that an import reads beside weights."""
 LISTS = "glossa"
 """The folder, beside `refs`, with the names of all files of a commit in the Hub: COMMIT.json."""
 LOGIN = "log in with `hf auth login`, or set HF_TOKEN"

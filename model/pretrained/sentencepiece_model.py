@@ -84,30 +84,30 @@ def _last(fields: Mapping[int, Sequence[Any]], number: int, default: Any) -> Any
 def _message(data: bytes) -> dict[int, list[Any]]:
     """The values of each field: numbers, or bytes of strings, messages and fixed-width numbers. Raises ValueError."""
     fields: dict[int, list[Any]] = {}
-    place = 0
-    while place < len(data):
-        key, place = _varint(data, place)
+    position = 0
+    while position < len(data):
+        key, position = _varint(data, position)
         value: int | bytes
         if key & 7 == 0:
-            value, place = _varint(data, place)
+            value, position = _varint(data, position)
         elif key & 7 in FIXED_WIDTHS or key & 7 == 2:
-            size, place = (FIXED_WIDTHS[key & 7], place) if key & 7 != 2 else _varint(data, place)
-            value, place = data[place : place + size], place + size
+            size, position = (FIXED_WIDTHS[key & 7], position) if key & 7 != 2 else _varint(data, position)
+            value, position = data[position : position + size], position + size
         else:
-            raise ValueError(f"wire type {key & 7} at byte {place}")
-        if place > len(data):
+            raise ValueError(f"wire type {key & 7} at byte {position}")
+        if position > len(data):
             raise ValueError("it ends in the midst of a field")
         fields.setdefault(key >> 3, []).append(value)
     return fields
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
+def _varint(data: bytes, position: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
-        if place >= len(data):
+        if position >= len(data):
             raise ValueError("it ends in the midst of a number")
-        byte, place = data[place], place + 1
+        byte, position = data[position], position + 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, place
-    raise ValueError(f"a number of more than ten bytes before byte {place}")
+            return value, position
+    raise ValueError(f"a number of more than ten bytes before byte {position}")

@@ -1,8 +1,8 @@
 """Beam search, slow and obviously correct: every candidate of a step is listed and sorted.
 
 Semantics of transformers 5.23 (`GenerationMixin._beam_search`) for one request, with the finished pool of N =
-beam_size * patience places (Kasai et al. 2022), the two length normalisations and the coverage term of GNMT (Wu et al.
-2016, eq. 14) and diverse groups (Vijayakumar et al. 2016), each with a pool of its own, as in the former
+beam_size * patience hypotheses (Kasai et al. 2022), the two length normalisations and the coverage term of GNMT (Wu et
+al. 2016, eq. 14) and diverse groups (Vijayakumar et al. 2016), each with a pool of its own, as in the former
 `BeamSearchScorer`. Lexical constraints have no oracle: tests check their guarantees directly.
 
 Shapes: R live hypotheses, V vocabulary.
@@ -68,7 +68,7 @@ def search(
     def is_finished(group: _Group, length: int) -> bool:
         if not group.live:
             return True
-        if len(group.pool) < places:
+        if len(group.pool) < capacity:
             return False
         hopes_for = max_tokens if early_stopping == "never" and length_penalty > 0 else length
         best_possible = group.live[0].score / scorer.norm(hopes_for)
@@ -76,7 +76,7 @@ def search(
 
     scorer = _Scorer(predictor, length_penalty, length_normalization, coverage_penalty)
     group_size = beam_size // num_beam_groups
-    places = max(1, round(group_size * patience))  # each group is a beam of its own
+    capacity = max(1, round(group_size * patience))  # each group is a beam of its own
     groups = [_Group() for _ in range(num_beam_groups)]
     for length in range(1, max_tokens + 1):
         taken: Counter[int] = Counter()  # tokens that earlier groups have just appended
@@ -94,7 +94,8 @@ def search(
             is_last = length == max_tokens
             pairs = [(live, is_last or _has_ended(live, predictor, stop)) for live in candidates]
             group.pool += [scorer.finish(live) for live, ended in pairs[:group_size] if ended]
-            group.pool = sorted(group.pool, key=lambda hypothesis: -hypothesis.score)[:places]  # stable: earlier first
+            ranked = sorted(group.pool, key=lambda hypothesis: -hypothesis.score)  # stable: earlier first
+            group.pool = ranked[:capacity]
             group.live = [live for live, ended in pairs if not ended][:group_size]
             if length > len(prefix):  # forced tokens cost no diversity penalty
                 taken.update(live.tokens[-1] for live in group.live)

@@ -57,8 +57,8 @@ def draw(probabilities_V: np.ndarray, uniform: float) -> int:
     """The token whose share of [0, 1) holds `uniform`; tokens are ordered by falling probability, then by id."""
     order = _descending(probabilities_V)
     order = order[probabilities_V[order] > 0]
-    place = int(np.searchsorted(probabilities_V[order].cumsum(), uniform, side="right"))
-    return int(order[min(place, len(order) - 1)])  # min: the sum may be slightly below 1
+    index = int(np.searchsorted(probabilities_V[order].cumsum(), uniform, side="right"))
+    return int(order[min(index, len(order) - 1)])  # min: the sum may be slightly below 1
 
 
 def sample(

@@ -55,22 +55,22 @@ class Normalizer:
         """The normalised text and, for each of its characters, the characters [start, end) of the original text that it
         comes from: an empty range for an added blank."""
         parts, spans = list[str](), list[Span]()
-        place = self._leading(text) if self._removes else 0
-        if place == len(text):
+        position = self._leading(text) if self._removes else 0
+        if position == len(text):
             return "", []
         if self._adds_blank:
             parts.append(BLANK)
-            spans.append((place, place))
+            spans.append((position, position))
         after_blank = self._removes
-        while place < len(text):
-            part, used = self._next(text, place)
+        while position < len(text):
+            part, used = self._next(text, position)
             if after_blank:
                 part = part.lstrip(REMOVABLE)
             if part:
                 after_blank = self._removes and part.endswith(REMOVABLE)
                 parts.append(part)
-                spans += [(place, place + used)] * len(part)
-            place += used
+                spans += [(position, position + used)] * len(part)
+            position += used
         result = "".join(parts).replace(" ", BLANK)
         if self._removes:
             result = result.rstrip(BLANK)
@@ -79,21 +79,21 @@ class Normalizer:
 
     def _leading(self, text: str) -> int:
         """The number of leading blanks, in characters."""
-        place = 0
-        while place < len(text):
-            part, used = self._next(text, place)
+        position = 0
+        while position < len(text):
+            part, used = self._next(text, position)
             if part != REMOVABLE:
                 break
-            place += used
-        return place
+            position += used
+        return position
 
-    def _next(self, text: str, place: int) -> tuple[str, int]:
+    def _next(self, text: str, position: int) -> tuple[str, int]:
         """The replacement of the characters at a position, and the number of characters replaced."""
-        for symbol in self._symbols.get(text[place], ()):
-            if text.startswith(symbol, place):
+        for symbol in self._symbols.get(text[position], ()):
+            if text.startswith(symbol, position):
                 return symbol, len(symbol)
-        found = self._trie.longest(text, place) if self._trie else None
-        return found or (text[place], 1)
+        found = self._trie.longest(text, position) if self._trie else None
+        return found or (text[position], 1)
 
 
 class _Trie:
@@ -111,10 +111,10 @@ class _Trie:
         self._texts = charsmap[4 + size :]
         self._steps: dict[tuple[int, str], tuple[int, str | None] | None] = {}
 
-    def longest(self, text: str, place: int) -> tuple[str, int] | None:
+    def longest(self, text: str, position: int) -> tuple[str, int] | None:
         """The replacement of the longest sequence that begins at a position, and the length of that sequence."""
         node, best = 0, None
-        for end in range(place, len(text)):
+        for end in range(position, len(text)):
             key = node, text[end]
             step = self._steps.get(key)
             if step is None and key not in self._steps:
@@ -125,7 +125,7 @@ class _Trie:
                 break
             node, found = step
             if found is not None:
-                best = found, end + 1 - place
+                best = found, end + 1 - position
         return best
 
     def _step(self, node: int, character: str) -> tuple[int, str | None] | None:

@@ -15,9 +15,9 @@ from typing import Any
 def token_pieces(ids: Mapping[str, int], special: set[int], piece_of: Callable[[str], bytes], size: int) -> list[bytes]:
     """The UTF-8 bytes of each id; b"" for special tokens and unused ids."""
     pieces = [b""] * size
-    for token, place in ids.items():
-        if place < size and place not in special:
-            pieces[place] = piece_of(token)
+    for token, token_id in ids.items():
+        if token_id < size and token_id not in special:
+            pieces[token_id] = piece_of(token)
     return pieces
 
 
@@ -117,7 +117,7 @@ def _byte_of_character() -> dict[str, int]:
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     table = {chr(byte): byte for byte in printable}
-    table.update({chr(256 + place): byte for place, byte in enumerate(others)})
+    table.update({chr(256 + index): byte for index, byte in enumerate(others)})
     return table
 
 

@@ -110,11 +110,11 @@ def translate(
     limit = model.config.max_source_len - template.num_source_special
     encoded = tokenizer.encode_batch(texts)
     given = [list[int]() for _ in texts]  # the beginning of each target
-    for place, context in enumerate(contexts):
-        encoded[place], given[place] = _in_context(model, tokenizer, encoded[place], context)
-    for place, ids in enumerate(encoded):
+    for index, context in enumerate(contexts):
+        encoded[index], given[index] = _in_context(model, tokenizer, encoded[index], context)
+    for index, ids in enumerate(encoded):
         if len(ids) > limit:
-            raise TooLongError(f"text {place + 1}: must be at most {limit} tokens, got {len(ids)}: shorten it")
+            raise TooLongError(f"text {index + 1}: must be at most {limit} tokens, got {len(ids)}: shorten it")
     sources = [template.wrap_source(ids, languages) for ids in encoded]
     prompts = [template.wrap_prompt(ids, languages) for ids in given]
     allowed = model.config.max_target_len + 1 - max(map(len, prompts), default=1)

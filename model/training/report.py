@@ -97,10 +97,10 @@ def final_scores(
     if not model.config.has_encoder:
         return {}, _continuations(model, tokenizer, validation)
     longest = model.config.max_source_len - model.config.template.num_source_special
-    fitting = [place for place, (source, _) in enumerate(validation.pairs) if len(tokenizer.encode(source)) <= longest]
-    places = random.Random("scores").sample(fitting, min(SCORED, len(fitting)))
-    pairs = [validation.pairs[place] for place in places]
-    hypotheses = _translations(model, tokenizer, validation, places)
+    fitting = [index for index, (source, _) in enumerate(validation.pairs) if len(tokenizer.encode(source)) <= longest]
+    indices = random.Random("scores").sample(fitting, min(SCORED, len(fitting)))
+    pairs = [validation.pairs[index] for index in indices]
+    hypotheses = _translations(model, tokenizer, validation, indices)
     references = [target for _, target in pairs]
     score = bleu(hypotheses, references)
     scores = {
@@ -108,15 +108,15 @@ def final_scores(
         "bleu_signature": score.signature,
         "bleu_sentences": len(pairs),
         "exact_match": _exact_match(hypotheses, references),
-        **_scores_by_languages(validation, places, hypotheses),
+        **_scores_by_languages(validation, indices, hypotheses),
     }
     if model.config.context_sentences and validation.sizes:
         windows = contexts(validation.sizes, model.config.context_sentences)
-        before = [[validation.pairs[other] for other in windows[place]] for place in places]
-        hypotheses = _translations(model, tokenizer, validation, places, before)
+        before = [[validation.pairs[other] for other in windows[index]] for index in indices]
+        hypotheses = _translations(model, tokenizer, validation, indices, before)
         scores["bleu_with_context"] = round(bleu(hypotheses, references).score, 2)
         scores["exact_match_with_context"] = _exact_match(hypotheses, references)
-    titles = [f"{title_of(pair)}: " * (pair != DEFAULT_LANGUAGES) for pair in map(validation.languages_of, places)]
+    titles = [f"{title_of(pair)}: " * (pair != DEFAULT_LANGUAGES) for pair in map(validation.languages_of, indices)]
     samples = [
         f"{title}{source}\n  model:     {hypothesis}\n  reference: {reference}"
         for title, (source, reference), hypothesis in zip(titles[:SAMPLES], pairs, hypotheses, strict=False)
@@ -128,25 +128,25 @@ def _translations(
     model: GenerativeModel,
     tokenizer: Tokenizer,
     validation: Examples,
-    places: Sequence[int],
+    indices: Sequence[int],
     before: Sequence[Sequence[tuple[str, str]]] = (),
 ) -> list[str]:
-    """Greedy translations of the sources at some places, each between its languages. before: their contexts."""
+    """Greedy translations of the sources at some indices, each between its languages. before: their contexts."""
     found = dict[int, str]()
-    for languages in dict.fromkeys(map(validation.languages_of, places)):
-        chosen = [number for number, place in enumerate(places) if validation.languages_of(place) == languages]
-        texts = [validation.pairs[places[number]][0] for number in chosen]
+    for languages in dict.fromkeys(map(validation.languages_of, indices)):
+        chosen = [number for number, index in enumerate(indices) if validation.languages_of(index) == languages]
+        texts = [validation.pairs[indices[number]][0] for number in chosen]
         contexts_of = [before[number] for number in chosen if before]
         answers = translate(model, tokenizer, texts, languages=languages, contexts=contexts_of)
         found |= zip(chosen, answers, strict=True)
-    return [found[number] for number in range(len(places))]
+    return [found[number] for number in range(len(indices))]
 
 
-def _scores_by_languages(validation: Examples, places: Sequence[int], hypotheses: Sequence[str]) -> dict[str, float]:
+def _scores_by_languages(validation: Examples, indices: Sequence[int], hypotheses: Sequence[str]) -> dict[str, float]:
     """The BLEU of each pair of languages, as "bleu de to en", where there are several."""
     compared: dict[LanguagePair, list[tuple[str, str]]] = {}
-    for place, hypothesis in zip(places, hypotheses, strict=True):
-        compared.setdefault(validation.languages_of(place), []).append((hypothesis, validation.pairs[place][1]))
+    for index, hypothesis in zip(indices, hypotheses, strict=True):
+        compared.setdefault(validation.languages_of(index), []).append((hypothesis, validation.pairs[index][1]))
     if len(compared) < 2:
         return {}
     scores = {title_of(pair): bleu(*zip(*texts, strict=True)) for pair, texts in compared.items()}
@@ -168,7 +168,7 @@ def encoder_scores(
     texts = [source or target for source, target in validation.pairs]
     chosen = random.Random("samples").sample(range(len(texts)), min(SAMPLES, len(texts)))
     sample = _filled if model.masked is not None else _labelled
-    samples = [sample(model, tokenizer, texts[place], validation.pairs[place][1]) for place in chosen]
+    samples = [sample(model, tokenizer, texts[index], validation.pairs[index][1]) for index in chosen]
     return {name: round(accuracy(model, batches), 4), "scored": batches.tokens}, samples
 
 
@@ -180,12 +180,12 @@ def _tagger_scores(
     scores = span_scores(found, expected)
     shown = random.Random("samples").sample(range(len(texts)), min(SAMPLES, len(texts)))
 
-    def listed(place: int, spans: Sequence[LabelledSpan]) -> str:
-        return ", ".join(f"{texts[place][start:end]} ({label})" for start, end, label in spans) or "none"
+    def listed(index: int, spans: Sequence[LabelledSpan]) -> str:
+        return ", ".join(f"{texts[index][start:end]} ({label})" for start, end, label in spans) or "none"
 
     samples = [
-        f"{texts[place]}\n  model:     {listed(place, found[place])}\n  reference: {listed(place, expected[place])}"
-        for place in shown
+        f"{texts[index]}\n  model:     {listed(index, found[index])}\n  reference: {listed(index, expected[index])}"
+        for index in shown
     ]
     figures = {f"span_{name}": round(value, 4) for name, value in scores._asdict().items()}
     return {**figures, "token_accuracy": round(accuracy(model, batches), 4), "scored": batches.tokens}, samples
@@ -204,11 +204,11 @@ def _states(model: Encoder, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
 def _filled(model: Encoder, tokenizer: Tokenizer, text: str, _: str) -> str:
     """A text with its middle token masked and replaced by the model's prediction."""
     ids = tokenizer.encode(text)[: model.config.max_source_len // 2]
-    place = len(ids) // 2
+    index = len(ids) // 2
     assert model.config.mask_id is not None
-    states, _lengths = _states(model, [*ids[:place], model.config.mask_id, *ids[place + 1 :]])
-    masked = states[0, [len(model.config.template.source_prefix) + place]]
-    parts = ids[:place], [ids[place]], ids[place + 1 :], [int(model.token_logits(masked).argmax())]
+    states, _lengths = _states(model, [*ids[:index], model.config.mask_id, *ids[index + 1 :]])
+    masked = states[0, [len(model.config.template.source_prefix) + index]]
+    parts = ids[:index], [ids[index]], ids[index + 1 :], [int(model.token_logits(masked).argmax())]
     before, hidden, after, predicted = map(tokenizer.decode, parts)
     return f"{before} [{hidden.strip()}] {after}\n  model:     {predicted.strip()}"
 
@@ -292,7 +292,7 @@ def model_card(
 
 
 def _training_rows(lineage: Mapping[str, Any]) -> str:
-    """What is known of overlap between training data and others."""
+    """The known overlap between training data and other data."""
     rows, seen = lineage["training_rows"], lineage["validation_in_training"]
     pairs = f" and {rows['pairs']:,} pairs" if rows["pairs"] else ""
     missing = f" Not recorded: the rows of {', '.join(rows['unknown'])}." if "unknown" in rows else ""

@@ -24,6 +24,6 @@ def step_groups(batches: Batches, progress: Progress, accumulate: int) -> Iterat
         progress.epoch, progress.position = progress.epoch + 1, 0
 
 
-def batch_seed(seed: int, step: int, place: int) -> int:
-    """The seed of dropout in one batch of a step, by the run's seed and the place among the step's batches."""
-    return random.Random(f"dropout {seed} {step} {place}").getrandbits(63)
+def batch_seed(seed: int, step: int, index: int) -> int:
+    """The seed of dropout in one batch of a step, by the run's seed and the index among the step's batches."""
+    return random.Random(f"dropout {seed} {step} {index}").getrandbits(63)

@@ -1,5 +1,5 @@
-"""What a run starts from: nothing, a tokenizer, or a checkpoint whose model it continues (`Base`), with its old head or
-a new one.
+"""The start of a run: nothing, a tokenizer, or a checkpoint whose model it continues (`Base`), with its old head or a
+new one.
 
 A base gives the configuration, the tokenizer and the weights. Only fields that neither change the shape of a parameter
 nor the meaning of a weight may differ from it. Everything that does not fit is refused before training.
@@ -73,7 +73,7 @@ class Start:
             raise ConfigError("lora_rank", "needs a base, whose other weights stay as they are; give --from CHECKPOINT")
 
     def identity(self) -> dict[str, Any]:
-        """What a resumed run must have in common; nothing for a plain run from scratch."""
+        """The values that a resumed run must share; none for a plain run from scratch."""
         parts: dict[str, Any] = {}
         if self.tuning != FineTuning():
             parts["fine_tuning"] = self.tuning.to_json()

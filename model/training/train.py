@@ -248,7 +248,7 @@ class _Run:
             raise RankLost(f"{error}; {self._salvage(completed)}") from error
 
     def _follow(self, rate: float) -> None:
-        """What comes after a step where it is due: log, validation, state. rate: of the step."""
+        """Logs, validates and saves where that is due after a step. rate: of the step."""
         config, progress = self.config, self.progress
         if progress.step % config.log_every_steps == 0 or progress.step == config.steps:
             self._log(rate)
@@ -287,13 +287,13 @@ class _Run:
                 batch.to(self.device),
                 tokens,
                 is_last=batch is batches[-1],
-                seed=batch_seed(config.seed, progress.step, place) if progress.seeds_batches else None,
+                seed=batch_seed(config.seed, progress.step, index) if progress.seeds_batches else None,
                 smoothing=config.label_smoothing,
                 bf16=self.bf16,
                 balance_weight=config.balance_weight,
                 r_drop_weight=config.r_drop_weight,
             )
-            for place, batch in zip(ranks.part(range(len(group))), batches, strict=True)
+            for index, batch in zip(ranks.part(range(len(group))), batches, strict=True)
         ]
         for loss in ranks.in_order(losses):
             progress.loss_sum += loss

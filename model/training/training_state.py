@@ -120,7 +120,7 @@ def check_same_run(out: Path, identity: dict[str, Any]) -> None:
 
 
 def _difference(known: dict[str, Any], identity: dict[str, Any]) -> str:
-    """What two identities do not have in common, and how to resume; "" if they are the same. Settings of
+    """The values in which two identities differ, and how to resume; "" if they are the same. Settings of
     training and fine-tuning that one lacks, because an earlier version had none, are the defaults."""
     defaults = json.loads(to_json({"train": TrainConfig(steps=1).to_json(), "fine_tuning": FineTuning().to_json()}))
     known, identity = (

@@ -1,14 +1,14 @@
 """BPE-dropout (Provilkov et al. 2020): training segments every occurrence of a word with randomly skipped merges.
 
-A word is merged as `tokenizers` does it with a dropout: possible merges wait in a queue, ordered by rank and place; the
+A word is merged as `tokenizers` does it with a dropout: possible merges wait in a queue, by rank and position; the
 first one that is not skipped is carried out, and those skipped before it wait again; the word ends when all are
 skipped. The library draws from a generator that cannot be seeded, which would break exact resumption and the equality
 of several processes. Here a segmentation is a function of 64 bits: as in arithmetic decoding, every decision divides
 the interval that a number in [0, 1) is in. The numbers below (1 - rate) to the power of the decisions skip nothing.
 
-Every occurrence draws 64 bits by (seed, epoch, text, place of the word). If they skip a merge, they select one of the
-word's variants, which are drawn by (seed, word, number) when they are first needed: merging a word takes 20 times as
-long as finding a variant. A word has about as many variants as occurrences, within LEAST and MOST.
+Every occurrence draws 64 bits by (seed, epoch, text, position of the word). If they skip a merge, they select one of
+the word's variants, which are drawn by (seed, word, number) when they are first needed: merging a word takes 20 times
+as long as finding a variant. A word has about as many variants as occurrences, within LEAST and MOST.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ALL = 1 << 64  # draws are below
 _MULTIPLIER, _INCREMENT = 6364136223846793005, 1442695040888963407  # of the generator MMIX (Knuth), modulo 2^64
 _Made = tuple[int, int]  # the rank of a merge, and the token that it makes
 _NONE = (0, -1)  # no merge
-_Merge = tuple[int, int, int]  # one that waits: its rank, the place of its left symbol, and the token that it makes
+_Merge = tuple[int, int, int]  # one that waits: its rank, the position of its left symbol, and the token that it makes
 
 
 class Word:
@@ -94,18 +94,18 @@ class BPEDropout:
         """The segmentation that 64 bits select, of a word of at most LONGEST symbols."""
         rate, keep = self._rate, self._keep
         tokens, starts, queue = list(word.symbols), list(range(len(word.symbols))), self._queue(word.symbols)
-        number, width, place = bits / _ALL, 1.0, 0
-        while place < len(queue):
+        number, width, position = bits / _ALL, 1.0, 0
+        while position < len(queue):
             if width < LEAST_WIDTH:
                 bits = (bits * _MULTIPLIER + _INCREMENT) % _ALL
                 number, width = bits / _ALL, 1.0
             if number < keep:
                 number, width = number / keep, width * keep
-                self._carry_out(queue.pop(place), tokens, starts, queue)
-                place = 0  # those before wait again
+                self._carry_out(queue.pop(position), tokens, starts, queue)
+                position = 0  # those before wait again
             else:
                 number, width = (number - keep) / rate, width * rate
-                place += 1
+                position += 1
         return tuple(tokens)
 
     def _symbols_of(self, piece: str, *, is_whole: bool) -> tuple[int, ...]:
@@ -117,8 +117,12 @@ class BPEDropout:
         """The words of a piece that the tokenizer segments as a whole: no merge crosses their borders."""
         if not self._begins:
             return [ids]
-        places = range(1, len(ids))
-        borders = [place for place in places if ids[place] in self._begins and ids[place - 1] not in self._blanks]
+        positions = range(1, len(ids))
+        borders = [
+            position
+            for position in positions
+            if ids[position] in self._begins and ids[position - 1] not in self._blanks
+        ]
         return [ids[start:end] for start, end in zip([0, *borders], [*borders, len(ids)], strict=True)]
 
     def _word(self, ids: tuple[int, ...]) -> Word:
@@ -147,15 +151,15 @@ class BPEDropout:
     def _queue(self, symbols: Sequence[int]) -> list[_Merge]:
         """The merges of a word without any, in order."""
         made = map(self._merges.get, pairwise(symbols))
-        return sorted((known[0], place, known[1]) for place, known in enumerate(made) if known is not None)
+        return sorted((known[0], position, known[1]) for position, known in enumerate(made) if known is not None)
 
     def _carry_out(self, merge: _Merge, tokens: list[int], starts: list[int], queue: list[_Merge]) -> None:
         """Merges two tokens, and puts the merges that become possible into the queue; nothing if another merge has
-        taken one of them. starts: the places of the symbols that tokens begin with."""
-        _, place, token = merge
-        if place not in starts:
+        taken one of them. starts: the positions of the symbols that tokens begin with."""
+        _, position, token = merge
+        if position not in starts:
             return
-        merges, left = self._merges, starts.index(place)
+        merges, left = self._merges, starts.index(position)
         if left + 1 == len(tokens) or merges.get((tokens[left], tokens[left + 1]), _NONE)[1] != token:
             return
         tokens[left] = token
@@ -163,7 +167,7 @@ class BPEDropout:
         if left and (known := merges.get((tokens[left - 1], token))) is not None:
             insort(queue, (known[0], starts[left - 1], known[1]))
         if left + 1 < len(tokens) and (known := merges.get((token, tokens[left + 1]))) is not None:
-            insort(queue, (known[0], place, known[1]))
+            insort(queue, (known[0], position, known[1]))
 
 
 def dropout_of(train: TrainConfig, model: ModelConfig, tokenizer: Tokenizer) -> BPEDropout | None:

@@ -19,14 +19,14 @@ def context_sizes(sizes: Sequence[int], most: int, seed: int) -> list[int]:
     """For each sentence of documents of these sizes, how many of those before it go with it: 0..most, all equally
     likely, as far as its document has them. The same seed gives the same numbers."""
     draw = random.Random(f"context {seed}")
-    return [min(draw.randint(0, most), place) for size in sizes for place in range(size)]
+    return [min(draw.randint(0, most), index) for size in sizes for index in range(size)]
 
 
 def contexts(sizes: Sequence[int], most: int) -> list[range]:
-    """For each sentence, the places of the sentences before it in its document, at most `most`."""
+    """For each sentence, the indices of the sentences before it in its document, at most `most`."""
     starts = accumulate(sizes, initial=0)
-    places = (range(start, start + size) for start, size in zip(starts, sizes, strict=False))
-    return [range(max(whole.start, place - most), place) for whole in places for place in whole]
+    documents = (range(start, start + size) for start, size in zip(starts, sizes, strict=False))
+    return [range(max(whole.start, index - most), index) for whole in documents for index in whole]
 
 
 def joined(sentences: Sequence[Sequence[int]], separator: int | None) -> list[int]:

@@ -1,4 +1,4 @@
-"""What a smaller model learns from larger ones: of their best translations, those that are nearest to the reference.
+"""Training data of distillation: of a teacher's best translations, the ones nearest to the reference.
 
 Sequence-level interpolation of Kim and Rush 2016: a beam's hypotheses are easier to learn than the reference, because a
 model wrote them, and the nearest of them are as right. The similarity is theirs, sentence BLEU with add-1 smoothing, on

@@ -31,23 +31,23 @@ class Masked(NamedTuple):
 
 
 def mask_tokens(
-    ids: Sequence[int], places: Sequence[int], rng: random.Random, *, share: float, mask_id: int, others: Sequence[int]
+    ids: Sequence[int], indices: Sequence[int], rng: random.Random, *, share: float, mask_id: int, others: Sequence[int]
 ) -> Masked:
     """Selects tokens to predict and hides most of them: the rule of Devlin et al. 2019, section 3.1.
 
-    The given share of `places` is chosen, rounded, and at least one. A chosen token becomes the mask with probability
+    The given share of `indices` is chosen, rounded, and at least one. A chosen token becomes the mask with probability
     MASKED, a random one of `others` with probability REPLACED, and stays unchanged otherwise, so that the model cannot
     rely on its input.
     """
-    count = max(1, round(share * len(places)))
-    chosen = sorted(rng.sample(list(places), count))
-    hidden, targets = list(ids), {place: ids[place] for place in chosen}
-    for place in chosen:
+    count = max(1, round(share * len(indices)))
+    chosen = sorted(rng.sample(list(indices), count))
+    hidden, targets = list(ids), {index: ids[index] for index in chosen}
+    for index in chosen:
         drawn = rng.random()
         if drawn < MASKED:
-            hidden[place] = mask_id
+            hidden[index] = mask_id
         elif drawn < MASKED + REPLACED:
-            hidden[place] = rng.choice(others)
+            hidden[index] = rng.choice(others)
     return Masked(hidden, targets)
 
 
@@ -71,8 +71,8 @@ class _TextBatches:
         framed = [[*before, *ids, *after] for ids in tokenizer.encode_batch(texts)]
         most = min(model.max_source_len, train.batch_tokens)
         least = len(before) + len(after) + 1
-        self._kept = [place for place, ids in enumerate(framed) if least <= len(ids) <= most]
-        self._sources = [framed[place] for place in self._kept]
+        self._kept = [index for index, ids in enumerate(framed) if least <= len(ids) <= most]
+        self._sources = [framed[index] for index in self._kept]
         self.dropped = len(texts) - len(self._kept)
         if not self._sources:
             raise DataError(
@@ -105,15 +105,15 @@ class MaskedBatches(_TextBatches):
 
     def load(self, keys: Sequence[int]) -> Batch:
         masked = [self._masked(*divmod(key, len(self._sources))) for key in keys]
-        targets = [[text.targets.get(place, IGNORED) for place in range(len(text.ids))] for text in masked]
+        targets = [[text.targets.get(index, IGNORED) for index in range(len(text.ids))] for text in masked]
         return self._batch([text.ids for text in masked], targets, sum(len(text.targets) for text in masked))
 
-    def _masked(self, epoch: int, place: int) -> Masked:
-        source = self._sources[place]
+    def _masked(self, epoch: int, index: int) -> Masked:
+        source = self._sources[index]
         return mask_tokens(
             source,
             range(len(source))[self._inside],
-            random.Random(f"{self._seed} {epoch} {place}"),
+            random.Random(f"{self._seed} {epoch} {index}"),
             share=self._share,
             mask_id=self._mask_id,
             others=self._others,
@@ -129,7 +129,7 @@ class LabelBatches(_TextBatches):
         numbers = {label: number for number, label in enumerate(model.labels)}
         if model.multi_label:
             numbers.setdefault(NO_LABEL, UNLABELLED)
-        labels = [examples.pairs[place][1] for place in self._kept]
+        labels = [examples.pairs[index][1] for index in self._kept]
         if unknown := sorted({label for label in labels if label not in numbers}):
             raise DataError(
                 f"{examples.name}: label {unknown[0]!r:.60} is none of the model's: {', '.join(model.labels):.200}; "
@@ -139,9 +139,9 @@ class LabelBatches(_TextBatches):
         self.tokens = len(self._labels)
 
     def load(self, keys: Sequence[int]) -> Batch:
-        places = [key % len(self._sources) for key in keys]
-        labels = [[self._labels[place]] for place in places]
-        return self._batch([self._sources[place] for place in places], labels, len(places))
+        indices = [key % len(self._sources) for key in keys]
+        labels = [[self._labels[index]] for index in indices]
+        return self._batch([self._sources[index] for index in indices], labels, len(indices))
 
 
 def spans_by_text(examples: Examples) -> list[list[LabelledSpan]]:
@@ -165,9 +165,9 @@ class TokenLabelBatches(_TextBatches):
         numbers, first = {label: number for number, label in enumerate(model.labels)}, self._inside.start
         self._targets: list[list[int]] = []
         self.tokens = 0
-        for place, source in zip(self._kept, self._sources, strict=True):
+        for index, source in zip(self._kept, self._sources, strict=True):
             targets = [IGNORED] * len(source)
-            labels = word_labels(tokenizer, texts[place], spans[place])
+            labels = word_labels(tokenizer, texts[index], spans[index])
             for token, label in labels.items():
                 if label not in numbers:
                     known = ", ".join(model.labels)
@@ -178,7 +178,7 @@ class TokenLabelBatches(_TextBatches):
             self.tokens += len(labels)
 
     def load(self, keys: Sequence[int]) -> Batch:
-        places = [key % len(self._sources) for key in keys]
-        targets = [self._targets[place] for place in places]
+        indices = [key % len(self._sources) for key in keys]
+        targets = [self._targets[index] for index in indices]
         count = sum(target != IGNORED for row in targets for target in row)
-        return self._batch([self._sources[place] for place in places], targets, count)
+        return self._batch([self._sources[index] for index in indices], targets, count)

@@ -55,9 +55,9 @@ class Examples:
         """SHA-256 of the text as one TSV, with the languages in further columns and an empty line between documents,
         independent of its files and their compression."""
         sha256, ends = hashlib.sha256(), set(accumulate(self.sizes[:-1]))
-        for place, pair in enumerate(self.pairs):
-            columns = "\t".join((*pair, *self.languages[place])) if self.languages else "\t".join(pair)
-            sha256.update(b"\n" * (place in ends) + f"{columns}\n".encode())
+        for index, pair in enumerate(self.pairs):
+            columns = "\t".join((*pair, *self.languages[index])) if self.languages else "\t".join(pair)
+            sha256.update(b"\n" * (index in ends) + f"{columns}\n".encode())
         return sha256.hexdigest()
 
     @cached_property
@@ -65,9 +65,9 @@ class Examples:
         """Digests of every row."""
         return TrainingRows.of(self.pairs, self.sizes)
 
-    def languages_of(self, place: int) -> LanguagePair:
+    def languages_of(self, index: int) -> LanguagePair:
         """The languages of a pair."""
-        return self.languages[place] if self.languages else DEFAULT_LANGUAGES
+        return self.languages[index] if self.languages else DEFAULT_LANGUAGES
 
 
 def read_tsv(paths: Sequence[Path], *, has_documents: bool = False) -> Examples:
@@ -267,9 +267,9 @@ class PairBatches:
         targets = tokenizer.target.encode_batch([target for _, target in examples.pairs])
         sources = tokenizer.encode_batch([source for source, _ in examples.pairs]) if model.has_encoder else targets
         context = context_sizes(examples.sizes, model.context_sentences, train.seed) or [0] * len(targets)
-        for place, size in enumerate(context):
-            for first in range(place - size, place + 1):  # without the sentences that make it too long
-                window = slice(first, place + 1)
+        for index, size in enumerate(context):
+            for first in range(index - size, index + 1):  # without the sentences that make it too long
+                window = slice(first, index + 1)
                 if (pair := self._pair(window, sources, targets)) is not None:
                     self._windows.append(window)
                     self._pairs.append(pair)
@@ -339,7 +339,7 @@ class StreamBatches:
         offset = rng.randrange(min(self._window, tokens - self._window + 1)) if epoch else 0
         starts = list(range(offset, tokens - self._window + 1, self._window))
         rng.shuffle(starts)
-        return [starts[place : place + self._rows] for place in range(0, len(starts), self._rows)]
+        return [starts[index : index + self._rows] for index in range(0, len(starts), self._rows)]
 
     def load(self, keys: Sequence[int]) -> Batch:
         return self._batch(torch.stack([self._ids[start : start + self._window] for start in keys]))

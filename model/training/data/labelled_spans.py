@@ -66,23 +66,23 @@ def labels_of(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def word_places(tokenizer: Tokenizer, text: str) -> list[tuple[int, int, int]]:
-    """Of each word the place of its first token among `encode(text)`, and its code points [start, end)."""
+    """Of each word the index of its first token among `encode(text)`, and its code points [start, end)."""
     spans, words = tokenizer.offsets(text), list[tuple[int, int, int]]()
-    for place, is_start in enumerate(tokenizer.word_starts(text)):
-        start, end = spans[place]
+    for index, is_start in enumerate(tokenizer.word_starts(text)):
+        start, end = spans[index]
         if is_start:
-            words.append((place, end - len(text[start:end].lstrip()), end))
+            words.append((index, end - len(text[start:end].lstrip()), end))
         elif words and text[start:end].strip():
             words[-1] = (*words[-1][:2], max(end, words[-1][2]))
     return words
 
 
 def word_labels(tokenizer: Tokenizer, text: str, spans: Sequence[LabelledSpan]) -> dict[int, str]:
-    """The label of each word by the place of its first token."""
+    """The label of each word by the index of its first token."""
     labels, begun = dict[int, str](), set[LabelledSpan]()
-    for place, start, _ in word_places(tokenizer, text):
+    for index, start, _ in word_places(tokenizer, text):
         span = next((span for span in spans if span.start <= start < span.end), None)
-        labels[place] = OUTSIDE if span is None else f"{'I' if span in begun else 'B'}-{span.label}"
+        labels[index] = OUTSIDE if span is None else f"{'I' if span in begun else 'B'}-{span.label}"
         if span is not None:
             begun.add(span)
     return labels
@@ -112,7 +112,7 @@ def found_spans(model: Encoder, tokenizer: Tokenizer, texts: Sequence[str]) -> l
         ids = template.wrap_source(tokenizer.encode(text)[:room])
         source, lengths = torch.tensor([ids], device=device), torch.tensor([len(ids)], device=device)
         best_S = model.tag_logits(model(source, lengths))[0].argmax(-1).tolist()
-        found.append(spans_of([model.config.labels[best_S[first + place]] for place, _, _ in words], words))
+        found.append(spans_of([model.config.labels[best_S[first + index]] for index, _, _ in words], words))
     return found
 
 

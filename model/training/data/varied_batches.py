@@ -31,7 +31,7 @@ EPOCH = 1 << 40  # of the keys of windows: more tokens than a text has
 
 
 class _Epochs(Generic[T]):
-    """What is drawn for an epoch, kept for the newest two: the batches of a step may be of both."""
+    """The draws of an epoch, kept for the newest two: the batches of a step may be of both."""
 
     def __init__(self, draw: Callable[[int], T]) -> None:
         self._draw, self._drawn = draw, dict[int, T]()
@@ -61,16 +61,16 @@ class VariedPairBatches(PairBatches):
         return [[epoch * len(lengths) + number for number in batch] for batch in batches]
 
     def load(self, keys: Sequence[int]) -> Batch:
-        places = [divmod(key, len(self._pairs)) for key in keys]
-        return self._batch([self._epochs[epoch][number] for epoch, number in places])
+        drawn = [divmod(key, len(self._pairs)) for key in keys]
+        return self._batch([self._epochs[epoch][number] for epoch, number in drawn])
 
     def _segmented(self, epoch: int) -> list[Pair]:
         """The examples of an epoch. A sentence is the same in all those that it is in."""
         ids = self._dropout.ids
-        targets = [ids(words, "target", epoch, place) for place, words in enumerate(self._targets)]
+        targets = [ids(words, "target", epoch, index) for index, words in enumerate(self._targets)]
         sources = targets
         if self._sources is not None:
-            sources = [ids(words, "source", epoch, place) for place, words in enumerate(self._sources)]
+            sources = [ids(words, "source", epoch, index) for index, words in enumerate(self._sources)]
         kept = zip(self._windows, self._pairs, strict=True)
         return [self._pair(window, sources, targets) or ordinary for window, ordinary in kept]
 
@@ -89,12 +89,12 @@ class VariedStreamBatches(StreamBatches):
         return [[epoch * EPOCH + start for start in batch] for batch in self._plan(epoch, len(self._epochs[epoch]))]
 
     def load(self, keys: Sequence[int]) -> Batch:
-        places = [divmod(key, EPOCH) for key in keys]
-        return self._batch(torch.stack([self._epochs[epoch][start : start + self._window] for epoch, start in places]))
+        drawn = [divmod(key, EPOCH) for key in keys]
+        return self._batch(torch.stack([self._epochs[epoch][start : start + self._window] for epoch, start in drawn]))
 
     def _segmented(self, epoch: int) -> Tensor:
         """The ids of all texts in an epoch; those of the ordinary segmentation if they do not fill a window."""
-        texts = (self._dropout.ids(words, "text", epoch, place) for place, words in enumerate(self._texts))
+        texts = (self._dropout.ids(words, "text", epoch, index) for index, words in enumerate(self._texts))
         ids = torch.tensor([token for text in texts for token in text])
         return ids if len(ids) >= self._window else self._ids
 

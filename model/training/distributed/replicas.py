@@ -91,12 +91,12 @@ class _JoinedReplica(Replica):
         losses, tokens = [], []
         self.model.eval()
         for start in range(0, len(plan), ranks.size):  # as many passes on every rank: those of FSDP2 exchange weights
-            place = start + ranks.rank
-            batch = batches.load(plan[min(place, len(plan) - 1)])
+            index = start + ranks.rank
+            batch = batches.load(plan[min(index, len(plan) - 1)])
             with torch.no_grad(), ranks.watched():
                 loss = self._objective(batch.to(device)).plain.item()
-            losses.append(loss if place < len(plan) else 0.0)
-            tokens.append(batch.tokens if place < len(plan) else 0)
+            losses.append(loss if index < len(plan) else 0.0)
+            tokens.append(batch.tokens if index < len(plan) else 0)
         self.model.train()
         return sum(ranks.in_order(losses)) / sum(ranks.in_order(tokens))
 

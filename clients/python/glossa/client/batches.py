@@ -106,7 +106,7 @@ class _Attempts:
         self.goes_on = True
 
     def options(self) -> CallOptions:
-        """Those of the next call, which has what is left of the time."""
+        """The options of the next call, which has the time that is left."""
         self._results, self._has_answered = _InOrder(), False
         if (timeout_s := self._options.get("timeout_s")) is None:
             return self._options

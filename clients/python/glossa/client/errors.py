@@ -1,4 +1,4 @@
-"""What a call of the client raises: `ClientError`, made of a gRPC status and the details that the server attached."""
+"""The error of the client's calls, `ClientError`, made of a gRPC status and the details that the server attached."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Feed:
             is_first = False
 
     def _next_items(self, waiting: queue.SimpleQueue[tuple[Any] | None]) -> tuple[list[Any], bool]:
-        """Those that are there, and whether they are the last."""
+        """The items that have arrived, and whether they are the last."""
         items, size = list[Any](), 0
         with contextlib.suppress(queue.Empty):
             while len(items) < TOGETHER and size < TOGETHER_BYTES:

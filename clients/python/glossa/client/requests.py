@@ -48,7 +48,7 @@ class TranslateOptions(Options, total=False):
     """Keyword arguments of calls that translate. Each may be omitted."""
 
     markup: Sequence[MarkKind]
-    """What in the text is not translated, but put back into the answer. Default: nothing."""
+    """Kinds of marks that are not translated, but put back into the answer. Default: none."""
     glossary: str | Mapping[str, str | Sequence[str]] | Sequence[pb.GlossaryTerm]
     """The name of a glossary of the server, or terms and their translations, preferred form first. Default: none."""
     confidence: bool

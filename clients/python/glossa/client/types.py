@@ -1,4 +1,4 @@
-"""What the calls of the client return: frozen dataclasses with the fields of the messages of glossa.v1.
+"""Results of the client's calls: frozen dataclasses with the fields of the messages of glossa.v1.
 
 Enumerations are lower-case names, durations seconds, spans pairs [start, end) of characters. Knows no gRPC.
 """
@@ -17,7 +17,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a call cost, measured in the server."""
+    """The cost of a call, measured in the server."""
 
     prompt_tokens: int
     generated_tokens: int
@@ -104,7 +104,7 @@ class Answer(Cost):
 
 @dataclass(frozen=True)
 class MarkupResult:
-    """What became of the marks of a text."""
+    """The treatment of a text's marks."""
 
     placement: str  # alignment or proportional; empty: the text has no marks
     plain_text: str  # the answer without its marks
@@ -113,7 +113,7 @@ class MarkupResult:
 
 @dataclass(frozen=True)
 class GlossaryResult:
-    """What became of the terms of a text."""
+    """The treatment of a text's terms."""
 
     terms: int  # of the glossary that the text has
     met: int
@@ -169,7 +169,7 @@ class Token:
 
 @dataclass(frozen=True)
 class TokenLimits:
-    """What a model accepts, and what a text leaves of it."""
+    """The limits of a model, and the room that a text leaves."""
 
     max_prompt_tokens: int
     max_text_bytes: int
