@@ -19,9 +19,11 @@ from cli.terminal import UsageError, report_errors
 if TYPE_CHECKING:
     from glossa.client import Client
 
+PANEL = "Connection, before or after a verb that calls a server"
+
 
 def _flag(help: str, variable: str) -> Any:
-    return typer.Option(help=help, envvar=variable, rich_help_panel="Connection")
+    return typer.Option(help=help, envvar=variable, rich_help_panel=PANEL)
 
 
 @dataclass(frozen=True, kw_only=True)

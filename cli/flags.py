@@ -90,19 +90,21 @@ def option_names() -> list[str]:
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list[str], "path": Path}
 
 
-_OPTIONS = json.loads(Path(__file__).with_name("decoding_options.json").read_text(encoding="utf-8"))
+OPTION_FLAGS: Mapping[str, Any] = json.loads(  # what `make options` knows of the flag of each
+    Path(__file__).with_name("decoding_options.json").read_text(encoding="utf-8")
+)
 
 
 def flag_name(option: str) -> str:
     """The flag of an option of MODEL or DECODING, as it is written."""
-    written: str = _OPTIONS.get(option, {}).get("flag", f"--{option.replace('_', '-')}")
+    written: str = OPTION_FLAGS.get(option, {}).get("flag", f"--{option.replace('_', '-')}")
     return written
 
 
 def _option_flags(*, scoring: bool = False) -> dict[str, Any]:
     """A flag for each decoding option in the generated list, or only for those that scoring accepts."""
     flags = {"option": flag(list[str], "NAME=VALUE: any decoding option; may be repeated", autocompletion=option_names)}
-    for name, option in _OPTIONS.items():
+    for name, option in OPTION_FLAGS.items():
         if scoring and not option.get("scores"):
             continue
         kind = Literal[tuple(option["choices"])] if "choices" in option else _TYPES[option["type"]]

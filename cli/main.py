@@ -8,10 +8,11 @@ fix; anything else is a defect and shows its traceback.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from cli.connection import Connection, with_connection
 from cli.demo import demo
 from cli.export import export, verify
 from cli.load.bench import bench
@@ -29,6 +30,7 @@ from cli.training.ensemble import ensemble
 from cli.training.evaluate import evaluate
 from cli.training.import_model import import_
 from cli.training.train import train
+from cli.verb import Verb
 
 VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Train and export": {
@@ -70,18 +72,20 @@ def print_version(wanted: bool) -> None:
 
 
 @app.callback()
+@with_connection("connection")
 def glossa(
     version: Annotated[
         bool, typer.Option("--version", help="print the version and exit", callback=print_version, is_eager=True)
     ] = False,
+    *,
+    connection: Connection,
 ) -> None:
     """Train Transformers in PyTorch, export them to ONNX, and serve them over gRPC."""
 
 
 for panel, verbs in VERBS.items():
     for name, verb in verbs.items():
-        settings: dict[str, Any] = {"cls": ServeCommand} if verb is serve else {}
-        app.command(name, rich_help_panel=panel, **settings)(verb)
+        app.command(name, rich_help_panel=panel, cls=ServeCommand if verb is serve else Verb)(verb)
 app.add_typer(admin, name="admin", rich_help_panel="Serve")
 
 

@@ -22,7 +22,7 @@ def check(options: DecodingOptions) -> None:
     if options is DEFAULTS:  # most requests
         return
     changed = _changed(options)
-    _check_values(options, changed)
+    check_values(options, changed)
     if 0 < options.max_tokens < options.min_tokens:
         raise _refused("min_tokens", f"must be 0..{options.max_tokens}, as max_tokens is, got {options.min_tokens}")
     _check_needs(options, changed, set(changed))
@@ -56,7 +56,7 @@ def check_scoring(options: DecodingOptions) -> None:
     for name in changed:
         if not OPTIONS[name].scores:
             raise _refused(name, "must be left out: a target that is given is not searched for")
-    _check_values(options, changed)
+    check_values(options, changed)
     _check_needs(options, changed, {*changed, "beam_size"})  # a score is that of a beam
 
 
@@ -70,9 +70,9 @@ def _changed(options: DecodingOptions) -> list[str]:
     return [name for name, value in vars(options).items() if value != defaults[name]]
 
 
-def _check_values(options: DecodingOptions, changed: Iterable[str]) -> None:
-    """Each option by itself: its choices, its range, its size."""
-    for name in changed:
+def check_values(options: DecodingOptions, names: Iterable[str]) -> None:
+    """Some options, each by itself: its choices, its range, its size. Raises InvalidRequest."""
+    for name in names:
         value = getattr(options, name)
         if name in CHOICES and value not in CHOICES[name]:
             raise _refused(name, f"must be one of {', '.join(CHOICES[name])}, got {value}")

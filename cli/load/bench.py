@@ -10,12 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from cli.connection import Connection, report_call_errors, with_connection
-from cli.flags import with_decoding_flags, with_fields
+from cli.flags import DECODING, with_fields
 from cli.load.load_settings import LoadTest
+from cli.options_file import with_options_file
 from cli.terminal import AsJson, numbers, print_json
 
 
-@with_decoding_flags
+@with_options_file({name: DECODING[name] for name in ("beam_size", "max_tokens")})
 @with_connection("connection")
 @with_fields("settings", LoadTest, dict)
 def bench(

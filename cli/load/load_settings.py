@@ -61,7 +61,7 @@ class LoadTest:
     connections: Annotated[
         int, typer.Option(help="connections used in turn; each carries about 256 concurrent calls")
     ] = 4
-    seed: Annotated[int, typer.Option(help="of arrivals and texts; of sampling: --option seed=N")] = 0
+    seed: Annotated[int, typer.Option(help="of arrivals and texts; of sampling: the option seed")] = 0
 
     def __post_init__(self) -> None:
         if bool(self.concurrency) + (self.find_max or bool(self.rate)) != 1:

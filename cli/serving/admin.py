@@ -14,6 +14,7 @@ from cli.connection import Connection, with_connection
 from cli.flags import SourceLanguage, TargetLanguage
 from cli.terminal import AsJson, UsageError, print_json, report_errors
 from cli.text_input import read_text
+from cli.verb import Verb
 
 if TYPE_CHECKING:
     from glossa.client.admin import AdminClient, Version
@@ -169,4 +170,4 @@ def show_versions(found: list[Version], as_json: bool) -> None:
 
 
 for _verb in (load, unload, versions, default, rollback):
-    admin.command()(_verb)
+    admin.command(cls=Verb)(_verb)

@@ -11,16 +11,16 @@ import time
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 from typer.main import get_command
 
 from cli.local_server import OPS_PORT, is_ready
 from cli.terminal import UsageError, report_errors
+from cli.verb import Verb
 
 POLL_S = 0.1
 
 
-class ServeCommand(TyperCommand):
+class ServeCommand(Verb):
     """A command with a flag for each server setting. The settings are imported when it is parsed, completed or asked
     for help, so that `glossa --help` need not load them."""
 

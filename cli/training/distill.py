@@ -13,19 +13,20 @@ from typing import Annotated, Any
 import typer
 
 from cli.connection import Connection, reached, report_call_errors, with_connection
-from cli.flags import with_translation_flags
+from cli.flags import MODEL
+from cli.options_file import beam, with_options_file
 from cli.terminal import AsJson, UsageError, report_errors, show
 
+BEAM_SIZE = 5  # unless another one is given
 PROGRESS = 5000  # sources between two lines on stderr
 
 
-@with_translation_flags
+@with_options_file({"beam_size": beam(f"translations of each teacher; default: {BEAM_SIZE}", min=1), **MODEL})
 @with_connection("connection", without="address")
 def distill(
     teachers: Annotated[list[str], typer.Argument(help="bundles, or HOST:PORT of servers", metavar="TEACHER...")],
     data: Annotated[list[Path], typer.Option(help="TSV of sources and references; may be .gz, and be repeated")],
     out: Annotated[Path, typer.Option(help="TSV to write, or .gz: the pairs, and the sources with their translations")],
-    beam_size: Annotated[int, typer.Option("--beam", "--beam-size", min=1, help="translations of each teacher")] = 5,
     keep: Annotated[int, typer.Option(min=1, help="most translations of a source that are kept")] = 3,
     as_json: AsJson = False,
     *,
@@ -49,7 +50,8 @@ def distill(
             raise UsageError(f"{out}: the directory {out.parent} is not there or not writable; make it")
         pairs = read_tsv(data).pairs
         sources = [source for source, _ in pairs]
-        asked = {"beam_size": beam_size, "num_hypotheses": beam_size, **options}
+        size = options.get("beam_size", BEAM_SIZE)
+        asked = {"beam_size": size, "num_hypotheses": size, **options}
         found: list[list[str]] = [[] for _ in pairs]
         failed = 0
         for teacher in teachers:

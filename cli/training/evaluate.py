@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.connection import Connection, reached, report_call_errors, with_connection
-from cli.flags import MODEL, flag_name, with_translation_flags
+from cli.flags import MODEL, flag_name
+from cli.options_file import FLAG, beam, with_options_file
 from cli.terminal import AsJson, UsageError, report_errors, show
 from cli.training.seen_rows import overlap_figures
 
@@ -20,14 +21,13 @@ if TYPE_CHECKING:
     from glossa.client.types import Confidence
 
 
-@with_translation_flags
+@with_options_file({"beam_size": beam("beam size; default: 1, greedy search"), **MODEL})
 @with_connection("connection", without="address")
 def evaluate(
     subject: Annotated[str, typer.Argument(help="checkpoint, bundle, or HOST:PORT of a server", metavar="SUBJECT")],
     data: Annotated[Path | None, typer.Option(help="TSV of sources and references; may be .gz")] = None,
     source: Annotated[Path | None, typer.Option(help="sources, one a line (with --reference)")] = None,
     reference: Annotated[Path | None, typer.Option(help="references, one a line (with --source)")] = None,
-    beam_size: Annotated[int, typer.Option("--beam", "--beam-size", help="beam size; 1: greedy search")] = 1,
     confidence: Annotated[
         bool, typer.Option("--confidence", help="also evaluate the confidence of the answers and their words")
     ] = False,
@@ -52,13 +52,13 @@ def evaluate(
     with report_errors():
         if spans:
             others = {"--confidence": confidence, "--curve": curve, "--source": source, "--reference": reference}
-            texts = _spans_data(data, {**others, "--beam": beam_size != 1}, options)
+            texts = _spans_data(data, others, options)
             return show(_span_figures(subject, texts, options, connection, as_json=as_json), as_json)
         if curve is not None:
             _check_curve(curve, confidence=confidence)
         if (data is None) == (source is None) or (source is None) != (reference is None):
             raise UsageError("give --data FILE.tsv, or both --source and --reference")
-    wanted = {"beam_size": beam_size, **({"confidence": True} if confidence else {}), **options}
+    wanted = {**({"confidence": True} if confidence else {}), **options}
     files = [file for file in (data, source, reference) if file is not None]
     figures, answers = _translation_figures(subject, files, wanted, connection, as_json=as_json)
     show(figures, as_json)
@@ -73,8 +73,9 @@ def _spans_data(data: Path | None, others: dict[str, Any], options: dict[str, An
     if data is None:
         raise UsageError("--spans: needs --data FILE.tsv")
     unused = [flag for flag, value in others.items() if value]
-    unused += [flag_name(name) for name in options if name != "model"]
-    if unused:
+    flags = {"beam_size": "--beam", "model": ""} | {name: flag_name(name) for name in MODEL if name != "model"}
+    unused += [flags.get(name, FLAG) for name in options]
+    if unused := list(dict.fromkeys(filter(None, unused))):
         raise UsageError(f"--spans: labels a text instead of translating it; leave out {', '.join(unused)}")
     return data
 
@@ -188,8 +189,8 @@ def translations(
                 )
             if options.get("confidence"):
                 raise UsageError(f"{subject}: a checkpoint has no confidence; export it with --calibrate")
-            if options.keys() - MODEL.keys() != {"beam_size"} or options["beam_size"] != 1:
-                raise UsageError(f"{subject}: a checkpoint is decoded greedily; export it to use --beam and options")
+            if options.keys() - MODEL.keys() - {"beam_size"} or options.get("beam_size", 1) != 1:
+                raise UsageError(f"{subject}: a checkpoint is decoded greedily; export it to use --beam and {FLAG}")
             languages = LanguagePair(options.get("source_language") or "", options.get("target_language") or "")
             check_languages(checkpoint.config.template, languages)
             found = translate_in_torch(checkpoint.model, checkpoint.tokenizer, texts, languages=languages)

@@ -1,7 +1,13 @@
 """The whole path from training to a served bundle, and what the command prints without a verb."""
 
 import json
+from collections.abc import Iterator
+from typing import Any
 
+import typer
+
+import cli.main
+from cli.connection import PANEL
 from cli.demo import counters
 from cli.local_server import fetch, is_ready, serving
 from glossa.version import VERSION
@@ -43,3 +49,26 @@ def test_a_running_server_translates_from_the_command_line(trained_bundle):
 
 def test_the_version_is_that_of_the_distributions():
     assert run("--version") == f"glossa {VERSION}\n"
+
+
+MAX_FLAGS = 380
+
+
+def described(command: Any, context: Any) -> Iterator[str]:
+    """The flags that the help pages of a command and its verbs describe; `--help` of each page is not counted."""
+    is_root = context.parent is None
+    for param in command.get_params(context):
+        is_shared = not is_root and getattr(param, "rich_help_panel", None) == PANEL
+        if param.param_type_name == "option" and param.name != "help" and not is_shared:
+            yield f"{context.command_path} {param.opts[0]}"
+    for name in command.list_commands(context) if hasattr(command, "list_commands") else ():
+        verb = command.get_command(context, name)
+        yield from described(verb, typer.Context(verb, parent=context, info_name=name))
+
+
+def test_the_command_has_a_bounded_number_of_flags():
+    root: Any = typer.main.get_command(cli.main.app)
+    flags = list(described(root, typer.Context(root, info_name="glossa")))
+    assert {"glossa --address", "glossa serve --max-queue", "glossa admin load --version"} <= set(flags)
+    assert "glossa translate --address" not in flags
+    assert len(flags) <= MAX_FLAGS

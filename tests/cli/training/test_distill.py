@@ -42,6 +42,16 @@ def test_a_teacher_may_answer_greedily(trained_bundle, tmp_path):
     assert len(PAIRS) < len(read_tsv([out]).pairs) <= 2 * len(PAIRS)
 
 
+def test_teachers_take_other_options_from_a_file(trained_bundle, tmp_path):
+    data, out, options = tmp_path / "other.tsv", tmp_path / "short.tsv", tmp_path / "options.yaml"
+    data.write_text("".join(f"{source}\tno answer\n" for source, _ in PAIRS))
+    options.write_text("max_tokens: 1\nbeam_size: 1\nnum_hypotheses: 1\n")
+    run("distill", trained_bundle, "--data", data, "--options", options, "--out", out)
+    rows = read_tsv([out]).pairs[len(PAIRS) :]
+    assert len(rows) <= len(PAIRS)
+    assert all(len(target.split()) <= 1 for _, target in rows)
+
+
 def test_a_source_that_a_teacher_refuses_stays_without_translations(trained_bundle, tmp_path):
     data, out = tmp_path / "long.tsv", tmp_path / "out.tsv"
     data.write_text(f"{'a ' * 500}\tx\n{PAIRS[0][0]}\t{PAIRS[0][1]}\n")

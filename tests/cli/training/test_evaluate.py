@@ -27,11 +27,15 @@ def test_a_checkpoint_and_its_bundle_have_one_bleu(trained, trained_bundle, test
     assert served["BLEU"] == in_torch["BLEU"]
     assert served["sentences"] == len(PAIRS)
     assert served["signature"].startswith("nrefs:1|case:mixed")
-    searched = json.loads(
-        run("eval", trained_bundle, "--data", test_set, "--beam", 2, "--length-penalty", 0.6, "--json")
-    )
+    options = tmp_path / "options.json"
+    options.write_text('{"length_penalty": 0.6}')
+    searched = json.loads(run("eval", trained_bundle, "--data", test_set, "--beam", 2, "--options", options, "--json"))
     assert searched["sentences"] == len(PAIRS)
-    assert "export it to use --beam" in run("eval", trained, "--data", test_set, "--beam", 2, fails=True)
+    for flags in (("--beam", 2), ("--options", options)):
+        refused = run("eval", trained, "--data", test_set, *flags, fails=True)
+        assert "export it to use --beam and --options" in refused
+    needed = run("eval", trained_bundle, "--data", test_set, "--options", options, fails=True)
+    assert "length_penalty: must be left out without beam_size" in needed
 
 
 def test_test_rows_that_were_in_the_training_data_are_counted(trained, trained_bundle, tmp_path):
@@ -94,11 +98,14 @@ def test_no_row_is_seen_only_where_all_rows_are_known(trained, test_set, tmp_pat
         (("--beam", 4), "--beam"),
         (("--source", "a.en", "--reference", "a.de"), "--source, --reference"),
         (("--source-language", "en", "--model", "m"), "--source-language"),
-        (("--top-k", 5, "--logprobs"), "--top-k, --logprobs"),
-        (("--option", "bad_words=x"), "--bad-word"),
+        (("--options", "OPTIONS"), "--options"),
+        (("--options", "OPTIONS", "--beam", 4), "--options, --beam"),
     ],
 )
 def test_what_spans_would_ignore_is_refused(tmp_path, test_set, flags, unused):
+    options = tmp_path / "options.json"
+    options.write_text('{"top_k": 5, "bad_words": ["x"]}')
+    flags = [options if flag == "OPTIONS" else flag for flag in flags]
     printed = run("eval", tmp_path / "nowhere", "--spans", "--data", test_set, *flags, fails=True)
     (line,) = printed.splitlines()
     assert line.startswith("error: --spans: labels a text instead of translating it; leave out ")

@@ -1,0 +1,60 @@
+"""A verb of the command (`Verb`): what its parser and its help page have in common with those of the other verbs.
+
+Flags of the connection are described once, by `glossa --help`, and may stand before or after a verb that calls a
+server. Flags that moved to a file of options are refused with what to write into the file.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from typer.core import TyperCommand
+
+from cli.connection import PANEL
+from cli.options_file import FLAG, refuse_moved
+from cli.terminal import UsageError, report_errors
+
+
+def connection_flags(command: Any) -> list[Any]:
+    """The parameters of a command that are flags of the connection."""
+    return [param for param in command.params if getattr(param, "rich_help_panel", None) == PANEL]
+
+
+class Verb(TyperCommand):
+    """A command whose help page omits the flags of the connection."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        if shared := connection_flags(self):
+            page = copy.copy(self)
+            page.params = [param for param in self.params if param not in shared]
+            flags = ", ".join(param.opts[0] for param in shared)
+            page.epilog = f"Connection: {flags}; `glossa --help` describes them."
+            return TyperCommand.format_help(page, ctx, formatter)
+        super().format_help(ctx, formatter)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = {flag for param in self.get_params(ctx) for flag in (*param.opts, *param.secondary_opts)}
+        if FLAG in known:
+            with report_errors():
+                refuse_moved(args, known)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Take over the flags of the connection that stand before the verb, unless they stand after it, too."""
+        root = ctx.find_root()
+        own = {param.name for param in connection_flags(self)}
+        for param in connection_flags(root.command):
+            if not _is_given(root, param):
+                continue
+            if param.name not in own:
+                with report_errors():
+                    raise UsageError(f"{param.opts[0]}: is not for `{ctx.command_path}`; leave it out before the verb")
+            if not _is_given(ctx, param):
+                ctx.params[param.name] = root.params[param.name]
+        return super().invoke(ctx)
+
+
+def _is_given(ctx: Any, param: Any) -> bool:
+    """Whether a parameter stands on the command line, in the part that `ctx` has parsed."""
+    return getattr(ctx.get_parameter_source(param.name), "name", "") == "COMMANDLINE"
