@@ -64,7 +64,7 @@ CalibrationText = Annotated[
     Path | None,
     typer.Option(
         "--calibration",
-        help="text like --development that sets the ranges of int8 activations [default: the development text]",
+        help="text like --development that sets the ranges of int8 activations; default: the development text",
     ),
 ]
 MaxLoss = Annotated[

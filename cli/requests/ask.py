@@ -33,7 +33,7 @@ def translate(
         bool, typer.Option("--confidence", help="print how sure the model is of each answer, and mark uncertain words")
     ] = False,
     uncertain_below: Annotated[
-        float | None, typer.Option(help="mark words whose confidence is below this, 0 .. 1 [default: 0.5]")
+        float | None, typer.Option(help="mark words whose confidence is below this, 0 .. 1; default: 0.5")
     ] = None,
     as_json: AsJson = False,
     markup: Annotated[str, typer.Option(help="keep marks: some of tags,placeholders,urls,numbers")] = "",

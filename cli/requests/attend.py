@@ -25,7 +25,7 @@ def attend(
     max_tokens: Annotated[int, typer.Option(help="most tokens of a generated answer; 0: the model's own limit")] = 0,
     kind: Annotated[
         list[str] | None,
-        typer.Option(help="cross, encoder or decoder; may be repeated [default: between text and answer]"),
+        typer.Option(help="cross, encoder or decoder; may be repeated; default: between text and answer"),
     ] = None,
     layer: Annotated[list[int] | None, typer.Option(help="a layer, from 1; may be repeated")] = None,
     head: Annotated[list[int] | None, typer.Option(help="a head, from 1; may be repeated")] = None,

@@ -61,7 +61,7 @@ def load(
     bundle: Annotated[
         Path | None, typer.Argument(help="directory, on the server; without one: that of the default version")
     ] = None,
-    version: Annotated[str, typer.Option(help="name of the new version [default: digits of its digest]")] = "",
+    version: Annotated[str, typer.Option(help="name of the new version; default: digits of its digest")] = "",
     keep_default: Annotated[
         bool, typer.Option("--keep-default", help="the default stays; requests name the version as MODEL@VERSION")
     ] = False,

@@ -46,8 +46,8 @@ def setting_flags() -> tuple[Any, ...]:
         is_switch = field.annotation is bool
         default = (
             ""
-            if field.default in (None, "", {})
-            else f" [default: {str(field.default).lower() if is_switch else field.default}]"
+            if field.default in (None, "", {}, ())
+            else f"; default: {str(field.default).lower() if is_switch else field.default}"
         )
         option = typer.Option(help=f"{field.description}{default}", metavar=None if is_switch else "VALUE")
         annotation = Annotated[bool | None, option] if is_switch else Annotated[str | None, option]

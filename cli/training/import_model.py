@@ -24,17 +24,17 @@ def import_(
     ],
     checkpoint: Annotated[Path, typer.Argument(help="checkpoint directory to write")],
     revision: Annotated[
-        str | None, typer.Option(help="branch, tag or commit of a model of the Hub [default: main]")
+        str | None, typer.Option(help="branch, tag or commit of a model of the Hub; default: main")
     ] = None,
     is_offline: Annotated[
         bool, typer.Option("--offline", help="take a model of the Hub from the cache alone, as with HF_HUB_OFFLINE")
     ] = False,
     max_length: Annotated[
-        int | None, typer.Option(help="longest context to keep, in tokens [default: the model's, at most 4096]", min=1)
+        int | None, typer.Option(help="longest context to keep, in tokens; default: the model's, at most 4096", min=1)
     ] = None,
     eos_id: Annotated[
         int | None,
-        typer.Option(help="only token that ends an answer [default: all that the model's files name]", min=0),
+        typer.Option(help="only token that ends an answer; default: all that the model's files name", min=0),
     ] = None,
     allow_pickle: Annotated[
         bool,

@@ -4,7 +4,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import typer
+from rich.text import Text
 
 import cli.main
 from cli.connection import PANEL
@@ -54,21 +56,35 @@ def test_the_version_is_that_of_the_distributions():
 MAX_FLAGS = 380
 
 
-def described(command: Any, context: Any) -> Iterator[str]:
-    """The flags that the help pages of a command and its verbs describe; `--help` of each page is not counted."""
+def described(command: Any, context: Any) -> Iterator[tuple[str, Any]]:
+    """The flags that the help pages of a command and its verbs describe, with their verb; `--help` of each page is not
+    counted."""
     is_root = context.parent is None
     for param in command.get_params(context):
         is_shared = not is_root and getattr(param, "rich_help_panel", None) == PANEL
         if param.param_type_name == "option" and param.name != "help" and not is_shared:
-            yield f"{context.command_path} {param.opts[0]}"
+            yield f"{context.command_path} {param.opts[0]}", param
     for name in command.list_commands(context) if hasattr(command, "list_commands") else ():
         verb = command.get_command(context, name)
         yield from described(verb, typer.Context(verb, parent=context, info_name=name))
 
 
-def test_the_command_has_a_bounded_number_of_flags():
+@pytest.fixture(scope="module")
+def flags():
     root: Any = typer.main.get_command(cli.main.app)
-    flags = list(described(root, typer.Context(root, info_name="glossa")))
-    assert {"glossa --address", "glossa serve --max-queue", "glossa admin load --version"} <= set(flags)
+    found = list(described(root, typer.Context(root, info_name="glossa")))
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
+def test_the_command_has_a_bounded_number_of_flags(flags):
+    assert {"glossa --address", "glossa serve --max-queue", "glossa admin load --version"} <= flags.keys()
     assert "glossa translate --address" not in flags
     assert len(flags) <= MAX_FLAGS
+
+
+def test_help_pages_show_the_help_of_each_flag_as_it_is_written(flags):
+    """Square brackets may be markup of the page."""
+    helps = {name: flag.help or "" for name, flag in flags.items()}
+    assert [name for name, help in helps.items() if Text.from_markup(help).plain != help.replace("\\[", "[")] == []
+    assert flags["glossa serve --port"].help.endswith("; default: 50051")
