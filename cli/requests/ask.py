@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +13,6 @@ import typer
 
 from cli.connection import at_line, with_client
 from cli.flags import ModelName, with_decoding_flags, with_scoring_flags, with_translation_flags
-from cli.requests.marked_text import marked
 from cli.requests.translate_document import translate_document
 from cli.terminal import AsJson, UsageError, one_line, print_json, report_errors, show
 from cli.text_input import lines_of, read_text
@@ -260,6 +260,22 @@ def sure_text(text: str, confidence: Confidence | None, plain_text: str = "") ->
     if confidence is None:
         return text
     return f"{confidence.sentence:.2f}  {marked(text, confidence.uncertain) if plain_text in ('', text) else text}"
+
+
+def marked(text: str, spans: Sequence[tuple[int, int]], *, in_terminal: bool | None = None) -> str:
+    """A text with parts of it marked: underlined in colour in a terminal, in brackets elsewhere.
+
+    spans: ascending, without overlap. in_terminal: by default whether standard output is one.
+    """
+    if in_terminal is None:
+        in_terminal = sys.stdout.isatty()
+    parts, read = [], 0
+    for start, end in spans:
+        word = text[start:end]
+        mark = typer.style(word, fg=typer.colors.YELLOW, underline=True) if in_terminal else f"[{word}]"
+        parts += [text[read:start], mark]
+        read = end
+    return "".join([*parts, text[read:]])
 
 
 def show_tokens(tokens: Iterable[TokenLogprob]) -> None:

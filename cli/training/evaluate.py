@@ -14,11 +14,13 @@ from cli.connection import Connection, reached, report_call_errors, with_connect
 from cli.flags import MODEL, flag_name
 from cli.options_file import FLAG, beam, with_options_file
 from cli.terminal import AsJson, UsageError, report_errors, show
-from cli.training.seen_rows import overlap_figures
 
 if TYPE_CHECKING:
     from cli.training.confidence_report import Judged
     from glossa.client.types import Confidence
+
+SOURCES, PAIRS = "sources in training data", "pairs in training data"
+REASON = "only checkpoints record their training rows, and not those that were imported or are older"
 
 
 @with_options_file({"beam_size": beam("beam size; default: 1, greedy search"), **MODEL})
@@ -199,3 +201,24 @@ def translations(
         stack.enter_context(report_call_errors(server))
         client = stack.enter_context(server.client())
         return [(answer.text, answer.confidence) for answer in client.translate_batch(texts, **options)]
+
+
+def overlap_figures(subject: str, pairs: Sequence[tuple[str, str]], *, quiet: bool) -> dict[str, int | None]:
+    """The numbers of test rows that were in the training data of a checkpoint, None where they are unknown: also where
+    no row was seen, but a part of the training records none. Prints a sentence on stderr, with the first rows seen.
+
+    subject: a checkpoint that was loaded without an error, or anything else, of which nothing is known. quiet: prints
+    nothing unless there are such rows or unknown parts. Raises CheckpointError.
+    """
+    from model.checkpoints.training_rows import read_training_rows
+
+    rows = read_training_rows(Path(subject))
+    if rows is None:
+        if not quiet:
+            typer.echo(f"{subject}: whether test rows were in the training data is unknown: {REASON}", err=True)
+        return {SOURCES: None, PAIRS: None}
+    overlap = rows.overlap(pairs)
+    if overlap.sources or overlap.unknown or not quiet:
+        typer.echo(overlap.describe("test"), err=True)
+    counts = {SOURCES: len(overlap.sources), PAIRS: len(overlap.pairs)}
+    return {name: None if overlap.unknown and not count else count for name, count in counts.items()}

@@ -4,11 +4,15 @@ import dataclasses
 import json
 import math
 
-from cli.requests.ask import show_alignment
+import pytest
+
+from cli.requests.ask import marked, show_alignment
 from glossa.client.types import Alignment
 from service.options import DecodingOptions
 from tests.cli.command import ask, run
 from tests.edge import RESULT, TOKENIZERS, answered
+
+MARKED = [(0, 3), (8, 11)]
 
 
 async def test_flags_become_options(edge, tmp_path):
@@ -220,3 +224,19 @@ async def test_marks_and_terms_are_asked_for(edge, tmp_path):
     terms.write_text("house\n")
     assert "line 1: must be SOURCE" in await ask(edge, "translate", "a cat", "--glossary", terms, fails=True)
     assert "nowhere.tsv" in await ask(edge, "translate", "a cat", "--glossary", tmp_path / "nowhere.tsv", fails=True)
+
+
+def test_words_are_in_brackets_outside_a_terminal():
+    assert marked("das ist gut", MARKED, in_terminal=False) == "[das] ist [gut]"
+    assert marked("das ist gut", MARKED) == "[das] ist [gut]", "standard output of a test is no terminal"
+    assert marked("das ist gut", []) == "das ist gut"
+
+
+def test_a_terminal_underlines_them():
+    shown = marked("das ist gut", [(4, 7)], in_terminal=True)
+    assert shown == "das \x1b[33m\x1b[4mist\x1b[0m gut"
+
+
+@pytest.mark.parametrize("text", ["", "a"])
+def test_a_text_without_marks_stays(text):
+    assert marked(text, [], in_terminal=True) == text
