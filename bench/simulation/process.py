@@ -373,8 +373,6 @@ class _Serving(EngineProcess):
         if engine._is_dead:
             return
         began_s = process.loop.time()
-        if engine._core.scheduler.is_idle:
-            engine.inbox.pace.resume(began_s)
         try:
             engine.turn()
         except SystemExit:

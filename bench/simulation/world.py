@@ -136,7 +136,6 @@ class World:
         engines = scenario.processes * scenario.engines
         config = EngineConfig(
             scheduler=scenario.scheduler,
-            max_queue=-(-scenario.settings.max_queue // engines),
             stream_messages_per_s=scenario.settings.stream_messages_per_s / engines,
         )
         return Engine(runner, TOKENIZER, config, metrics, vocabulary=VOCABULARY, clock=process.clock)

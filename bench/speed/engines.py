@@ -32,7 +32,7 @@ class Engines:
     ) -> None:
         """scheduler: fields of SchedulerConfig; its max_rows are the runners'."""
         settings = SchedulerConfig(max_rows=runners[0].max_rows, **scheduler)
-        config = EngineConfig(scheduler=settings, max_queue=1 << 20)
+        config = EngineConfig(scheduler=settings)
         self._pool = EnginePool([Engine(runner, tokenizer, config, metrics) for runner in runners])
         self._pool.start()
         self.seconds = 0.0

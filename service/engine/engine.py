@@ -48,7 +48,6 @@ class EngineConfig:
     """Limits of one engine beside those of its scheduler."""
 
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
-    max_queue: int = 256  # requests that may wait beyond those that could have a row
     failures_until_unhealthy: int = 3  # failed turns in a row
     stream_messages_per_s: float = 0  # see `service.settings.config.ServerSettings`; of this engine
 
@@ -86,7 +85,7 @@ class Engine:
             clock=clock,
             stream_messages_per_s=self.config.stream_messages_per_s,
         )
-        self.inbox = Inbox(rows, self.config.max_queue, clock())
+        self.inbox = Inbox()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._ownership = threading.Lock()
         self._is_abandoned = self._is_dead = self.has_lost_device = False
@@ -119,7 +118,7 @@ class Engine:
     def submit(self, ticket: int, request: Request) -> None:
         """Accepts a request: events with this ticket follow, the last of them Finished or a RequestError.
 
-        Raises InvalidRequest, Overloaded or ShuttingDown instead of accepting. Blocks for up to seconds with one of
+        Raises InvalidRequest or ShuttingDown instead of accepting. Blocks for up to seconds with one of
         `service.decoding.request_processors.SLOW_OPTIONS`.
         """
         self._core.scheduler.capacity.check(request)
@@ -165,7 +164,6 @@ class Engine:
                 if self._core.scheduler.is_idle:
                     self._runner.mark_idle()
                     (self._intake or self.inbox.wait)(IDLE_TURN_S)
-                    self.inbox.pace.resume(self._clock())
                 elif self._intake is not None:
                     self._intake(0.0)
                 self.turn()
@@ -211,7 +209,7 @@ class Engine:
         if events:
             self._deliver(events)
         if finals:
-            self.inbox.count_answers(finals, self._clock())
+            self.inbox.count_answers(finals)
 
 
 class _Abandoned(BaseException):

@@ -1,14 +1,14 @@
 """The inbox of an engine: what other threads ask of the engine's thread, and how much is unfinished.
 
-One condition guards all of it. The engine's thread takes its contents once a turn and holds the condition only to swap
-lists, so a caller never waits for a computation.
+It has no limit: `service.edge.models.process_pool` limits the unfinished requests of a process. One condition guards
+all of it. The engine's thread takes its contents once a turn and holds the condition only to swap lists, so a caller
+never waits for a computation.
 """
 
 from __future__ import annotations
 
 import threading
 
-from service.answer_pace import AnswerPace
 from service.engine.response import Response
 from service.errors import ShuttingDown
 
@@ -16,26 +16,21 @@ from service.errors import ShuttingDown
 class Inbox:
     """Any thread may call everything here.
 
-    rows: requests that can run at once. max_queue: how many more are accepted. unfinished: accepted requests without a
-    final event. pace: of the answers.
+    unfinished: accepted requests without a final event.
     """
 
-    def __init__(self, rows: int, max_queue: int, now_s: float) -> None:
-        self._rows, self._max_queue = rows, max_queue
+    def __init__(self) -> None:
         self._condition = threading.Condition()
         self._arrivals: list[Response] = []
         self._cancels: list[int] = []
         self.unfinished = 0
         self.is_accepting = self.is_closing = False
-        self.pace = AnswerPace(now_s)
 
     def put(self, response: Response) -> None:
-        """Accepts a request. Raises ShuttingDown, or Overloaded with a hint when to try again."""
+        """Accepts a request. Raises ShuttingDown."""
         with self._condition:
             if not self.is_accepting:
                 raise ShuttingDown
-            if self.unfinished >= self._rows + self._max_queue:
-                raise self.pace.overloaded(self._max_queue)
             self.unfinished += 1
             self._arrivals.append(response)
             self._condition.notify_all()
@@ -59,10 +54,9 @@ class Inbox:
             if not (self._arrivals or self._cancels or self.is_closing):
                 self._condition.wait(timeout_s)
 
-    def count_answers(self, count: int, now_s: float) -> None:
+    def count_answers(self, count: int) -> None:
         """Counts final events."""
         with self._condition:
-            self.pace.count(count, now_s)
             self.unfinished -= count
 
     def stop_accepting(self) -> None:

@@ -58,7 +58,7 @@ class EnginePool:
     def submit(self, request: Request, loop: asyncio.AbstractEventLoop, sink: EventSink) -> Cancel:
         """Accepts a request: `sink` gets its events on `loop`, the last of them Finished or a RequestError.
 
-        Returns what cancels the request. Raises InvalidRequest, Overloaded or ShuttingDown instead of accepting. May
+        Returns what cancels the request. Raises InvalidRequest or ShuttingDown instead of accepting. May
         block: see `Engine.submit`.
         """
         ticket = next(self._tickets)

@@ -6,7 +6,6 @@ It runs in the process that will serve the bundle, so what a bundle does to a pr
 from __future__ import annotations
 
 import gc
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -221,7 +220,6 @@ def _engine_config(settings: EngineSettings, engines: int) -> EngineConfig:
             parking_bytes=settings.parking_bytes // engines,
             draft_tokens=settings.draft_tokens,
         ),
-        max_queue=math.ceil(settings.max_queue / engines),
         stream_messages_per_s=settings.stream_messages_per_s / engines,
     )
 

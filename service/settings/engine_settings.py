@@ -34,7 +34,6 @@ class EngineSettings:
     prefix_cache_bytes: int = 1 << 27
     parking_bytes: int = 1 << 28
     draft_tokens: int = 0
-    max_queue: int = 256
     stream_messages_per_s: int = 0
     niceness: int = 0
     processors: tuple[int, ...] = ()

@@ -278,7 +278,7 @@ async def test_300_mixed_requests_get_the_answers_of_engines_in_one_process(
         found = await answers(served.pool, requests)
     finally:
         await served.pool.aclose()
-    same = EngineSettings(engines=1, device="cpu", max_queue=1000)
+    same = EngineSettings(engines=1, device="cpu")
     expected = await answers_of_this_process(tiny_attention_bundle, same, requests)
     kinds = [request.request_id.rpartition(" ")[0] for request in requests]
     assert [kind for kind, mine, theirs in zip(kinds, expected, found, strict=True) if mine != theirs] == []

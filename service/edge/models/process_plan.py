@@ -88,7 +88,7 @@ def engine_settings(
         name: getattr(settings, name)
         for name in (
             *("device", "precision", "single_engine_threads", "max_rows", "kv_cache_bytes", "max_prefill_tokens"),
-            *("prefix_cache_bytes", "parking_bytes", "draft_tokens", "max_queue", "stream_messages_per_s"),
+            *("prefix_cache_bytes", "parking_bytes", "draft_tokens", "stream_messages_per_s"),
             "cuda_memory_bytes",
         )
     }

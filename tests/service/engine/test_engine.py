@@ -29,9 +29,7 @@ async def test_answers_are_those_of_the_model(start):
 
 
 async def test_a_request_that_ended_early_frees_its_row(start):
-    engine = start(
-        ScriptedRunner(rule=spell(*"abcdef")), settings=EngineConfig(scheduler=SchedulerConfig(max_rows=1), max_queue=5)
-    )
+    engine = start(ScriptedRunner(rule=spell(*"abcdef")), settings=EngineConfig(scheduler=SchedulerConfig(max_rows=1)))
     sinks = await ask(engine, request(stop=("b",)), request(stop=("b",)), request())
     assert [sink.text for sink in sinks] == ["a", "a", "abcdef"]
 

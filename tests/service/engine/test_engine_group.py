@@ -1,10 +1,11 @@
+import math
 from typing import Any
 
 import pytest
 
 from service.engine.engine import EngineConfig
 from service.engine.engine_group import EngineGroup
-from service.errors import Cancelled, InternalFailure, Overloaded, ShuttingDown
+from service.errors import Cancelled, InternalFailure, ShuttingDown
 from service.request import TextDelta
 from tests.engines import never_ends, request
 from tests.fakes import CheckedEngine, FakeClock, LetterTokenizer, ScriptedRunner
@@ -92,13 +93,14 @@ def test_the_heartbeat_is_that_of_the_engine_that_turned_longest_ago():
     assert group.heartbeat_s == 101.0
 
 
-def test_full_engines_refuse():
-    group = Turned(*endless(2), max_queue=1)
+@pytest.mark.parametrize("engines", [1, 2, 3])
+@pytest.mark.parametrize("queued", [0, 1, 4, 5])
+def test_the_most_that_the_edge_sends_to_a_process_leaves_no_engine_with_more_than_its_share(engines, queued):
+    group = Turned(*endless(engines))
     rows = group.engines[0].config.scheduler.max_rows
-    for ticket in range(2 * (rows + 1)):
+    for ticket in range(engines * rows + queued):  # the limit of `service.edge.models.process_pool`
         group.submit(ticket, request())
-    with pytest.raises(Overloaded):
-        group.submit(-1, request())
+    assert max(engine.inbox.unfinished for engine in group.engines) == rows + math.ceil(queued / engines)
 
 
 def test_closing_ends_the_requests_of_all_engines_and_refuses_new_ones():

@@ -126,7 +126,7 @@ def test_a_process_gets_the_settings_of_the_server():
     changes: dict[str, Any] = {
         **{"device": "cpu", "precision": "int8", "single_engine_threads": 3, "max_rows": 5, "kv_cache_bytes": 1 << 20},
         **{"max_prefill_tokens": 77, "prefix_cache_bytes": 1 << 19, "parking_bytes": 1 << 18},
-        **{"draft_tokens": 4, "max_queue": 9, "cuda_memory_bytes": 1 << 31},
+        **{"draft_tokens": 4, "cuda_memory_bytes": 1 << 31},
         "stream_messages_per_s": 70,
     }
     assert engine_settings(settings(process_memory_bytes=1 << 30, **changes), ProcessPlan(3, 2), 1) == EngineSettings(
