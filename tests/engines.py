@@ -1,13 +1,17 @@
 """Requests, rules and engines turned by hand, for the tests of the engine's parts."""
 
-from service.engine.engine import EngineConfig
-from service.engine.scheduler import SchedulerConfig
+from service.memory.engine_limits import EngineLimits
 from service.request import Request
 from tests.fakes import (
     EOS,
     ScriptedRunner,
     Sink,
 )
+
+
+def engine_limits(**changes):
+    """Limits without a prefix cache, and a message for every token, unless `changes` say otherwise."""
+    return EngineLimits(**{"prefix_cache_bytes": 0, "stream_messages_per_s": 0, **changes})
 
 
 def request(name="r", source=(5, 6, 2), max_tokens=8, **more):
@@ -58,4 +62,4 @@ def answer_events(engine, loop, asked):
 
 def drafting(manual, rule, **more):
     runner = ScriptedRunner(has_source=False, max_block=0, rule=rule)
-    return manual(runner, EngineConfig(scheduler=SchedulerConfig(max_rows=4, draft_tokens=4)), **more)
+    return manual(runner, engine_limits(max_rows=4, draft_tokens=4), **more)

@@ -9,10 +9,11 @@ import numpy as np
 from model.reference.greedy import greedy
 from service.decoding.search import advance, search_for
 from service.engine.invariants import check_invariants
-from service.engine.scheduler import Scheduler, SchedulerConfig
+from service.engine.scheduler import Scheduler
 from service.options import DecodingOptions
 from service.request import Request
 from service.sequence import Sequence
+from tests.engines import engine_limits
 from tests.tiny import tiny_config, tiny_model
 
 BUNDLES = ["tiny_translation_bundle", "tiny_generation_bundle", "tiny_recurrent_bundle"]
@@ -62,7 +63,7 @@ def decode(
     arrivals: the turn in which each request comes. on_run: called with what a turn computed, before it is used.
     config: of the scheduler.
     """
-    scheduler = Scheduler(SchedulerConfig(**config), runner.limits, runner.layout)
+    scheduler = Scheduler(engine_limits(**config), runner.limits, runner.layout)
     if draft_proposer is not None:
         scheduler.draft_proposer = draft_proposer
     if shares is not None:

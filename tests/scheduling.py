@@ -2,9 +2,10 @@
 
 from service.decoding.search import advance, search_for
 from service.engine.invariants import check_invariants
-from service.engine.scheduler import Scheduler, SchedulerConfig
+from service.engine.scheduler import Scheduler
 from service.request import Request
 from service.sequence import Sequence
+from tests.engines import engine_limits
 from tests.fakes import EOS, ScriptedRunner
 
 
@@ -21,7 +22,7 @@ class Bench:
 
     def __init__(self, runner=None, **config):
         self.runner = runner or ScriptedRunner()
-        self.scheduler = Scheduler(SchedulerConfig(**config), self.runner.limits, self.runner.layout)
+        self.scheduler = Scheduler(engine_limits(**config), self.runner.limits, self.runner.layout)
 
     def submit(self, *requests):
         sequences = [Sequence(request, search_for(request, eos_ids=(EOS,))) for request in requests]

@@ -134,12 +134,10 @@ HOMES = {
     "llguidance": ("service/decoding/grammar.py",),
     "pydantic": (
         "service/settings/config.py",
-        "service/settings/connection_settings.py",
         "service/settings/setting_types.py",
     ),
     "pydantic_settings": (
         "service/settings/config.py",
-        "service/settings/connection_settings.py",
         "service/settings/setting_types.py",
     ),
     "tokenizers": ("model/tokenizer.py",),

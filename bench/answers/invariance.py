@@ -25,7 +25,8 @@ from export.bundle.manifest import TOKENIZER, Manifest
 from model.tokenizer import Tokenizer
 from service.decoding.search import advance, search_for
 from service.engine.invariants import check_invariants
-from service.engine.scheduler import Scheduler, SchedulerConfig
+from service.engine.scheduler import Scheduler
+from service.memory.engine_limits import EngineLimits
 from service.options import DecodingOptions
 from service.request import Request
 from service.runtime.runner import OnnxModel, OnnxRunner
@@ -51,7 +52,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 
 def decode(runner: OnnxRunner, requests: list[Request], rng: random.Random | None) -> dict[str, Any]:
     """What every request is answered, by its id."""
-    scheduler = Scheduler(SchedulerConfig(max_rows=ROWS), runner.limits, runner.layout)
+    scheduler = Scheduler(EngineLimits(max_rows=ROWS, prefix_cache_bytes=0), runner.limits, runner.layout)
     todo = [Sequence(request, search_for(request, eos_ids=runner.eos_ids)) for request in requests]
     sequences = list(todo)
     while todo or not scheduler.is_idle:

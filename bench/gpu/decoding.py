@@ -16,7 +16,8 @@ import numpy as np
 from export.bundle.directory import load_bundle
 from export.bundle.manifest import Manifest
 from service.decoding.search import advance, search_for
-from service.engine.scheduler import Scheduler, SchedulerConfig
+from service.engine.scheduler import Scheduler
+from service.memory.engine_limits import EngineLimits
 from service.options import DecodingOptions
 from service.request import Request
 from service.runtime.runner import OnnxModel, OnnxRunner
@@ -83,8 +84,10 @@ def decode(
 ) -> dict[str, Decoded]:
     """Decodes requests in one batch. seed: of random arrivals; None: all come at once. The runner must have no rows,
     and has none afterwards. Distributions are those of greedy answers. on_plan: called with each turn's plan."""
-    config = SchedulerConfig(max_rows=runner.max_rows, kv_cache_bytes=1 << 40, greedy_steps_per_turn=1)
-    scheduler = Scheduler(config, runner.limits, runner.layout)
+    limits = EngineLimits(
+        max_rows=runner.max_rows, kv_cache_bytes=1 << 40, prefix_cache_bytes=0, greedy_steps_per_turn=1
+    )
+    scheduler = Scheduler(limits, runner.limits, runner.layout)
     waiting = [DecodedSequence(request, search_for(request, eos_ids=runner.eos_ids)) for request in requests]
     sequences, rng = list(waiting), random.Random(seed)
     steps: dict[str, list[np.ndarray]] = {request.request_id: [] for request in requests}

@@ -20,7 +20,7 @@ from model.tokenizer import Tokenizer
 from service.edge.observability.metrics import Method
 from service.edge.rpcs.servicer import RPCS
 from service.edge.security.tenants import PRIORITIES, PRIORITY, TENANT
-from service.engine.scheduler import SchedulerConfig
+from service.memory.engine_limits import EngineLimits
 from service.settings.config import ServerSettings, load_settings
 
 WORDS = tuple("abcdefghijklmnopqrst")
@@ -61,7 +61,7 @@ class Scenario:
     settings: ServerSettings
     processes: int
     engines: int  # of each process
-    scheduler: SchedulerConfig
+    limits: EngineLimits
     step_s: float
     requests: int
     gap_s: float
@@ -95,7 +95,7 @@ class Scenario:
             settings=BASE.model_copy(update=cls._settings(rng, rows)),
             processes=processes,
             engines=engines,
-            scheduler=SchedulerConfig(
+            limits=EngineLimits(
                 max_rows=rows,
                 kv_cache_bytes=rng.choice([900, 3000, 100_000]),
                 max_prefill_tokens=rng.choice([16, 64]),

@@ -10,6 +10,7 @@ import asyncio
 import collections
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from bench.simulation.answers import Answers
@@ -26,7 +27,7 @@ from service.edge.models.engine_link import EXIT_S, EngineLink
 from service.edge.models.process_pool import CLOSE_S, PoolLimits, ProcessPool
 from service.edge.models.served_model import ServedModel
 from service.edge.rpcs.servicer import Servicer
-from service.engine.engine import Engine, EngineConfig
+from service.engine.engine import Engine
 from service.engine.engine_metrics import EngineMetrics
 from service.memory.cache_layout import CacheLayout
 from service.server import Server
@@ -134,11 +135,9 @@ class World:
             report=self.ledger.break_promise,
         )
         engines = scenario.processes * scenario.engines
-        config = EngineConfig(
-            scheduler=scenario.scheduler,
-            stream_messages_per_s=scenario.settings.stream_messages_per_s / engines,
-        )
-        return Engine(runner, TOKENIZER, config, metrics, vocabulary=VOCABULARY, clock=process.clock)
+        messages_per_s = scenario.settings.stream_messages_per_s / engines
+        own = replace(scenario.limits, stream_messages_per_s=messages_per_s)
+        return Engine(runner, TOKENIZER, own, metrics, vocabulary=VOCABULARY, clock=process.clock)
 
     async def run(self) -> Outcome:
         """From the start of the processes to the end of the server."""
@@ -153,7 +152,7 @@ class World:
             tokenizer=TOKENIZER,
             pool=checked,
             max_hypotheses=scenario.settings.max_rows,
-            draft_tokens=scenario.scheduler.draft_tokens,
+            draft_tokens=scenario.limits.draft_tokens,
         )
         server._catalog.add(model)
         servicer = Servicer(server._catalog, server._preparation, server.calls.items, server._glossaries)

@@ -9,14 +9,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from model.tokenizer import Tokenizer
-from service.engine.engine import Engine, EngineConfig
+from service.engine.engine import Engine
 from service.engine.engine_metrics import EngineMetrics
 from service.engine.pool import EnginePool
-from service.engine.scheduler import SchedulerConfig
+from service.memory.engine_limits import EngineLimits
 from service.request import Finished, Request, TextDelta
 from service.runtime.runner import OnnxRunner
 
 TIMEOUT_S = 600.0
+ALONE = {"prefix_cache_bytes": 0, "stream_messages_per_s": 0}  # limits where decoding alone is measured
 
 
 class Engines:
@@ -28,12 +29,11 @@ class Engines:
         tokenizer: Tokenizer,
         *,
         metrics: EngineMetrics | None = None,
-        **scheduler: Any,
+        **limits: Any,
     ) -> None:
-        """scheduler: fields of SchedulerConfig; its max_rows are the runners'."""
-        settings = SchedulerConfig(max_rows=runners[0].max_rows, **scheduler)
-        config = EngineConfig(scheduler=settings)
-        self._pool = EnginePool([Engine(runner, tokenizer, config, metrics) for runner in runners])
+        """limits: fields of EngineLimits; its max_rows are the runners'."""
+        own = EngineLimits(**{**ALONE, "max_rows": runners[0].max_rows, **limits})
+        self._pool = EnginePool([Engine(runner, tokenizer, own, metrics) for runner in runners])
         self._pool.start()
         self.seconds = 0.0
 

@@ -16,8 +16,9 @@ from typing import NamedTuple
 from service.decoding.search import advance
 from service.engine.engine_metrics import EngineMetrics
 from service.engine.response import Response
-from service.engine.scheduler import Plan, Scheduler, SchedulerConfig
+from service.engine.scheduler import Plan, Scheduler
 from service.errors import InternalFailure, RequestError
+from service.memory.engine_limits import EngineLimits
 from service.request import Event, Finished, TextDelta
 from service.sequence import Sequence
 from service.step import Runner, StepOutput, StepPlan
@@ -52,21 +53,19 @@ class Snapshot(NamedTuple):
 class EngineCore:
     """The state of one engine.
 
-    run: computes a plan; the only call that blocks. clock: seconds, the clock of deadlines. stream_messages_per_s: of
-    all streams together; above it, the tokens of several turns are one delta. 0: a delta in every turn.
+    run: computes a plan; the only call that blocks. clock: seconds, the clock of deadlines.
     """
 
     def __init__(
         self,
         runner: Runner,
-        config: SchedulerConfig,
+        limits: EngineLimits,
         metrics: EngineMetrics,
         *,
         run: Callable[[StepPlan], StepOutput],
         clock: Callable[[], float],
-        stream_messages_per_s: float = 0,
     ) -> None:
-        self.scheduler = Scheduler(config, runner.limits, runner.layout)
+        self.scheduler = Scheduler(limits, runner.limits, runner.layout)
         self.snapshot = Snapshot()
         self.failures_in_a_row = 0
         self._reset_runner, self._run, self._clock, self._metrics = runner.reset, run, clock, metrics
@@ -76,7 +75,7 @@ class EngineCore:
         self._finals = 0
         self._last_tokens_s = 0.0
         self._used_bytes, self._used_s = 0, -math.inf  # of the KV cache, and when they were summed
-        self._s_per_message = 1 / stream_messages_per_s if stream_messages_per_s else 0.0
+        self._s_per_message = 1 / limits.stream_messages_per_s if limits.stream_messages_per_s else 0.0
 
     def turn(self, arrivals: Iterable[Response], cancels: Iterable[int], now_s: float) -> EventBatch:
         """Takes in new requests and cancellations, by ticket, and computes one turn."""
@@ -216,7 +215,7 @@ class EngineCore:
         scheduler = self.scheduler
         queued = len(scheduler.waiting)
         running = len(self._responses) - queued
-        reserved, limit = scheduler.capacity.reserved_bytes, scheduler.config.kv_cache_bytes
+        reserved, limit = scheduler.capacity.reserved_bytes, scheduler.limits.kv_cache_bytes
         if not scheduler.live or now_s >= self._used_s + USED_S:
             self._used_bytes, self._used_s = scheduler.capacity.used_bytes(scheduler.live), now_s
         self.snapshot = Snapshot(

@@ -12,7 +12,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from model.tokenizer import Tokenizer
 from service.decoding.request_processors import processors_of
@@ -25,8 +24,8 @@ from service.engine.detokenizer import Detokenizer
 from service.engine.engine_metrics import EngineMetrics, NullMetrics
 from service.engine.inbox import Inbox
 from service.engine.response import Response
-from service.engine.scheduler import SchedulerConfig
 from service.errors import EngineUnavailable, InternalFailure, RequestError, ShuttingDown
+from service.memory.engine_limits import EngineLimits
 from service.request import Event, Request
 from service.sequence import Sequence
 from service.step import DeviceLost, Runner, StepOutput, StepPlan
@@ -43,15 +42,6 @@ Intake = Callable[[float], None]
 """Waits for requests for at most so many seconds, and submits them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineConfig:
-    """Limits of one engine beside those of its scheduler."""
-
-    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
-    failures_until_unhealthy: int = 3  # failed turns in a row
-    stream_messages_per_s: float = 0  # see `service.settings.config.ServerSettings`; of this engine
-
-
 class Engine:
     """One thread and its rows. Any thread may use everything here, except `turn`.
 
@@ -63,7 +53,7 @@ class Engine:
         self,
         runner: Runner,
         tokenizer: Tokenizer,
-        config: EngineConfig | None = None,
+        limits: EngineLimits | None = None,
         metrics: EngineMetrics | None = None,
         *,
         vocabulary: Vocabulary | None = None,
@@ -72,18 +62,17 @@ class Engine:
         name: str = "engine",
     ) -> None:
         """vocabulary: of the tokenizer, if engines share one. context: see `service.decoding.search.search_for`."""
-        self.config = config or EngineConfig()
-        rows = self.config.scheduler.max_rows
+        self.limits = limits or EngineLimits()
+        rows = self.limits.max_rows
         assert rows == runner.max_rows, f"{rows} rows are scheduled on a runner with {runner.max_rows}"
         self._runner, self._tokenizer, self._context, self._clock = runner, tokenizer, context, clock
         self._vocabulary = vocabulary or Vocabulary.of(tokenizer, eos_ids=runner.eos_ids)
         self._core = EngineCore(
             runner,
-            self.config.scheduler,
+            self.limits,
             metrics or NullMetrics(),
             run=self._compute,
             clock=clock,
-            stream_messages_per_s=self.config.stream_messages_per_s,
         )
         self.inbox = Inbox()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
@@ -96,7 +85,7 @@ class Engine:
     @property
     def is_healthy(self) -> bool:
         """The thread lives and its last turns did not all fail."""
-        return not self._is_dead and self._core.failures_in_a_row < self.config.failures_until_unhealthy
+        return not self._is_dead and self._core.failures_in_a_row < self.limits.failures_until_unhealthy
 
     @property
     def snapshot(self) -> Snapshot:

@@ -17,8 +17,9 @@ import numpy as np
 from export.bundle.manifest import Golden, Limits, Manifest
 from service.decoding.search import NotFinite, advance, search_for
 from service.encoder_request import EncoderRequest
-from service.engine.scheduler import Scheduler, SchedulerConfig
+from service.engine.scheduler import Scheduler
 from service.errors import RequestError, StartupError
+from service.memory.engine_limits import EngineLimits
 from service.options import DecodingOptions
 from service.request import Request
 from service.sequence import Sequence
@@ -39,7 +40,7 @@ def is_batch_invariant(
     manifest: Manifest,
     clock: Callable[[], float] = time.monotonic,
     *,
-    kv_cache_bytes: int = SchedulerConfig.kv_cache_bytes,
+    kv_cache_bytes: int = EngineLimits.kv_cache_bytes,
 ) -> bool:
     """Whether tokens and log-probabilities of the golden decode are bit-identical in a batch of one and in ragged ones.
 
@@ -135,7 +136,7 @@ def _run(
 ) -> list[Sequence]:
     """The sequences of `wanted`, or of all requests, decoded together until they end or it is late. Raises StartupError
     when one of them fails. kv_cache_bytes: of the rows together, unless a single one needs more."""
-    scheduler = Scheduler(SchedulerConfig(max_rows=len(requests)), runner.limits, runner.layout)
+    scheduler = Scheduler(EngineLimits(max_rows=len(requests)), runner.limits, runner.layout)
     capacity = scheduler.capacity
     capacity.max_bytes = max(kv_cache_bytes, *[capacity.bytes_for(capacity.shape_of(request)) for request in requests])
     sequences = [Sequence(request, search_for(request, eos_ids=runner.eos_ids)) for request in requests]

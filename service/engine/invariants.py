@@ -11,7 +11,7 @@ from service.sequence import Sequence
 def check_invariants(scheduler: Scheduler) -> list[str]:
     """Every violated invariant of the scheduler's state, between two turns; [] if all hold."""
     broken: list[str] = []
-    config, live, waiting = scheduler.config, scheduler.live, scheduler.waiting
+    limits, live, waiting = scheduler.limits, scheduler.live, scheduler.waiting
     rows, reserved = len(scheduler.rows), scheduler.capacity.reserved
     if len(set(live) | set(waiting)) != len(live) + len(waiting):
         broken.append("a sequence is in two places")
@@ -19,7 +19,7 @@ def check_invariants(scheduler: Scheduler) -> list[str]:
         broken.append("a row belongs to a sequence that is not live")
     for sequence in live:
         if sequence.outcome is None:  # the rows of ended ones are free from the next plan on
-            broken += [f"{sequence.request.request_id}: {what}" for what in _of_sequence(sequence, config.draft_tokens)]
+            broken += [f"{sequence.request.request_id}: {what}" for what in _of_sequence(sequence, limits.draft_tokens)]
     if sorted(row for sequence in live for row in sequence.rows) != list(range(rows)):
         broken.append(f"rows {[sequence.rows for sequence in live]} are not the prefix of {rows}")
     if any(sequence.rows or sequence.outcome is not None for sequence in waiting):
@@ -27,14 +27,14 @@ def check_invariants(scheduler: Scheduler) -> list[str]:
     parked = sorted(sequence.slot for sequence in waiting if sequence.slot is not None)
     if parked != sorted(scheduler.parking.slots) or any(sequence.slot is not None for sequence in live):
         broken.append(f"slots {sorted(scheduler.parking.slots)} are in use, those of waiting sequences are {parked}")
-    if scheduler.parking.used_bytes > config.parking_bytes:
-        broken.append(f"{scheduler.parking.used_bytes} bytes are parked of {config.parking_bytes}")
-    if rows > config.max_rows or reserved.rows > config.max_rows:
-        broken.append(f"{rows} rows, {reserved.rows} reserved, of {config.max_rows}")
+    if scheduler.parking.used_bytes > limits.parking_bytes:
+        broken.append(f"{scheduler.parking.used_bytes} bytes are parked of {limits.parking_bytes}")
+    if rows > limits.max_rows or reserved.rows > limits.max_rows:
+        broken.append(f"{rows} rows, {reserved.rows} reserved, of {limits.max_rows}")
     if rows > reserved.rows:
         broken.append(f"{rows} rows are used, {reserved.rows} reserved")
-    if scheduler.capacity.reserved_bytes > config.kv_cache_bytes:
-        broken.append(f"{scheduler.capacity.reserved_bytes} bytes reserved of {config.kv_cache_bytes}")
+    if scheduler.capacity.reserved_bytes > limits.kv_cache_bytes:
+        broken.append(f"{scheduler.capacity.reserved_bytes} bytes reserved of {limits.kv_cache_bytes}")
     if (used := scheduler.capacity.used_bytes(live)) > scheduler.capacity.reserved_bytes:
         broken.append(f"{used} bytes are used, {scheduler.capacity.reserved_bytes} reserved")
     return broken

@@ -41,7 +41,7 @@ class EnginePool:
     @property
     def window(self) -> int:
         """See `service.edge.models.served_model.Pool`."""
-        return 2 * sum(engine.config.scheduler.max_rows for engine in self.engines)
+        return 2 * sum(engine.limits.max_rows for engine in self.engines)
 
     def predicted_s(self, caller: Caller) -> float:
         """See `service.edge.models.served_model.Pool`: not known."""

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from export.bundle.manifest import PAD_MULTIPLE, Limits
+from export.bundle.manifest import Limits
 from service.engine.admission import Capacity
 from service.engine.fair_shares import FairShares
 from service.engine.parking import Parking
@@ -32,36 +32,9 @@ from service.engine.prompt_lookup import DraftProposer
 from service.engine.row_assignment import Assigned, Assignment, assign, is_settled
 from service.engine.waiting_queue import WaitingQueue
 from service.memory.cache_layout import CacheLayout
+from service.memory.engine_limits import EngineLimits
 from service.sequence import Sequence
 from service.step import Draft, NewRow, Parked, StepOutput, StepPlan, padded
-
-
-@dataclass(frozen=True, kw_only=True)
-class SchedulerConfig:
-    """Limits of one engine's turns and memory. Raises ValueError for values out of range."""
-
-    max_rows: int = 64  # hypotheses decoded concurrently
-    kv_cache_bytes: int = 1 << 30  # most bytes of key-value caches and other states
-    max_prefill_tokens: int = 256  # source and prompt tokens computed beside a step, padding included
-    max_idle_prefill_tokens: int = 1024  # the same in a turn in which no row steps
-    # Prompt tokens computed in one pass; only whole chunks are reused. On one Zen 4 core, 12 layers of d768 in int8
-    # take 608 ms for a prompt of 449 tokens in chunks of 16, 523 of 32, 380 of 64, 332 of 128, 331 of 256, 363 in one.
-    chunk_tokens: int = 128
-    prefix_cache_bytes: int = 0  # for beginnings of recent prompts, beside kv_cache_bytes; 0: no prefix cache
-    parking_bytes: int = 1 << 28  # for rows of parked sequences, beside kv_cache_bytes; 0: none is parked
-    draft_tokens: int = 0  # most tokens of a draft, for decoders that take chunks; 0: no drafts
-    # Steps of a turn, and about how many seconds they may take together, for one greedy row whose answer is not
-    # streamed, while no other request waits. A request that arrives meanwhile waits for them.
-    greedy_steps_per_turn: int = 16
-    greedy_turn_s: float = 0.01
-
-    def __post_init__(self) -> None:
-        minima = dict.fromkeys(("prefix_cache_bytes", "parking_bytes", "draft_tokens", "greedy_turn_s"), 0)
-        for name, value in vars(self).items():
-            if value < (least := minima.get(name, 1)):
-                raise ValueError(f"{name}: must be at least {least}, got {value}")
-        if self.chunk_tokens % PAD_MULTIPLE:
-            raise ValueError(f"chunk_tokens: must be a multiple of {PAD_MULTIPLE}, got {self.chunk_tokens}")
 
 
 class Plan(NamedTuple):
@@ -98,24 +71,24 @@ class _Changes:
 class Scheduler:
     """The sequences of one engine. Only the engine's thread uses it, except for `Capacity.check`.
 
-    waiting: sequences without rows. live: those with rows, in the order of admission. rows: by row, the sequence and
-    the hypothesis that had it in the last plan. draft_proposer: None where nothing is drafted.
+    limits: of the engine. waiting: sequences without rows. live: those with rows, in the order of admission. rows: by
+    row, the sequence and the hypothesis that had it in the last plan. draft_proposer: None where nothing is drafted.
     """
 
-    def __init__(self, config: SchedulerConfig, limits: Limits, layout: CacheLayout) -> None:
-        self.config, self._limits = config, limits
+    def __init__(self, limits: EngineLimits, model: Limits, layout: CacheLayout) -> None:
+        self.limits, self._model = limits, model
         # A decoder that takes single tokens has no prefill: its prompts are fed as ordinary steps.
-        chunk = 0 if limits.max_block == 1 else min(config.chunk_tokens, limits.max_block or config.chunk_tokens)
+        chunk = 0 if model.max_block == 1 else min(limits.chunk_tokens, model.max_block or limits.chunk_tokens)
         self.waiting, self.live = WaitingQueue(), list[Sequence]()
         self.rows: list[Assigned] = []
-        self.capacity = Capacity(layout, max_rows=config.max_rows, max_bytes=config.kv_cache_bytes, chunk_tokens=chunk)
-        self.shares, self.parking = FairShares(), Parking(layout, config.parking_bytes)
-        self.draft_proposer = DraftProposer(config.draft_tokens) if config.draft_tokens and chunk else None
+        self.capacity = Capacity(layout, max_rows=limits.max_rows, max_bytes=limits.kv_cache_bytes, chunk_tokens=chunk)
+        self.shares, self.parking = FairShares(), Parking(layout, limits.parking_bytes)
+        self.draft_proposer = DraftProposer(limits.draft_tokens) if limits.draft_tokens and chunk else None
         self._prefill = PrefillPlanner(
             chunk,
-            max_tokens=config.max_prefill_tokens,
-            max_idle_tokens=config.max_idle_prefill_tokens,
-            prefix_slots=_prefix_slots(config, layout, chunk),
+            max_tokens=limits.max_prefill_tokens,
+            max_idle_tokens=limits.max_idle_prefill_tokens,
+            prefix_slots=_prefix_slots(limits, layout, chunk),
         )
 
     @property
@@ -282,7 +255,7 @@ class Scheduler:
         starts = [sequence.num_computed for sequence, _ in self.rows]
         for chunk in prefill.chunks:
             starts[chunk.row] = chunk.start + len(chunk.tokens)
-        has_step = self._limits.max_target_len > 0 and len(prefill.unfinished) + len(drafts) < len(self.live)
+        has_step = self._model.max_target_len > 0 and len(prefill.unfinished) + len(drafts) < len(self.live)
         tokens = []
         if has_step:
             tokens = [
@@ -307,7 +280,7 @@ class Scheduler:
             prefilling_rows=frozenset([row for sequence in prefill.unfinished for row in sequence.rows]),
             drafts=tuple(drafts),
             extra_greedy_steps=extra_steps,
-            extra_greedy_s=self.config.greedy_turn_s,
+            extra_greedy_s=self.limits.greedy_turn_s,
             rows_before=rows_before,
             max_target_len=max([start + 1 + extra_steps for start in starts] + ends, default=0),
             max_source_len=max([len(sequence.request.source) for sequence in self.live], default=0),
@@ -342,7 +315,7 @@ class Scheduler:
         is_free = start + 1 >= len(request.prompt) and sequence.steps >= len(request.prefix)
         if request.is_streamed or not (is_free and sequence.search.is_greedy):
             return 0
-        return max(0, min(self.config.greedy_steps_per_turn - 1, request.max_tokens - sequence.steps - 1))
+        return max(0, min(self.limits.greedy_steps_per_turn - 1, request.max_tokens - sequence.steps - 1))
 
 
 def _new_row(sequence: Sequence) -> NewRow:
@@ -351,9 +324,9 @@ def _new_row(sequence: Sequence) -> NewRow:
     return NewRow(row, request.source, request.encoder_request, request.shortlist)
 
 
-def _prefix_slots(config: SchedulerConfig, layout: CacheLayout, chunk: int) -> int:
+def _prefix_slots(limits: EngineLimits, layout: CacheLayout, chunk: int) -> int:
     """How many chunks the prefix cache holds. State without positions cannot be stored by chunk, and what a decoder
     computes of a prompt depends on the source, if there is one."""
     if not chunk or layout.row_bytes or layout.source_bytes or not layout.target_bytes:
         return 0
-    return config.prefix_cache_bytes // layout.bytes_per(chunk)
+    return limits.prefix_cache_bytes // layout.bytes_per(chunk)

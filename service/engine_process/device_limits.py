@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from service.engine.scheduler import SchedulerConfig
 from service.errors import StartupError
 from service.machine.execution_choice import LAZY_ROLES
 from service.memory.device_memory import available_bytes, least_bytes, limits_within
-from service.memory.memory_prediction import EngineLimits
+from service.memory.engine_limits import EngineLimits
 from service.memory.model_sizes import shape_of
 from service.runtime.cuda_device import memory_info
 from service.runtime.cuda_memory import CudaStream
@@ -18,9 +17,7 @@ from service.runtime.model_sessions import ModelSessions
 log = logging.getLogger(__name__)
 
 
-def limits_on_device(
-    model: ModelSessions, stream: CudaStream, config: SchedulerConfig, most_bytes: int
-) -> SchedulerConfig:
+def limits_on_device(model: ModelSessions, stream: CudaStream, asked: EngineLimits, most_bytes: int) -> EngineLimits:
     """The limits of the only engine of a model whose weights are on the device, and which has nothing else there yet.
     most_bytes: that the model may take in all; 0: no limit. Logs what is lowered. Raises StartupError."""
     free, total = memory_info(stream.runtime.library)
@@ -32,13 +29,6 @@ def limits_on_device(
         shape_of(model.manifest, model.variant, opened=weights, opened_later=later),
         layout=model.layout,
     )
-    asked = EngineLimits(
-        rows=config.max_rows,
-        kv_cache_bytes=config.kv_cache_bytes,
-        prefix_cache_bytes=config.prefix_cache_bytes,
-        parking_bytes=config.parking_bytes,
-        draft_tokens=config.draft_tokens,
-    )
     room = f"the device has {_mb(free)} free of {_mb(total)} beside the weights, {_mb(weights)}"
     if most_bytes:
         room += f", and --cuda-memory-bytes allows {_mb(most_bytes)} in all"
@@ -49,20 +39,18 @@ def limits_on_device(
             "device (nvidia-smi lists them), raise --cuda-memory-bytes, lower --max-rows, or name another device with "
             "--cuda-devices"
         )
-    if found == asked:
-        return config
+    if found != asked:
+        _tell_lowered(found, asked, room)
+    return found
+
+
+def _tell_lowered(found: EngineLimits, asked: EngineLimits, room: str) -> None:
     log.warning(
         "caches on the device are smaller than asked for: KV cache %s of %s, prefix cache %s of %s, parked rows %s of "
         "%s; %s",
         *map(_mb, (found.kv_cache_bytes, asked.kv_cache_bytes, found.prefix_cache_bytes, asked.prefix_cache_bytes)),
         *map(_mb, (found.parking_bytes, asked.parking_bytes)),
         room,
-    )
-    return replace(
-        config,
-        kv_cache_bytes=found.kv_cache_bytes,
-        prefix_cache_bytes=found.prefix_cache_bytes,
-        parking_bytes=found.parking_bytes,
     )
 
 

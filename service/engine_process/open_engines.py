@@ -18,14 +18,14 @@ from export.bundle.manifest import TOKENIZER, Manifest
 from model.tokenizer import Tokenizer, TokenizerError
 from service.decoding.token_selection import ContextPlace
 from service.decoding.vocabulary import Vocabulary
-from service.engine.engine import Engine, EngineConfig
+from service.engine.engine import Engine
 from service.engine.engine_metrics import EngineMetrics, NullMetrics
 from service.engine.golden_check import check_golden_decode, is_batch_invariant
-from service.engine.scheduler import SchedulerConfig
 from service.engine_process.device_limits import limits_on_device
 from service.errors import StartupError
 from service.machine.execution_choice import CPU, CUDA, SINGLE_ENGINE_MIN_BYTES, ExecutionChoice
 from service.machine.processors import MAX_SINGLE_ENGINE_THREADS, processors
+from service.memory.engine_limits import EngineLimits
 from service.runtime.model_sessions import BusyEngines
 from service.runtime.runner import OnnxModel, OnnxRunner
 from service.settings.engine_settings import EngineSettings
@@ -94,7 +94,7 @@ def _open(
     if bundle_sha256 not in ("", sha256):
         raise StartupError(f"{path} has another manifest than when the server started; fix: restart the server")
     tokenizer = Tokenizer.load(path / TOKENIZER, vocab_size=manifest.limits.vocab_size)
-    model, runners, config, is_invariant = _open_checked(bundle, settings, open_model, checks_batches)
+    model, runners, limits, is_invariant = _open_checked(bundle, settings, open_model, checks_batches)
     if busy_engines is not None:
         model.busy_engines = busy_engines  # only now: the checks must not depend on what other models do
     vocabulary = Vocabulary.of(tokenizer, eos_ids=manifest.tokens.ends)
@@ -103,7 +103,7 @@ def _open(
             Engine(
                 runner,
                 tokenizer,
-                config,
+                limits,
                 new_metrics(),
                 vocabulary=vocabulary,
                 context=_context_place(manifest),
@@ -131,7 +131,7 @@ class _Checked(NamedTuple):
 
     model: OnnxModel
     runners: list[OnnxRunner]
-    config: EngineConfig
+    limits: EngineLimits
     is_invariant: bool
 
 
@@ -184,17 +184,16 @@ def _open_model(bundle: CheckedBundle, settings: EngineSettings, open_model: Ope
 def _check(model: OnnxModel, bundle: CheckedBundle, settings: EngineSettings, checks_batches: bool) -> _Checked:
     """Raises StartupError, and _CudaFailure for whatever fails on CUDA."""
     is_cpu = model.choice.provider == CPU
-    config = _engine_config(settings, settings.model_engines if is_cpu else 1)  # a device has memory of its own
+    limits = settings.limits.share(settings.model_engines if is_cpu else 1)  # a device has memory of its own
     if model.stream is not None:
         try:
-            scheduler = limits_on_device(model, model.stream, config.scheduler, settings.cuda_memory_bytes)
+            limits = limits_on_device(model, model.stream, limits, settings.cuda_memory_bytes)
         except StartupError as error:
             raise _CudaFailure(str(error)) from None
-        config = replace(config, scheduler=scheduler)
     try:
-        limit = config.scheduler.kv_cache_bytes
+        limit = limits.kv_cache_bytes
         runners = [
-            model.runner(max_rows=settings.max_rows, kv_cache_bytes=limit, draft_tokens=settings.draft_tokens)
+            model.runner(max_rows=limits.max_rows, kv_cache_bytes=limit, draft_tokens=limits.draft_tokens)
             for _ in range(settings.engines if is_cpu else 1)
         ]
         _check_answers(model, runners[0])
@@ -206,22 +205,7 @@ def _check(model: OnnxModel, bundle: CheckedBundle, settings: EngineSettings, ch
         if not isinstance(error, StartupError):
             problem = f"{problem}; fix: free memory of the device, and check it with nvidia-smi -q"
         raise _CudaFailure(f"the first answers on CUDA failed: {problem}") from None
-    return _Checked(model, runners, config, is_invariant)
-
-
-def _engine_config(settings: EngineSettings, engines: int) -> EngineConfig:
-    """The share of each of a model's `engines`."""
-    return EngineConfig(
-        scheduler=SchedulerConfig(
-            max_rows=settings.max_rows,
-            kv_cache_bytes=max(1, settings.kv_cache_bytes // engines),
-            max_prefill_tokens=settings.max_prefill_tokens,
-            prefix_cache_bytes=settings.prefix_cache_bytes // engines,
-            parking_bytes=settings.parking_bytes // engines,
-            draft_tokens=settings.draft_tokens,
-        ),
-        stream_messages_per_s=settings.stream_messages_per_s / engines,
-    )
+    return _Checked(model, runners, limits, is_invariant)
 
 
 def _check_answers(model: OnnxModel, runner: OnnxRunner) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from service.memory.cache_layout import row_capacity_for, shortlist_capacity_for
-from service.memory.memory_prediction import EngineLimits, ModelShape, engine_parts
+from service.memory.engine_limits import EngineLimits
+from service.memory.memory_prediction import ModelShape, engine_parts
 
 FREE_SHARE = 0.9
 """Of the free memory that a model takes: the rest is lost between allocations, and for what other programs need."""
@@ -56,7 +57,7 @@ def least_bytes(shape: ModelShape, limits: EngineLimits) -> int:
 
 
 def _steps(shape: ModelShape, limits: EngineLimits) -> list[int]:
-    return shape.layout.steps_within(max_rows=limits.rows, max_bytes=limits.kv_cache_bytes)
+    return shape.layout.steps_within(max_rows=limits.max_rows, max_bytes=limits.kv_cache_bytes)
 
 
 def _fixed_bytes(shape: ModelShape, limits: EngineLimits) -> int:
@@ -67,6 +68,6 @@ def _fixed_bytes(shape: ModelShape, limits: EngineLimits) -> int:
 def cache_bytes(shape: ModelShape, limits: EngineLimits, kv_cache_bytes: int) -> int:
     """Bytes of the caches of all rows that admission lets in under such a limit. Shortlists are not allocated with the
     others: old ones and new ones exist side by side while they grow."""
-    layout, rows = shape.layout, limits.rows
+    layout, rows = shape.layout, limits.max_rows
     shortlists = row_capacity_for(rows, rows) * layout.shortlist_bytes * shortlist_capacity_for(shape.shortlist_len)
     return layout.fixed_bytes(max_rows=rows, max_bytes=kv_cache_bytes) + 2 * min(shortlists, kv_cache_bytes)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from export.bundle.manifest import capacity_for
 from service.memory.cache_layout import CacheLayout, row_capacity_for, shortlist_capacity_for
+from service.memory.engine_limits import EngineLimits
 
 MB = 1_000_000
 
@@ -65,17 +66,6 @@ class ModelShape:
     opened_later: int
     tokenizer: int
     attention: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineLimits:
-    """What one engine may have: rows, bytes of caches, of the prefix cache and of parked rows, tokens of a draft."""
-
-    rows: int
-    kv_cache_bytes: int
-    prefix_cache_bytes: int
-    parking_bytes: int
-    draft_tokens: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +147,7 @@ def device_process_parts(model: ModelPlan) -> dict[str, int]:
     given back."""
     shape, limits = model.shape, model.engine
     # Of each row the best tokens, and its distribution where a request wants that; outputs of an encoder.
-    rows = limits.rows * (limits.draft_tokens + 2 if limits.draft_tokens else 1)
+    rows = limits.max_rows * (limits.draft_tokens + 2 if limits.draft_tokens else 1)
     outputs = rows * (12 * RANKED_TOKENS + FLOAT * shape.vocab_size) if shape.max_target_len else 0
     encoded = _encoded(shape) * FLOAT * max(shape.width, shape.vocab_size if not shape.max_target_len else 0)
     return {
@@ -188,7 +178,7 @@ def process_parts(model: ModelPlan) -> dict[str, int]:
 
 def engine_parts(shape: ModelShape, limits: EngineLimits) -> dict[str, int]:
     """The parts of one engine."""
-    rows, layout = limits.rows, shape.layout
+    rows, layout = limits.max_rows, shape.layout
     has_decoder = shape.max_target_len > 0
     # A decoder that depends on a source, or whose state has no positions, has no prefix cache.
     caches_prefixes = shape.chunk_tokens and layout.target_bytes and not (layout.source_bytes or layout.row_bytes)
@@ -205,7 +195,7 @@ def engine_parts(shape: ModelShape, limits: EngineLimits) -> dict[str, int]:
 def kv_cache_bytes(shape: ModelShape, limits: EngineLimits) -> int:
     """Caches of all rows at full length, or as many as admission reserves. Where a buffer grows, the old one and the
     new one exist side by side, one buffer after the other."""
-    layout, rows = shape.layout, row_capacity_for(limits.rows, limits.rows)
+    layout, rows = shape.layout, row_capacity_for(limits.max_rows, limits.max_rows)
     kinds = (
         layout.bytes_per(capacity_for(shape.max_target_len + shape.chunk_tokens)) if shape.max_target_len else 0,
         layout.source_bytes * capacity_for(shape.max_source_len) if shape.max_source_len else 0,
@@ -217,7 +207,7 @@ def kv_cache_bytes(shape: ModelShape, limits: EngineLimits) -> int:
 
 def output_bytes(shape: ModelShape, limits: EngineLimits) -> int:
     """Logits, log-probabilities and best tokens of each line, and the old block of one of them while it grows."""
-    lines = limits.rows + (limits.rows * (limits.draft_tokens + 1) if limits.draft_tokens else EXTRA_LINES)
+    lines = limits.max_rows + (limits.max_rows * (limits.draft_tokens + 1) if limits.draft_tokens else EXTRA_LINES)
     return lines * (3 * FLOAT * shape.vocab_size + 12 * RANKED_TOKENS + FLOAT * shape.width)
 
 

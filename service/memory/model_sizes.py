@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from export.bundle.manifest import LEAST_WORDS, MOST_WORDS, TOKENIZER, Manifest, Variant
 from service.memory.cache_layout import CacheLayout
+from service.memory.engine_limits import EngineLimits
 from service.memory.memory_prediction import ModelShape
-
-CHUNK_TOKENS = 128  # of a prompt in one pass: `SchedulerConfig.chunk_tokens`
 
 
 def shape_of(
@@ -27,7 +26,7 @@ def shape_of(
         heads=heads,
         max_source_len=limits.max_source_len,
         max_target_len=limits.max_target_len,
-        chunk_tokens=0 if limits.max_block == 1 or not limits.max_target_len else CHUNK_TOKENS,
+        chunk_tokens=0 if limits.max_block == 1 or not limits.max_target_len else EngineLimits.chunk_tokens,
         shortlist_len=min(limits.vocab_size, shortlist) if manifest.shortlist else 0,
         opened=opened,
         opened_later=opened_later,

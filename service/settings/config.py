@@ -10,10 +10,10 @@ import difflib
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, create_model, model_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -22,7 +22,7 @@ from pydantic_settings import (
 )
 
 from service.errors import StartupError
-from service.settings.connection_settings import ConnectionSettings
+from service.memory.engine_limits import EngineLimits, setting_fields
 from service.settings.engine_settings import Precision
 from service.settings.setting_types import (
     Adaptors,
@@ -31,6 +31,7 @@ from service.settings.setting_types import (
     Files,
     Models,
     NotNegative,
+    Port,
     Positive,
     PositiveSeconds,
     Ratio,
@@ -44,7 +45,25 @@ OTHERS = tuple(f"GLOSSA_{name}" for name in _CLIENTS)  # variables of client com
 MIN_PROCESS_BYTES = 1 << 28  # of an engine process with a small model
 
 
-class ServerSettings(ConnectionSettings):
+if TYPE_CHECKING:
+
+    class _LimitSettings(BaseSettings, EngineLimits): ...  # type: ignore[misc]  # frozen, as settings are
+
+else:  # a setting for each limit of engines that is one
+    _LimitSettings = create_model(
+        "_LimitSettings",
+        __base__=BaseSettings,
+        **{
+            limit.name: (
+                type(limit.default),
+                Field(limit.default, **{name: limit.metadata[name] for name in ("description", "ge", "le")}),
+            )
+            for limit in setting_fields()
+        },
+    )
+
+
+class ServerSettings(_LimitSettings):  # type: ignore[misc]
     """The settings of `glossa serve`; each field is a flag --max-queue, a variable GLOSSA_MAX_QUEUE and a YAML key."""
 
     model_config = SettingsConfigDict(
@@ -54,6 +73,57 @@ class ServerSettings(ConnectionSettings):
     config: Path | None = Field(None, description="YAML file with more settings")
     models: Models = Field(
         description="models to serve: NAME=BUNDLE; comma-separated in the environment, a mapping in YAML"
+    )
+
+    host: str = Field("127.0.0.1", description="address of the gRPC port; 0.0.0.0 listens on all interfaces")
+    port: Port = Field(50051, description="gRPC port; 0: any free port, reported in the log")
+    http_host: str = Field("127.0.0.1", description="address of the ops port: /healthz /readyz /metrics /version")
+    http_port: Port = Field(9464, description="ops port; 0: any free port, reported in the log")
+    tls_certificate: Path | None = Field(
+        None,
+        description="PEM file of the server's certificate and intermediate ones; reloaded when it changes",
+    )
+    tls_key: Path | None = Field(None, description="PEM file of its key")
+    tls_client_ca: Path | None = Field(
+        None, description="PEM file of the authorities whose certificates clients must have; none: clients need none"
+    )
+    tokens: Path | None = Field(
+        None, description="file of bearer tokens, as `glossa token` writes it; reloaded when it changes"
+    )
+    admin_socket: Path | None = Field(
+        None, description="Unix socket of the admin service, for this user alone; none: no socket"
+    )
+    admin_port: Port | None = Field(
+        None,
+        description="port of the admin service, for tokens with the right admin; 0: any free port; none: no port",
+    )
+    admin_host: str = Field("127.0.0.1", description="address of the admin port; TLS is needed for all but loopback")
+    reflection: bool = Field(True, description="enable gRPC reflection (grpcurl, buf curl)")
+
+    max_message_bytes: int = Field(
+        1 << 18, ge=1024, le=1 << 26, description="limit of a received gRPC message in bytes"
+    )
+    max_metadata_bytes: int = Field(8192, ge=1024, le=1 << 16, description="limit of a call's metadata in bytes")
+    max_concurrent_streams: Positive = Field(256, description="concurrent calls per connection")
+    max_resets_per_s: int = Field(
+        200,
+        ge=0,
+        description="calls that a client may reset, or leave without a message, per second; with more, and more than "
+        "it got answers, its connection is closed; 0: no limit",
+    )
+    handshake_timeout_s: PositiveSeconds = Field(
+        10.0, description="seconds until a new connection without a handshake is closed"
+    )
+    keepalive_time_s: PositiveSeconds = Field(30.0, description="seconds of inactivity until a keepalive ping")
+    keepalive_timeout_s: PositiveSeconds = Field(
+        5.0, description="seconds until an unanswered keepalive ping closes the connection"
+    )
+    min_ping_interval_s: PositiveSeconds = Field(
+        5.0, description="minimum seconds between a client's pings; more frequent ones close its connection"
+    )
+    max_connection_age_s: PositiveSeconds = Field(1800.0, description="seconds until a client has to reconnect")
+    max_connection_age_grace_s: PositiveSeconds = Field(
+        300.0, description="seconds after that for the connection's running calls"
     )
 
     glossaries: Files = Field(
@@ -108,38 +178,8 @@ class ServerSettings(ConnectionSettings):
     huge_pages: bool = Field(
         True, description="huge pages for engine processes where glibc and the kernel support them"
     )
-    max_rows: int = Field(64, ge=1, le=4096, description="rows (hypotheses being decoded) per engine")
-    kv_cache_bytes: Positive = Field(
-        1 << 30, description="limit of a model's KV cache in bytes; requests wait for free space"
-    )
     cuda_memory_bytes: NotNegative = Field(
         0, description="limit in bytes of a model on a CUDA device, weights included; 0: nine tenths of what is free"
-    )
-    max_prefill_tokens: Positive = Field(
-        256, description="limit of source and prompt tokens processed between two tokens of running requests"
-    )
-    prefix_cache_bytes: int = Field(
-        1 << 27,
-        ge=0,
-        description="limit of a model's prefix cache in bytes, in addition to the KV cache; 0: no prefix cache",
-    )
-    parking_bytes: int = Field(
-        1 << 28,
-        ge=0,
-        description="limit in bytes of the caches of requests that left their rows to others, in addition to the KV "
-        "cache; 0: none leaves them",
-    )
-    draft_tokens: int = Field(
-        0,
-        ge=0,
-        le=64,
-        description="draft tokens per step by prompt lookup, generation only; 0: none; see docs/decoding.md",
-    )
-    stream_messages_per_s: int = Field(
-        1000,
-        ge=0,
-        description="messages per second of all streams of a model; with more tokens than that, a message carries "
-        "those of up to 0.1 s, except for a stream's first; 0: a message for every token",
     )
     max_queue: Positive = Field(256, description="waiting requests per model; above it RESOURCE_EXHAUSTED")
     max_requests: Positive = Field(1024, description="concurrent requests of all models; above it RESOURCE_EXHAUSTED")
@@ -206,6 +246,24 @@ class ServerSettings(ConnectionSettings):
         "auto", description="auto: pretty on a terminal, else JSON lines"
     )
     log_text: bool = Field(False, description="log the texts of requests and answers")
+
+    @model_validator(mode="after")
+    def _check_security(self) -> Self:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            given, missing = ("tls_certificate", "tls_key") if self.tls_key is None else ("tls_key", "tls_certificate")
+            raise ValueError(f"{missing} must be given with {given}")
+        if self.tls_client_ca is not None and self.tls_certificate is None:
+            raise ValueError("tls_client_ca needs tls_certificate and tls_key")
+        if self.admin_port is not None and self.tokens is None:
+            raise ValueError(
+                "admin_port needs tokens, or anyone who reaches it could exchange models; or use admin_socket"
+            )
+        return self
+
+    @property
+    def has_admin(self) -> bool:
+        """Whether models can be exchanged while the server runs."""
+        return self.admin_port is not None or self.admin_socket is not None
 
     @model_validator(mode="after")
     def _check_processes(self) -> Self:

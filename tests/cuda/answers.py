@@ -18,6 +18,7 @@ from typing import Any
 from export.bundle.directory import load_bundle
 from service.engine.pool import EnginePool
 from service.engine_process.open_engines import open_engines
+from service.memory.engine_limits import EngineLimits
 from service.options import DecodingOptions
 from service.request import HypothesisResult, Request
 from service.settings.engine_settings import Device, EngineSettings
@@ -31,7 +32,7 @@ BEAMS = DecodingOptions(beam_size=4, token_logprobs=True)
 
 @contextmanager
 def pool(path: Path, device: Device) -> Iterator[EnginePool]:
-    opened = open_engines(path, EngineSettings(device=device, max_rows=MAX_ROWS))
+    opened = open_engines(path, EngineSettings(device=device, limits=EngineLimits(max_rows=MAX_ROWS)))
     engines = EnginePool(opened.engines)
     engines.start()
     try:

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from service.decoding.search import advance
-from service.engine.scheduler import Scheduler, SchedulerConfig
+from service.engine.scheduler import Scheduler
 from service.request import Request
 from service.runtime.runner import OnnxRunner
 from service.sequence import Sequence
 from tests.cuda.loop import KV_CACHE_BYTES, MAX_ROWS, opened
+from tests.engines import engine_limits
 from tests.runner_requests import sequence_for
 
 CHUNK_TOKENS = 16
@@ -39,7 +40,7 @@ def soil(runner: OnnxRunner, row: int) -> None:
 
 def main(path: Path) -> dict[str, bool]:
     runner = opened(path, captures=True)
-    config = SchedulerConfig(
+    config = engine_limits(
         max_rows=MAX_ROWS,
         kv_cache_bytes=KV_CACHE_BYTES,
         chunk_tokens=CHUNK_TOKENS,

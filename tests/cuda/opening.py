@@ -1,6 +1,7 @@
 """What becomes of a bundle that is opened on the fake CUDA, as an engine process opens it.
 
-Usage: python -m tests.cuda.opening BUNDLE SETTINGS [fail]. SETTINGS: fields of `EngineSettings` as JSON. Prints the
+Usage: python -m tests.cuda.opening BUNDLE SETTINGS [fail]. SETTINGS: fields of `EngineSettings` and
+of `EngineLimits` as JSON. Prints the
 error, or the choice of device and the limit of parked rows, and warnings. fail: after the first tokens the device fails
 for good; then the ends of four requests, and whether the engine has lost its device, are printed, too.
 """
@@ -17,6 +18,7 @@ from export.bundle.directory import load_bundle
 from service.engine.engine import Engine
 from service.engine_process.open_engines import open_engines
 from service.errors import StartupError
+from service.memory.engine_limits import EngineLimits
 from service.request import TextDelta
 from service.settings.engine_settings import EngineSettings
 from tests.cuda.fake import FakeCuda
@@ -49,7 +51,8 @@ def main(bundle: Path, settings: dict[str, Any], *, fails: bool) -> dict[str, An
     handler.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger().addHandler(handler)
     try:
-        opened = open_engines(bundle, EngineSettings(**settings))
+        limits = {name: settings.pop(name) for name in list(settings) if hasattr(EngineLimits, name)}
+        opened = open_engines(bundle, EngineSettings(limits=EngineLimits(**limits), **settings))
     except StartupError as error:
         return {"error": str(error), "warnings": warnings}
     (engine,) = opened.engines
@@ -59,7 +62,7 @@ def main(bundle: Path, settings: dict[str, Any], *, fails: bool) -> dict[str, An
         "device": choice.provider.removesuffix("ExecutionProvider").lower(),
         "fallback": choice.fallback,
         "reason": choice.reason,
-        "parking_bytes": engine.config.scheduler.parking_bytes,
+        "parking_bytes": engine.limits.parking_bytes,
         "warnings": warnings,
     }
     if fails:

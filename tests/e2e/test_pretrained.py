@@ -15,14 +15,13 @@ from export.to_onnx import export_bundle
 from glossa.client import Client
 from model.pretrained.import_checkpoint import import_checkpoint
 from model.tokenizer import Tokenizer
-from service.engine.engine import EngineConfig
 from service.engine.pool import EnginePool
-from service.engine.scheduler import SchedulerConfig
 from service.options import DecodingOptions
 from service.request import Request
 from service.runtime.runner import OnnxModel
 from tests.decoders import REALISTIC, make_decoder
 from tests.e2e.process import serving
+from tests.engines import engine_limits
 from tests.fakes import CheckedEngine, ask
 from tests.tiny import TEXTS
 
@@ -44,7 +43,7 @@ def engine(theirs, path, rows):
     import_checkpoint(path / "theirs", path / "ours", tokenizer)
     export_bundle(path / "ours", path / "bundle")
     model = OnnxModel.open(path / "bundle", load_bundle(path / "bundle"))
-    settings = EngineConfig(scheduler=SchedulerConfig(max_rows=rows, prefix_cache_bytes=1 << 24))
+    settings = engine_limits(max_rows=rows, prefix_cache_bytes=1 << 24)
     engine = EnginePool([CheckedEngine(model.runner(max_rows=rows), tokenizer, settings)])
     engine.start()
     try:

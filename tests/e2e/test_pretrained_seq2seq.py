@@ -10,12 +10,11 @@ from export.bundle.directory import load_bundle
 from export.to_onnx import export_bundle
 from model.pretrained.import_checkpoint import import_checkpoint
 from model.tokenizer import Tokenizer
-from service.engine.engine import EngineConfig
 from service.engine.pool import EnginePool
-from service.engine.scheduler import SchedulerConfig
 from service.options import DecodingOptions
 from service.request import Request
 from service.runtime.runner import OnnxModel
+from tests.engines import engine_limits
 from tests.fakes import CheckedEngine, ask
 
 pytest.importorskip("transformers")
@@ -35,7 +34,7 @@ def engine(theirs, path, rows):
     import_checkpoint(path / "theirs", path / "ours", tokenizer)
     export_bundle(path / "ours", path / "bundle")
     model = OnnxModel.open(path / "bundle", load_bundle(path / "bundle"))
-    settings = EngineConfig(scheduler=SchedulerConfig(max_rows=rows))
+    settings = engine_limits(max_rows=rows)
     engine = EnginePool([CheckedEngine(model.runner(max_rows=rows), tokenizer, settings)])
     engine.start()
     try:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from service.engine.engine import EngineConfig
 from service.engine.pool import EnginePool
+from tests.engines import engine_limits
 from tests.fakes import CheckedEngine, LetterTokenizer, ScriptedRunner
 
 
@@ -15,10 +15,10 @@ def start():
     started = []
 
     def make(*runners, settings=None, **more):
-        settings = settings or EngineConfig()
+        settings = settings or engine_limits()
         runners = runners or (ScriptedRunner(),)
         for runner in runners:
-            runner.max_rows = settings.scheduler.max_rows
+            runner.max_rows = settings.max_rows
         tokenizer: Any = LetterTokenizer()
         pool = EnginePool([CheckedEngine(runner, tokenizer, settings, **more) for runner in runners])
         started.append((pool, runners))

@@ -8,13 +8,13 @@ each process. Small models gain much and cost little, large ones the reverse: MA
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from importlib import metadata
 from typing import NamedTuple
 
 from export.bundle.manifest import Manifest
 from service.machine.execution_choice import CPU_PRECISIONS, LAZY_ROLES, cpu_precision
 from service.machine.processors import Processors, in_core_order
+from service.memory.engine_limits import EngineLimits
 from service.settings.config import ServerSettings
 from service.settings.engine_settings import NO_DEVICE, VISIBLE, EngineSettings
 
@@ -84,19 +84,15 @@ def engine_settings(
     settings: ServerSettings, plan: ProcessPlan, place: int, *, opening_bytes: int = 0
 ) -> EngineSettings:
     """What the process of a place opens."""
-    shared: Mapping[str, object] = {
-        name: getattr(settings, name)
-        for name in (
-            *("device", "precision", "single_engine_threads", "max_rows", "kv_cache_bytes", "max_prefill_tokens"),
-            *("prefix_cache_bytes", "parking_bytes", "draft_tokens", "stream_messages_per_s"),
-            "cuda_memory_bytes",
-        )
-    }
     allowed = in_core_order()
     each = plan.engines_per_process
     pinned = [allowed[(place * each + index) % len(allowed)] for index in range(each)]
     return EngineSettings(
-        **shared,  # type: ignore[arg-type]
+        device=settings.device,
+        precision=settings.precision,
+        single_engine_threads=settings.single_engine_threads,
+        cuda_memory_bytes=settings.cuda_memory_bytes,
+        limits=EngineLimits.of(settings),
         cuda_device=_device(settings.cuda_devices.split(",")[place]) if may_use_gpu(settings) else "",
         engines=each,
         model_engines=plan.engines,

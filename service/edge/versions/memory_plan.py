@@ -21,7 +21,8 @@ from service.machine.execution_choice import (
     single_engine_role,
 )
 from service.machine.processors import MAX_SINGLE_ENGINE_THREADS, Processors, processors
-from service.memory.memory_prediction import EdgeLimits, EngineLimits, ModelPlan, ModelShape, Prediction, predict
+from service.memory.engine_limits import EngineLimits
+from service.memory.memory_prediction import EdgeLimits, ModelPlan, ModelShape, Prediction, predict
 from service.memory.model_sizes import shape_of
 from service.options import MAX_WIDTH
 from service.settings.config import ServerSettings
@@ -91,17 +92,9 @@ def model_plan(
     settings: ServerSettings, manifest: Manifest, plan: ProcessPlan, found: Processors, *, on_device: bool = False
 ) -> ModelPlan:
     """One model. One that has no graphs for the CPU is counted by its first variant."""
-    engines = plan.engines
-    limits = EngineLimits(
-        rows=settings.max_rows,
-        kv_cache_bytes=max(1, settings.kv_cache_bytes // engines),
-        prefix_cache_bytes=settings.prefix_cache_bytes // engines,
-        parking_bytes=settings.parking_bytes // engines,
-        draft_tokens=settings.draft_tokens,
-    )
     return ModelPlan(
         shape=device_shape(settings, manifest) if on_device else model_shape(settings, manifest, found),
-        engine=limits,
+        engine=EngineLimits.of(settings).share(plan.engines),
         processes=plan.processes,
         engines_per_process=plan.engines_per_process,
         on_device=on_device,

@@ -10,10 +10,11 @@ import pytest
 
 from service.decoding.beam import extend_common_prefix
 from service.decoding.lexical_constraints import LexicalConstraints
-from service.engine.scheduler import Scheduler, SchedulerConfig
+from service.engine.scheduler import Scheduler
 from service.errors import Unsatisfiable
 from service.request import FinishReason
 from service.sequence import Hypothesis, Sequence
+from tests.engines import engine_limits
 from tests.fakes import EOS, ScriptedRunner, brackets, doubtful, drain, search_of
 from tests.fakes import decoding_request as request
 
@@ -82,7 +83,7 @@ def run(*requests, max_rows=64, runner=None):
     """Decodes requests together; checks promises after every turn. Returns sequences and what was agreed, turn by
     turn."""
     runner = runner or ScriptedRunner(vocab_size=VOCABULARY, rule=doubtful)
-    scheduler = Scheduler(SchedulerConfig(max_rows=max_rows), runner.limits, runner.layout)
+    scheduler = Scheduler(engine_limits(max_rows=max_rows), runner.limits, runner.layout)
     sequences = [Sequence(asked, search_of(asked)) for asked in requests]
     for sequence in sequences:
         scheduler.capacity.check(sequence.request)

@@ -5,10 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from service.engine.scheduler import Scheduler, SchedulerConfig
+from service.engine.scheduler import Scheduler
 from service.errors import InternalFailure
 from service.request import FinishReason
 from service.sequence import Sequence
+from tests.engines import engine_limits
 from tests.fakes import EOS, ScriptedRunner, doubtful, drain, search_of
 from tests.fakes import decoding_request as request
 
@@ -17,7 +18,7 @@ VOCABULARY = 16
 
 def run(*requests, rule=doubtful, seen=None, eos_ids=(EOS,)):
     runner = ScriptedRunner(vocab_size=VOCABULARY, rule=rule)
-    scheduler = Scheduler(SchedulerConfig(), runner.limits, runner.layout)
+    scheduler = Scheduler(engine_limits(), runner.limits, runner.layout)
     sequences = [Sequence(asked, search_of(asked, eos_ids)) for asked in requests]
     for sequence in sequences:
         scheduler.submit(sequence)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.engine.engine import EngineConfig
+from tests.engines import engine_limits
 from tests.fakes import (
     ManualEngine,
     ManualLoop,
@@ -15,8 +15,8 @@ def manual():
     """An engine without a thread, on a clock and an event loop that the test turns."""
 
     def make(runner=None, settings=None, **more):
-        runner, settings = runner or ScriptedRunner(), settings or EngineConfig()
-        runner.max_rows = settings.scheduler.max_rows
+        runner, settings = runner or ScriptedRunner(), settings or engine_limits()
+        runner.max_rows = settings.max_rows
         return ManualEngine(runner, settings, **more), ManualLoop()
 
     return make

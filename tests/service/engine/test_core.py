@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 
-from service.engine.engine import EngineConfig
-from service.engine.scheduler import SchedulerConfig
 from service.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -15,7 +13,16 @@ from service.errors import (
 )
 from service.memory.cache_layout import CacheLayout
 from service.request import Finished, FinishReason, Request
-from tests.engines import RecordingMetrics, answer_events, continued, drafting, never_ends, repeating, request
+from tests.engines import (
+    RecordingMetrics,
+    answer_events,
+    continued,
+    drafting,
+    engine_limits,
+    never_ends,
+    repeating,
+    request,
+)
 from tests.fakes import (
     ScriptedRunner,
     Sink,
@@ -26,7 +33,7 @@ from tests.fakes import (
 def test_a_failed_turn_ends_exactly_its_requests_and_the_engine_goes_on(manual, caplog):
     runner = ScriptedRunner(rule=never_ends)
     runner.fail_on = {2}
-    engine, loop = manual(runner, EngineConfig(scheduler=SchedulerConfig(max_rows=2)))
+    engine, loop = manual(runner, engine_limits(max_rows=2))
     sinks = [Sink() for _ in range(3)]
     for name, sink in zip("abc", sinks, strict=True):
         engine.submit(request(name), loop, sink)
@@ -146,7 +153,7 @@ def test_tokens_of_a_cancelled_request_are_counted_as_wasted(manual):
 def test_random_traffic_gets_one_final_answer_each(manual, seed):
     rng = random.Random(seed)
     runner = ScriptedRunner()
-    settings = EngineConfig(scheduler=SchedulerConfig(max_rows=6, kv_cache_bytes=6000), failures_until_unhealthy=10**6)
+    settings = engine_limits(max_rows=6, kv_cache_bytes=6000, failures_until_unhealthy=10**6)
     engine, loop = manual(runner, settings)
     asked: list[Any] = []
     for _ in range(1200):
@@ -189,8 +196,8 @@ def test_random_traffic_gets_one_final_answer_each(manual, seed):
 def test_steps_of_one_turn_are_counted_one_by_one(manual):
     metrics = RecordingMetrics()
     runner = ScriptedRunner(rule=never_ends)
-    scheduler = SchedulerConfig(max_rows=4, greedy_steps_per_turn=4)
-    engine, loop = manual(runner, EngineConfig(scheduler=scheduler), metrics=metrics)
+    scheduler = engine_limits(max_rows=4, greedy_steps_per_turn=4)
+    engine, loop = manual(runner, scheduler, metrics=metrics)
     runner.before_run = lambda: engine.clock.advance(0.25)
     sink = Sink()
     engine.submit(request(max_tokens=6, is_streamed=False), loop, sink)
@@ -230,7 +237,7 @@ def test_a_failed_turn_of_drafts_leaves_an_engine_that_goes_on(manual):
 def streamed(manual, sinks, *, messages_per_s, turn_s, tokens=20):
     """The times of every event of each request, all of which stream and begin together."""
     runner = ScriptedRunner(rule=never_ends)
-    engine, loop = manual(runner, EngineConfig(stream_messages_per_s=messages_per_s))
+    engine, loop = manual(runner, engine_limits(stream_messages_per_s=messages_per_s))
     runner.before_run = lambda: engine.clock.advance(turn_s)
     times = [list[float]() for _ in sinks]
     for number, sink in enumerate(sinks):

@@ -3,8 +3,6 @@ import threading
 
 import pytest
 
-from service.engine.engine import EngineConfig
-from service.engine.scheduler import SchedulerConfig
 from service.errors import (
     Cancelled,
     EngineUnavailable,
@@ -13,7 +11,7 @@ from service.errors import (
     ShuttingDown,
 )
 from service.options import DecodingOptions
-from tests.engines import never_ends, request, spell
+from tests.engines import engine_limits, never_ends, request, spell
 from tests.fakes import (
     ScriptedRunner,
     Sink,
@@ -29,7 +27,7 @@ async def test_answers_are_those_of_the_model(start):
 
 
 async def test_a_request_that_ended_early_frees_its_row(start):
-    engine = start(ScriptedRunner(rule=spell(*"abcdef")), settings=EngineConfig(scheduler=SchedulerConfig(max_rows=1)))
+    engine = start(ScriptedRunner(rule=spell(*"abcdef")), settings=engine_limits(max_rows=1))
     sinks = await ask(engine, request(stop=("b",)), request(stop=("b",)), request())
     assert [sink.text for sink in sinks] == ["a", "a", "abcdef"]
 
@@ -45,7 +43,7 @@ async def test_many_requests_share_steps(start):
 
 
 async def test_a_request_that_can_never_run_is_not_accepted(start):
-    engine = start(settings=EngineConfig(scheduler=SchedulerConfig(max_rows=8)))
+    engine = start(settings=engine_limits(max_rows=8))
     with pytest.raises(InvalidRequest, match="the request needs 9 rows, the server has 8"):
         engine.submit(request(options=DecodingOptions(beam_size=9)), asyncio.get_running_loop(), Sink())
     assert [one.inbox.unfinished for one in engine.engines] == [0]
@@ -107,7 +105,7 @@ async def test_an_idle_engine_keeps_its_heartbeat(start, monkeypatch):
 async def test_close_ends_every_unfinished_request(start):
     runner = ScriptedRunner(rule=never_ends)
     runner.gate = threading.Event()
-    engine = start(runner, settings=EngineConfig(scheduler=SchedulerConfig(max_rows=2)))
+    engine = start(runner, settings=engine_limits(max_rows=2))
     loop = asyncio.get_running_loop()
     sinks = [Sink(loop) for _ in range(5)]
     for sink in sinks:
@@ -165,7 +163,7 @@ async def test_the_death_of_the_thread_ends_every_request(start, caplog):
         raise SystemExit("out of memory")
 
     runner.before_run = die
-    engine = start(runner, settings=EngineConfig(scheduler=SchedulerConfig(max_rows=1)))
+    engine = start(runner, settings=engine_limits(max_rows=1))
     sinks = await ask(engine, request("a"), request("b"))
     assert all(isinstance(sink.finals[0], InternalFailure) for sink in sinks)
     assert [sink.finals[0].request_id for sink in sinks] == ["a", "b"]
@@ -180,7 +178,7 @@ async def test_the_death_of_the_thread_ends_every_request(start, caplog):
 async def test_an_engine_ends_with_its_device_and_answers_nothing_more(start, caplog):
     runner = ScriptedRunner()
     runner.fail_on, runner.has_lost_device = {2}, True
-    engine = start(runner, settings=EngineConfig(scheduler=SchedulerConfig(max_rows=1)))
+    engine = start(runner, settings=engine_limits(max_rows=1))
     sinks = await ask(engine, request("a"), request("b"))
     assert [type(sink.finals[0]) for sink in sinks] == [EngineUnavailable, EngineUnavailable], "both may try again"
     assert all(len(sink.finals) == 1 for sink in sinks)

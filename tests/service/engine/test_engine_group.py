@@ -3,11 +3,10 @@ from typing import Any
 
 import pytest
 
-from service.engine.engine import EngineConfig
 from service.engine.engine_group import EngineGroup
 from service.errors import Cancelled, InternalFailure, ShuttingDown
 from service.request import TextDelta
-from tests.engines import never_ends, request
+from tests.engines import engine_limits, never_ends, request
 from tests.fakes import CheckedEngine, FakeClock, LetterTokenizer, ScriptedRunner
 
 
@@ -19,7 +18,7 @@ class Turned(EngineGroup):
         self.clocks = [FakeClock(100.0 + number) for number in range(len(runners))]
         super().__init__(
             [
-                CheckedEngine(runner, tokenizer, EngineConfig(**config), clock=clock)
+                CheckedEngine(runner, tokenizer, engine_limits(**config), clock=clock)
                 for runner, clock in zip(runners, self.clocks, strict=True)
             ]
         )
@@ -97,7 +96,7 @@ def test_the_heartbeat_is_that_of_the_engine_that_turned_longest_ago():
 @pytest.mark.parametrize("queued", [0, 1, 4, 5])
 def test_the_most_that_the_edge_sends_to_a_process_leaves_no_engine_with_more_than_its_share(engines, queued):
     group = Turned(*endless(engines))
-    rows = group.engines[0].config.scheduler.max_rows
+    rows = group.engines[0].limits.max_rows
     for ticket in range(engines * rows + queued):  # the limit of `service.edge.models.process_pool`
         group.submit(ticket, request())
     assert max(engine.inbox.unfinished for engine in group.engines) == rows + math.ceil(queued / engines)

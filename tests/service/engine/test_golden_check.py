@@ -17,11 +17,12 @@ from service.engine.golden_check import (
     decode_single,
     is_batch_invariant,
 )
-from service.engine.scheduler import Scheduler, SchedulerConfig
+from service.engine.scheduler import Scheduler
 from service.errors import StartupError
 from service.options import DecodingOptions
 from service.request import Request
 from service.sequence import Sequence
+from tests.engines import engine_limits
 from tests.fakes import EOS, FakeClock, ScriptedRunner, doubtful, drain
 
 SCORED = DecodingOptions(token_logprobs=True)
@@ -82,7 +83,7 @@ def test_a_runner_that_mixes_rows_is_caught_by_ragged_neighbours_alone(has_sourc
     asked = golden_request(mixing)
     answers = []
     for runner, copies in ((honest, 1), (mixing, 1), (mixing, 3)):
-        scheduler = Scheduler(SchedulerConfig(), runner.limits, runner.layout)
+        scheduler = Scheduler(engine_limits(), runner.limits, runner.layout)
         sequences = [Sequence(asked, search_for(asked, eos_ids=(EOS,))) for _ in range(copies)]
         for sequence in sequences:
             scheduler.submit(sequence)

@@ -3,13 +3,12 @@ import threading
 
 import pytest
 
-from service.engine.engine import EngineConfig
 from service.errors import (
     InternalFailure,
     ShuttingDown,
 )
 from service.request import Finished
-from tests.engines import never_ends, request
+from tests.engines import engine_limits, never_ends, request
 from tests.fakes import (
     ScriptedRunner,
     Sink,
@@ -53,7 +52,7 @@ async def test_requests_go_to_the_engine_with_the_fewest_unfinished_ones(start):
 async def test_a_pool_avoids_engines_that_are_not_healthy(start):
     bad, good = ScriptedRunner(), ScriptedRunner()
     bad.fail_on = set(range(100))
-    settings = EngineConfig(failures_until_unhealthy=1)
+    settings = engine_limits(failures_until_unhealthy=1)
     pool = start(bad, good, settings=settings)
     assert pool.is_ready
     outcomes = []

@@ -4,8 +4,6 @@ import pytest
 
 from service.decoding.token_selection import ContextPlace
 from service.encoder_request import EncoderRequest
-from service.engine.engine import EngineConfig
-from service.engine.scheduler import SchedulerConfig
 from service.errors import (
     InternalFailure,
 )
@@ -16,6 +14,7 @@ from tests.engines import (
     answer_events,
     continued,
     drafting,
+    engine_limits,
     never_ends,
     repeating,
     request,
@@ -155,7 +154,7 @@ async def test_an_answer_that_reaches_its_length_ends_with_the_text_held_back(st
 
 def test_timings_tell_queue_prefill_and_tokens_apart(manual):
     runner = ScriptedRunner(rule=never_ends)
-    engine, loop = manual(runner, EngineConfig(scheduler=SchedulerConfig(max_rows=1)))
+    engine, loop = manual(runner, engine_limits(max_rows=1))
     clock = engine.clock
     runner.before_run = lambda: clock.advance(1.0)
     first, second = Sink(), Sink()
@@ -197,8 +196,8 @@ def test_a_request_that_ends_without_an_answer_reports_how_far_it_came(manual, t
 
 def test_a_request_that_ends_between_its_chunks_ends_in_its_prefill(manual):
     runner = ScriptedRunner(has_source=False, max_block=0, rule=never_ends)
-    config = SchedulerConfig(max_rows=2, chunk_tokens=16, max_prefill_tokens=16, max_idle_prefill_tokens=16)
-    engine, loop = manual(runner, EngineConfig(scheduler=config))
+    config = engine_limits(max_rows=2, chunk_tokens=16, max_prefill_tokens=16, max_idle_prefill_tokens=16)
+    engine, loop = manual(runner, config)
     runner.before_run = lambda: engine.clock.advance(1.0)
     sink = Sink()
     cancel = engine.submit(continued("a" * 40, max_tokens=2), loop, sink)
@@ -225,8 +224,8 @@ def test_a_request_whose_first_turn_fails_ends_in_its_first_stage(manual, has_so
 
 def test_a_prompt_of_several_turns_is_prefilled_with_the_last_one(manual):
     runner = ScriptedRunner(has_source=False, max_block=0, rule=never_ends)
-    config = SchedulerConfig(max_rows=2, chunk_tokens=16, max_prefill_tokens=16, max_idle_prefill_tokens=16)
-    engine, loop = manual(runner, EngineConfig(scheduler=config))
+    config = engine_limits(max_rows=2, chunk_tokens=16, max_prefill_tokens=16, max_idle_prefill_tokens=16)
+    engine, loop = manual(runner, config)
     runner.before_run = lambda: engine.clock.advance(1.0)
     (final,) = answer_events(engine, loop, continued(40 * "a", max_tokens=1)).finals
     times = final.timings

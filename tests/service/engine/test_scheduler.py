@@ -4,7 +4,6 @@ import pytest
 
 from service.decoding.search import advance
 from service.engine.invariants import check_invariants
-from service.engine.scheduler import SchedulerConfig
 from service.errors import InternalFailure, RequestError
 from service.options import DecodingOptions
 from service.request import FinishReason, Request
@@ -38,23 +37,6 @@ def test_a_request_that_comes_in_mid_flight_has_its_first_token_a_turn_later():
         (late,) = bench.submit(make("late"))
         bench.turn()
         assert (len(tokens_of(early)), len(tokens_of(late))) == (6, 1)
-
-
-@pytest.mark.parametrize(
-    "field", ["max_rows", "kv_cache_bytes", "max_prefill_tokens", "max_idle_prefill_tokens", "chunk_tokens"]
-)
-def test_limits_below_one_are_refused(field):
-    with pytest.raises(ValueError, match=f"{field}: must be at least 1, got 0"):
-        SchedulerConfig(**{field: 0})
-
-
-def test_chunks_have_a_length_that_does_not_change_bits():
-    with pytest.raises(ValueError, match="chunk_tokens: must be a multiple of 16, got 40"):
-        SchedulerConfig(chunk_tokens=40)
-    with pytest.raises(ValueError, match=r"greedy_turn_s: must be at least 0, got -0\.5"):
-        SchedulerConfig(greedy_turn_s=-0.5)
-    with pytest.raises(ValueError, match="prefix_cache_bytes: must be at least 0, got -1"):
-        SchedulerConfig(prefix_cache_bytes=-1)
 
 
 def test_a_failed_turn_drops_all_rows_and_the_queue_goes_on():

@@ -9,13 +9,14 @@ import pytest
 from service.decoding.search import advance
 from service.encoder_request import EncoderRequest
 from service.engine.invariants import check_invariants
-from service.engine.scheduler import Scheduler, SchedulerConfig
+from service.engine.scheduler import Scheduler
 from service.errors import InternalFailure, RequestError
 from service.memory.cache_layout import CacheLayout
 from service.options import DecodingOptions
 from service.request import FinishReason, Priority, Request
 from service.sequence import Sequence
 from service.step import padded
+from tests.engines import engine_limits
 from tests.fakes import EOS, ProcessedRequest, RandomShares, ScriptedRunner, drain, search_of
 
 VOCABULARY = 24
@@ -128,7 +129,7 @@ def runner_for(has_source):
 
 def alone(request):
     runner = runner_for(bool(request.source))
-    scheduler = Scheduler(SchedulerConfig(), runner.limits, runner.layout)
+    scheduler = Scheduler(engine_limits(), runner.limits, runner.layout)
     sequence = Sequence(request, search_of(request))
     scheduler.submit(sequence)
     drain(scheduler, runner)
@@ -139,7 +140,7 @@ def alone(request):
 def test_an_encoder_alone_answers_everything_in_its_first_turn(turns):
     rng = random.Random(turns)
     runner = ScriptedRunner(vocab_size=VOCABULARY, has_decoder=False, layout=CacheLayout(0))
-    config = SchedulerConfig(max_rows=24, kv_cache_bytes=1, max_prefill_tokens=96, max_idle_prefill_tokens=96)
+    config = engine_limits(max_rows=24, kv_cache_bytes=1, max_prefill_tokens=96, max_idle_prefill_tokens=96)
     scheduler = Scheduler(config, runner.limits, runner.layout)
     sequences: list[Sequence] = []
     for turn in range(turns):
@@ -190,7 +191,7 @@ def test_every_invariant_holds_at_saturation(turns, has_source, has_tenants):
     rng = random.Random(turns)
     faulty_turns = set(rng.sample(range(turns), turns // 500))
     runner = runner_for(has_source)
-    config = SchedulerConfig(
+    config = engine_limits(
         max_rows=24,
         kv_cache_bytes=14_000,
         max_prefill_tokens=96 if has_source else 64,

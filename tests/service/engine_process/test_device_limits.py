@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from export.bundle.directory import load_bundle
-from service.engine.scheduler import SchedulerConfig
 from service.engine_process.device_limits import limits_on_device
 from service.errors import StartupError
 from service.machine.execution_choice import ExecutionChoice
@@ -13,10 +12,11 @@ from service.memory.cache_layout import tiers_for
 from service.memory.device_memory import LIBRARIES_BYTES
 from service.runtime.cuda_memory import CudaRuntime, CudaStream
 from service.runtime.model_sessions import ModelSessions
+from tests.engines import engine_limits
 from tests.fakes import FakeCuda
 from tests.tiny import tiny_config, tiny_model
 
-CONFIG = SchedulerConfig(max_rows=64, kv_cache_bytes=1 << 24, prefix_cache_bytes=1 << 23, parking_bytes=1 << 23)
+CONFIG = engine_limits(max_rows=64, kv_cache_bytes=1 << 24, prefix_cache_bytes=1 << 23, parking_bytes=1 << 23)
 CHOICE = ExecutionChoice("CUDAExecutionProvider", "auto", False, "", "fp16")
 
 

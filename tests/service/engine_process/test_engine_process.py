@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.engine.engine import Engine, EngineConfig
-from service.engine.scheduler import SchedulerConfig
+from service.engine.engine import Engine
 from service.engine_process.engine_process import Connection, EngineProcess
 from service.engine_process.measurements import Measurements
 from service.engine_process.open_engines import OpenedEngines
@@ -17,7 +16,7 @@ from service.wire import channel, messages
 from service.wire.channel import receive, send, socket_pair
 from service.wire.messages import Beat, Close, Rejected, Turn, Work, decode_from_engine, encode
 from tests.engine_processes import CHOICE, DIGEST
-from tests.engines import request, spell
+from tests.engines import engine_limits, request, spell
 from tests.fakes import LetterTokenizer, ScriptedRunner
 
 WITHIN_S = 60
@@ -33,7 +32,7 @@ class Edge:
         measurements = Measurements()
         tokenizer: Any = LetterTokenizer()
         self.runner = ScriptedRunner(rule=spell(*"ab"), **runner)
-        config = EngineConfig(scheduler=SchedulerConfig(max_rows=self.runner.max_rows, max_prefill_tokens=1 << 16))
+        config = engine_limits(max_rows=self.runner.max_rows, max_prefill_tokens=1 << 16)
         engine = Engine(self.runner, tokenizer, config, measurements)
         opened = OpenedEngines(
             engines=[engine],

@@ -7,7 +7,8 @@ import pytest
 from export.bundle.manifest import Limits
 from service.memory.cache_layout import CacheLayout, tiers_for
 from service.memory.device_memory import LIBRARIES_BYTES, available_bytes, cache_bytes, least_bytes, limits_within
-from service.memory.memory_prediction import EngineLimits, ModelShape, engine_parts
+from service.memory.engine_limits import EngineLimits
+from service.memory.memory_prediction import ModelShape, engine_parts
 
 LIMITS = Limits(vocab_size=1000, max_source_len=64, max_target_len=1000, max_block=0)
 SHAPE = ModelShape(
@@ -24,7 +25,7 @@ SHAPE = ModelShape(
     opened_later=700,
     tokenizer=0,
 )
-ASKED = EngineLimits(rows=16, kv_cache_bytes=1 << 27, prefix_cache_bytes=5_000_000, parking_bytes=40_000_000)
+ASKED = EngineLimits(max_rows=16, kv_cache_bytes=1 << 27, prefix_cache_bytes=5_000_000, parking_bytes=40_000_000)
 ROW = 10_000 * 1024 + 5_000 * 64
 SHORTLISTS = 2 * 16 * 100 * 384
 PARTS = engine_parts(SHAPE, ASKED)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from service.memory.cache_layout import CacheLayout
+from service.memory.engine_limits import EngineLimits
 from service.memory.memory_prediction import (
     ARENA_FACTOR,
     BINDINGS_BYTES,
@@ -21,7 +22,6 @@ from service.memory.memory_prediction import (
     STAGING_BYTES,
     TOKENIZER_FACTOR,
     EdgeLimits,
-    EngineLimits,
     ModelPlan,
     ModelShape,
     activation_bytes,
@@ -47,7 +47,7 @@ SHAPE = ModelShape(
     tokenizer=1000,
 )
 DECODER = replace(SHAPE, layout=CacheLayout(target_bytes=100), max_source_len=0, chunk_tokens=128)
-ENGINE = EngineLimits(rows=8, kv_cache_bytes=1 << 20, prefix_cache_bytes=3000, parking_bytes=5000)
+ENGINE = EngineLimits(max_rows=8, kv_cache_bytes=1 << 20, prefix_cache_bytes=3000, parking_bytes=5000)
 EDGE = EdgeLimits(calls=10, message_bytes=1000, metadata_bytes=200, request_bytes=7_000_000)
 
 

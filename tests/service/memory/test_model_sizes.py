@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from export.bundle.manifest import FileDigest, StateSpec, Variant
-from service.engine.scheduler import SchedulerConfig
-from service.memory.model_sizes import CHUNK_TOKENS, shape_of, widths
+from service.memory.model_sizes import shape_of, widths
 from tests.edge import manifest
 
 STATES = (
@@ -40,7 +39,3 @@ def test_widths_are_those_of_the_model_that_was_exported():
 def test_without_them_they_are_those_of_the_states(lineage):
     found = model(lineage=lineage)
     assert widths(found, found.variants[0]) == (32, 128, 4)
-
-
-def test_chunks_are_those_of_the_scheduler():
-    assert SchedulerConfig().chunk_tokens == CHUNK_TOKENS

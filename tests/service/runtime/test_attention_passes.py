@@ -8,9 +8,10 @@ import pytest
 from export.bundle.directory import load_bundle
 from model.architectures import SourceModel
 from model.reference.greedy import cross_attention
-from service.engine.scheduler import Scheduler, SchedulerConfig
+from service.engine.scheduler import Scheduler
 from service.runtime.runner import OnnxModel
 from service.runtime.sessions import graph_opener
+from tests.engines import engine_limits
 from tests.runner_requests import requests_for, sequence_for
 from tests.tiny import tiny_config, tiny_model
 
@@ -43,7 +44,7 @@ def test_attention_equals_pytorch_at_any_row_capacity(bundle, request):
     attention: list[dict[str, np.ndarray]] = []
     for together in (requests, *([request] for request in requests)):
         runner = model.runner(max_rows=16)
-        scheduler = Scheduler(SchedulerConfig(max_rows=16), runner.limits, runner.layout)
+        scheduler = Scheduler(engine_limits(max_rows=16), runner.limits, runner.layout)
         for request in together:
             scheduler.submit(sequence_for(runner, request))
         plan = scheduler.plan(0.0)

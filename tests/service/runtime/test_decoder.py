@@ -10,7 +10,7 @@ import pytest
 
 from export.bundle.directory import load_bundle
 from service.decoding.search import advance
-from service.engine.scheduler import Scheduler, SchedulerConfig
+from service.engine.scheduler import Scheduler
 from service.machine.execution_choice import CUDA
 from service.memory.cache_layout import row_capacity_for
 from service.options import DecodingOptions
@@ -18,6 +18,7 @@ from service.request import Request
 from service.runtime.cuda_memory import CudaRuntime, CudaStream
 from service.runtime.runner import OnnxModel
 from service.runtime.step_outputs import FEW_LINES
+from tests.engines import engine_limits
 from tests.fakes import EveryDraft, FakeCuda, RandomDrafts, bytes_at
 from tests.runner_requests import (
     SCORED,
@@ -105,7 +106,7 @@ def test_multi_step_turn_begins_no_step_after_its_time_limit(model):
     (request,) = requests_for(model, 1, seed=7)
     for seconds, taken in ((0.0, 0), (60.0, 2)):
         runner = model.runner(max_rows=1)
-        settings = SchedulerConfig(max_rows=1, greedy_steps_per_turn=3, greedy_turn_s=seconds)
+        settings = engine_limits(max_rows=1, greedy_steps_per_turn=3, greedy_turn_s=seconds)
         scheduler = Scheduler(settings, runner.limits, runner.layout)
         scheduler.submit(sequence_for(runner, replace(request, is_streamed=False, options=DecodingOptions())))
         assert len(runner.run(scheduler.plan(0.0).step).turn.extra_tokens) == taken
@@ -158,13 +159,13 @@ def test_prompt_lookup_is_accepted_for_repetitive_answers(reader, max_rows):
 def test_drafts_need_a_decoder_with_blocks(tiny_translation_bundle):
     model = OnnxModel.open(tiny_translation_bundle, load_bundle(tiny_translation_bundle), device="cpu")
     runner = model.runner(max_rows=2)
-    assert Scheduler(SchedulerConfig(draft_tokens=4), runner.limits, runner.layout).draft_proposer is None
+    assert Scheduler(engine_limits(draft_tokens=4), runner.limits, runner.layout).draft_proposer is None
 
 
 def test_turn_with_only_drafts_has_no_step_and_reports_the_seconds_of_each(reader):
     requests = [Request(request_id=name, prompt=(1, 5, 6, 5, 6, 5, 6), max_tokens=20) for name in "ab"]
     runner = reader.runner(max_rows=2)
-    scheduler = Scheduler(SchedulerConfig(draft_tokens=3), runner.limits, runner.layout)
+    scheduler = Scheduler(engine_limits(draft_tokens=3), runner.limits, runner.layout)
     right = {request.request_id: tokens for request, tokens in zip(requests, reference(reader, requests), strict=True)}
 
     class Always(RandomDrafts):

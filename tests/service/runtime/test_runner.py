@@ -15,15 +15,16 @@ from export.bundle.manifest import SOURCE_MULTIPLE
 from model.reference.beam import beam_search, search
 from model.reference.greedy import score
 from model.tokenizer import Tokenizer
-from service.engine.engine import Engine, EngineConfig
+from service.engine.engine import Engine
 from service.engine.golden_check import decode_single
 from service.engine.pool import EnginePool
-from service.engine.scheduler import Scheduler, SchedulerConfig
+from service.engine.scheduler import Scheduler
 from service.errors import InternalFailure
 from service.options import DecodingOptions
 from service.request import Priority
 from service.runtime.memory import HostBlock, HostMemory
 from service.runtime.runner import OnnxModel, OnnxRunner
+from tests.engines import engine_limits
 from tests.fakes import CheckedEngine, RandomShares, ask
 from tests.runner_requests import (
     SCORED,
@@ -127,7 +128,7 @@ async def test_concurrent_clients_get_the_answers_of_single_requests(path, model
 async def test_engines_share_the_sessions_of_a_model(path, model):
     requests = requests_for(model, 30, seed=3)
     tokenizer = Tokenizer.load(path / "tokenizer.json")
-    settings = EngineConfig(scheduler=SchedulerConfig(max_rows=8))
+    settings = engine_limits(max_rows=8)
     runners = [Gated(model, max_rows=8) for _ in range(2)]
     pool = EnginePool([Engine(runner, tokenizer, settings) for runner in runners])
     pool.start()
@@ -294,7 +295,7 @@ def test_buffers_and_bindings_stay_within_what_may_be_reserved(model, monkeypatc
 def test_a_runner_goes_on_after_a_reset_in_the_middle(model):
     requests = requests_for(model, 6)
     runner = model.runner(max_rows=64)
-    scheduler = Scheduler(SchedulerConfig(), runner.limits, runner.layout)
+    scheduler = Scheduler(engine_limits(), runner.limits, runner.layout)
     for request in requests:
         scheduler.submit(sequence_for(runner, request))
     runner.run(scheduler.plan(0.0).step)

@@ -9,9 +9,10 @@ import pytest
 
 from export.bundle.directory import load_bundle
 from service.decoding.search import advance
-from service.engine.scheduler import Scheduler, SchedulerConfig
+from service.engine.scheduler import Scheduler
 from service.options import DecodingOptions
 from service.runtime.runner import OnnxModel
+from tests.engines import engine_limits
 from tests.runner_requests import SCORED, decode, logprobs_of, requests_for, sequence_for
 
 
@@ -59,7 +60,7 @@ def test_shortlisted_row_reports_its_renormalized_distribution(tiny_attention_bu
     for options in (SCORED, DecodingOptions(temperature=1.0, top_k=3), DecodingOptions()):
         narrow = replace(request, shortlist=own, options=options)
         runner = model.runner(max_rows=2)
-        scheduler = Scheduler(SchedulerConfig(max_rows=2, greedy_steps_per_turn=1), runner.limits, runner.layout)
+        scheduler = Scheduler(engine_limits(max_rows=2, greedy_steps_per_turn=1), runner.limits, runner.layout)
         scheduler.submit(sequence := sequence_for(runner, narrow))
         fed = list(narrow.prompt)
         while not scheduler.is_idle:

@@ -15,6 +15,7 @@ import pytest
 from service import errors
 from service.encoder_request import EncoderOutput, EncoderRequest
 from service.machine.execution_choice import ExecutionChoice
+from service.memory.engine_limits import EngineLimits
 from service.option_checks import CHOICES
 from service.options import DEFAULTS, DecodingOptions
 from service.progress import Progress, Timings
@@ -151,7 +152,7 @@ TO_ENGINE: list[messages.ToEngine] = [
             engines=2,
             model_engines=8,
             single_engine_threads=3,
-            kv_cache_bytes=1 << 40,
+            limits=EngineLimits(kv_cache_bytes=1 << 40, stream_messages_per_s=2.5),
             processors=(0, 3),
             memory_bytes=1 << 33,
         ),

@@ -18,6 +18,7 @@ from service.edge.models.process_plan import (
 )
 from service.machine.execution_choice import LAZY_ROLES
 from service.machine.processors import Processors
+from service.memory.engine_limits import EngineLimits
 from service.settings.engine_settings import EngineSettings
 from tests.edge import manifest, settings
 
@@ -123,15 +124,16 @@ def test_weights_of_a_graph_that_is_opened_on_demand_do_not_count():
 
 
 def test_a_process_gets_the_settings_of_the_server():
-    changes: dict[str, Any] = {
-        **{"device": "cpu", "precision": "int8", "single_engine_threads": 3, "max_rows": 5, "kv_cache_bytes": 1 << 20},
-        **{"max_prefill_tokens": 77, "prefix_cache_bytes": 1 << 19, "parking_bytes": 1 << 18},
-        **{"draft_tokens": 4, "cuda_memory_bytes": 1 << 31},
-        "stream_messages_per_s": 70,
+    changes: dict[str, Any] = {"device": "cpu", "precision": "int8", "single_engine_threads": 3}
+    changes["cuda_memory_bytes"] = 1 << 31
+    limits: dict[str, Any] = {
+        **{"max_rows": 5, "kv_cache_bytes": 1 << 20, "max_prefill_tokens": 77, "prefix_cache_bytes": 1 << 19},
+        **{"parking_bytes": 1 << 18, "draft_tokens": 4, "stream_messages_per_s": 70},
     }
-    assert engine_settings(settings(process_memory_bytes=1 << 30, **changes), ProcessPlan(3, 2), 1) == EngineSettings(
-        engines=2, model_engines=6, niceness=10, processors=(), memory_bytes=1 << 30, **changes
-    )
+    asked = settings(process_memory_bytes=1 << 30, **changes, **limits)
+    own: Any = {"engines": 2, "model_engines": 6, "niceness": 10, "processors": (), "memory_bytes": 1 << 30}
+    expected = EngineSettings(**own, **changes, limits=EngineLimits(**limits))
+    assert engine_settings(asked, ProcessPlan(3, 2), 1) == expected
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_attention_is_that_of_the_longest_texts():
 
 def test_each_engine_has_its_share_of_the_limits():
     plan = model_plan(settings(parking_bytes=600, kv_cache_bytes=900), model(), ProcessPlan(3, 2), TWO)
-    assert (plan.engine.parking_bytes, plan.engine.kv_cache_bytes, plan.engine.rows) == (100, 150, 64)
+    assert (plan.engine.parking_bytes, plan.engine.kv_cache_bytes, plan.engine.max_rows) == (100, 150, 64)
     assert (plan.processes, plan.engines_per_process) == (3, 2)
 
 
