@@ -1,5 +1,7 @@
 """Requests, rules and engines turned by hand, for the tests of the engine's parts."""
 
+from typing import Any
+
 from service.memory.engine_limits import EngineLimits
 from service.request import Request
 from tests.fakes import (
@@ -28,17 +30,11 @@ def spell(*letters):
     return lambda source, fed, vocab_size: tokens[len(fed) - 1] if len(fed) <= len(tokens) else EOS
 
 
-class RecordingMetrics:
-    """Every call by name."""
+class Recorded(list[Any]):
+    """Measurements of an engine, whose `measure` is `append`."""
 
-    def __init__(self):
-        self.calls = []
-
-    def __getattr__(self, name):
-        return lambda *arguments: self.calls.append((name, *arguments))
-
-    def of(self, name):
-        return [arguments for called, *arguments in self.calls if called == name]
+    def of(self, kind):
+        return [[getattr(one, name) for name in kind.__struct_fields__] for one in self if type(one) is kind]
 
 
 def repeating(*letters, ends_at=10**6):

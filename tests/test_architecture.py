@@ -130,7 +130,7 @@ HOMES = {
         "service/edge/observability/exposition.py",
     ),
     "opentelemetry": ("service/edge/observability/tracing.py",),
-    "msgspec": ("service/wire/messages.py", "service/edge/models/process_pool.py"),
+    "msgspec": ("service/measurements.py", "service/wire/messages.py", "service/edge/models/process_pool.py"),
     "llguidance": ("service/decoding/grammar.py",),
     "pydantic": (
         "service/settings/config.py",

@@ -23,6 +23,7 @@ from service.engine_process.engine_process import BEAT_S, EngineProcess
 from service.engine_process.measurements import Measurements
 from service.engine_process.open_engines import OpenedEngines
 from service.machine.execution_choice import ExecutionChoice
+from service.measurements import Measure
 from service.wire.channel import receive, send
 from service.wire.messages import FromEngine, Opened, Refused, Start, WireError, decode_to_engine, encode
 
@@ -47,7 +48,7 @@ class Fate(NamedTuple):
     faults: tuple[float, ...] = (0.0,) * len(FAULTS)
 
 
-NewEngine = Callable[["SimulatedProcess", Measurements, int], Engine]
+NewEngine = Callable[["SimulatedProcess", Measure, int], Engine]
 AfterTurn = Callable[[Engine, float, float], None]
 """Gets the engine, and when its turn began and ended."""
 
@@ -252,7 +253,7 @@ class _Serving(EngineProcess):
     def __init__(self, process: SimulatedProcess, end: End) -> None:
         self.process, self.connection = process, _Connection(process, end)
         measurements = [Measurements() for _ in range(process._count)]
-        engines = [process._new_engine(process, mine, place) for place, mine in enumerate(measurements)]
+        engines = [process._new_engine(process, mine.append, place) for place, mine in enumerate(measurements)]
         opened = OpenedEngines(
             engines=engines,
             choice=CHOICE,

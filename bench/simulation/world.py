@@ -28,7 +28,7 @@ from service.edge.models.process_pool import CLOSE_S, PoolLimits, ProcessPool
 from service.edge.models.served_model import ServedModel
 from service.edge.rpcs.servicer import Servicer
 from service.engine.engine import Engine
-from service.engine.engine_metrics import EngineMetrics
+from service.measurements import Measure
 from service.memory.cache_layout import CacheLayout
 from service.server import Server
 from service.settings.engine_settings import EngineSettings
@@ -121,7 +121,7 @@ class World:
         self._ends[theirs.number] = theirs
         return ours, theirs
 
-    def _new_engine(self, process: SimulatedProcess, metrics: EngineMetrics, place: int) -> Engine:
+    def _new_engine(self, process: SimulatedProcess, measure: Measure, place: int) -> Engine:
         scenario, limits = self.scenario, self.scenario.manifest().limits
         has_source = scenario.task == "translation"
         runner = SimulatedRunner(
@@ -137,7 +137,7 @@ class World:
         engines = scenario.processes * scenario.engines
         messages_per_s = scenario.settings.stream_messages_per_s / engines
         own = replace(scenario.limits, stream_messages_per_s=messages_per_s)
-        return Engine(runner, TOKENIZER, own, metrics, vocabulary=VOCABULARY, clock=process.clock)
+        return Engine(runner, TOKENIZER, own, measure, vocabulary=VOCABULARY, clock=process.clock)
 
     async def run(self) -> Outcome:
         """From the start of the processes to the end of the server."""

@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from model.tokenizer import Tokenizer
 from service.engine.engine import Engine
-from service.engine.engine_metrics import EngineMetrics
 from service.engine.pool import EnginePool
+from service.measurements import Measure, not_measured
 from service.memory.engine_limits import EngineLimits
 from service.request import Finished, Request, TextDelta
 from service.runtime.runner import OnnxRunner
@@ -28,12 +28,12 @@ class Engines:
         runners: Sequence[OnnxRunner],
         tokenizer: Tokenizer,
         *,
-        metrics: EngineMetrics | None = None,
+        measure: Measure = not_measured,
         **limits: Any,
     ) -> None:
         """limits: fields of EngineLimits; its max_rows are the runners'."""
         own = EngineLimits(**{**ALONE, "max_rows": runners[0].max_rows, **limits})
-        self._pool = EnginePool([Engine(runner, tokenizer, own, metrics) for runner in runners])
+        self._pool = EnginePool([Engine(runner, tokenizer, own, measure) for runner in runners])
         self._pool.start()
         self.seconds = 0.0
 

@@ -14,10 +14,22 @@ from collections.abc import Sequence as Items
 from typing import NamedTuple
 
 from service.decoding.search import advance
-from service.engine.engine_metrics import EngineMetrics
 from service.engine.response import Response
 from service.engine.scheduler import Plan, Scheduler
 from service.errors import InternalFailure, RequestError
+from service.measurements import (
+    Admitted,
+    FirstToken,
+    Generated,
+    LookedUp,
+    Measure,
+    NextTokens,
+    Preempted,
+    Prefilled,
+    RequestEnded,
+    Speculated,
+    Stepped,
+)
 from service.memory.engine_limits import EngineLimits
 from service.request import Event, Finished, TextDelta
 from service.sequence import Sequence
@@ -60,7 +72,7 @@ class EngineCore:
         self,
         runner: Runner,
         limits: EngineLimits,
-        metrics: EngineMetrics,
+        measure: Measure,
         *,
         run: Callable[[StepPlan], StepOutput],
         clock: Callable[[], float],
@@ -68,7 +80,7 @@ class EngineCore:
         self.scheduler = Scheduler(limits, runner.limits, runner.layout)
         self.snapshot = Snapshot()
         self.failures_in_a_row = 0
-        self._reset_runner, self._run, self._clock, self._metrics = runner.reset, run, clock, metrics
+        self._reset_runner, self._run, self._clock, self._measure = runner.reset, run, clock, measure
         self._responses: dict[Sequence, Response] = {}
         self._tickets: dict[int, Sequence] = {}
         self._events: list[tuple[int, Event]] = []
@@ -91,9 +103,9 @@ class EngineCore:
             response = self._responses[sequence]
             response.admitted_s = now_s
             request = sequence.request
-            self._metrics.admitted(now_s - response.arrived_s, len(request.source) + len(request.prompt))
+            self._measure(Admitted(now_s - response.arrived_s, len(request.source) + len(request.prompt)))
         if plan.parked:
-            self._metrics.preempted(len(plan.parked))
+            self._measure(Preempted(len(plan.parked)))
         if plan.live:
             self._compute(plan)
         self._report(now_s)
@@ -129,24 +141,24 @@ class EngineCore:
         self.failures_in_a_row = 0
         turn = output.turn
         if plan.step.new_rows or plan.step.prefill_chunks:
-            self._metrics.prefilled(turn.prefill_s, turn.prefill_tokens, turn.padding_tokens)
+            self._measure(Prefilled(turn.prefill_s, turn.prefill_tokens, turn.padding_tokens))
             for sequence in {*plan.admitted, *plan.prefill.computed}:
                 self._responses[sequence].prefilled(began_s, turn)
         if plan.prefix_queried_tokens:
             hits = len({load.row for load in plan.step.prefix_loads})
-            self._metrics.looked_up(plan.prefix_queried_tokens, hits=hits, reused=plan.prefix_hit_tokens)
+            self._measure(LookedUp(plan.prefix_queried_tokens, hits, plan.prefix_hit_tokens))
         if plan.step.tokens:
-            self._metrics.stepped(turn.step_s, len(plan.step.tokens), 1 + len(turn.extra_tokens))
+            self._measure(Stepped(turn.step_s, len(plan.step.tokens), 1 + len(turn.extra_tokens)))
         if drafted:
-            self._metrics.speculated(drafted, accepted)
-            self._metrics.next_tokens(0.0, accepted)  # they came with others
-        self._metrics.generated(generated)
+            self._measure(Speculated(drafted, accepted))
+            self._measure(NextTokens(0.0, accepted))  # they came with others
+        self._measure(Generated(generated))
         self._emit(advanced, output)
 
     def _emit(self, advanced: Items[Sequence], output: StepOutput) -> None:
         """Turns the newly committed tokens of each sequence into text and events."""
         now_s = self._clock()
-        metrics, turn = self._metrics, output.turn
+        measure, turn = self._measure, output.turn
         repeated = 0
         streams = sum([sequence.request.is_streamed for sequence in advanced])
         gap_s = min(MAX_STREAM_GAP_S, self._s_per_message * streams)
@@ -154,9 +166,9 @@ class EngineCore:
             response = self._responses[sequence]
             if response.first_s is None:
                 response.first_s = now_s - len(turn.extra_tokens) * turn.step_s
-                metrics.first_token(response.first_s - response.arrived_s)
+                measure(FirstToken(response.first_s - response.arrived_s))
                 if turn.extra_tokens:
-                    metrics.next_tokens(turn.step_s, len(turn.extra_tokens))
+                    measure(NextTokens(turn.step_s, len(turn.extra_tokens)))
             else:
                 repeated += 1
             if isinstance(sequence.outcome, RequestError):
@@ -180,7 +192,7 @@ class EngineCore:
                     self._finish(sequence, event)
         if repeated:
             steps = 1 + len(turn.extra_tokens)
-            metrics.next_tokens((now_s - self._last_tokens_s) / steps, repeated * steps)
+            measure(NextTokens((now_s - self._last_tokens_s) / steps, repeated * steps))
         self._last_tokens_s = now_s
 
     def _fail(self, plan: Plan) -> None:
@@ -198,11 +210,11 @@ class EngineCore:
         response = self._responses.pop(sequence)
         del self._tickets[response.ticket]
         if isinstance(event, Finished):
-            self._metrics.finished(event.reason.value, 0)
+            self._measure(RequestEnded(event.reason.value, 0))
             self.scheduler.waiting.learn(sequence.lane, event)
         else:
             event.progress = response.progress(self._clock())
-            self._metrics.finished(event.reason.lower(), sequence.num_generated)
+            self._measure(RequestEnded(event.reason.lower(), sequence.num_generated))
         self._events.append((response.ticket, event))
         self._finals += 1
 

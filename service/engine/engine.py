@@ -21,10 +21,10 @@ from service.decoding.token_selection import ContextPlace
 from service.decoding.vocabulary import Vocabulary
 from service.engine.core import EngineCore, EventBatch, Snapshot
 from service.engine.detokenizer import Detokenizer
-from service.engine.engine_metrics import EngineMetrics, NullMetrics
 from service.engine.inbox import Inbox
 from service.engine.response import Response
 from service.errors import EngineUnavailable, InternalFailure, RequestError, ShuttingDown
+from service.measurements import Measure, not_measured
 from service.memory.engine_limits import EngineLimits
 from service.request import Event, Request
 from service.sequence import Sequence
@@ -54,7 +54,7 @@ class Engine:
         runner: Runner,
         tokenizer: Tokenizer,
         limits: EngineLimits | None = None,
-        metrics: EngineMetrics | None = None,
+        measure: Measure = not_measured,
         *,
         vocabulary: Vocabulary | None = None,
         context: ContextPlace | None = None,
@@ -70,7 +70,7 @@ class Engine:
         self._core = EngineCore(
             runner,
             self.limits,
-            metrics or NullMetrics(),
+            measure,
             run=self._compute,
             clock=clock,
         )

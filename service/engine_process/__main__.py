@@ -18,6 +18,7 @@ from glossa.version import VERSION
 from service.engine_process import limits
 from service.errors import StartupError
 from service.machine.process_memory import no_core_dumps, settle
+from service.measurements import Measure
 from service.step import DeviceLost
 from service.wire import messages
 from service.wire.channel import receive
@@ -79,16 +80,16 @@ def _serve(end: socket.socket, start: Start, table: mmap.mmap) -> None:
     logging.getLogger().addHandler(WireLogHandler(connection.send))
     measurements: list[Measurements] = []
 
-    def new_metrics() -> Measurements:
+    def new_measure() -> Measure:
         measurements.append(Measurements())
-        return measurements[-1]
+        return measurements[-1].append
 
     with limits.opening_memory(start.settings.opening_bytes):
         opened = open_engines(
             Path(start.path),
             start.settings,
             busy_engines=BusyEngines(table, start.first_engine),
-            new_metrics=new_metrics,
+            new_measure=new_measure,
             bundle_sha256=start.bundle_sha256,
             checks_batches=start.checks_batches,
             name=f"engine-{start.model}",

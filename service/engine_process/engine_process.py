@@ -27,6 +27,7 @@ from service.engine_process.open_engines import OpenedEngines
 from service.errors import Cancelled, DeadlineExceeded, InternalFailure, RequestError
 from service.fair_executor import FairExecutor
 from service.machine.process_memory import resident_bytes
+from service.measurements import RequestEnded
 from service.request import Event, Request, TextDelta
 from service.step import DeviceLost
 from service.wire.channel import receive, send
@@ -174,7 +175,7 @@ class EngineProcess:
 
     def _end(self, ticket: int, error: RequestError) -> None:
         """Ends a request that no engine has."""
-        self._measurements[0].finished(error.reason.lower(), 0)
+        self._measurements[0].append(RequestEnded(error.reason.lower(), 0))
         self._connection.send(Rejected(ticket, failure_of(error)))
 
     def _submit(self, ticket: int, request: Request) -> None:
@@ -214,7 +215,7 @@ class EngineProcess:
         self._connection.send(
             Beat(
                 states=[_state(engine) for engine in self._opened.engines],
-                measurements=[call for measurements in self._measurements for call in measurements.take()],
+                measurements=[one for measurements in self._measurements for one in measurements.take()],
                 memory=self._opened.memory_bytes(),
                 cpu_s=time.process_time(),
                 resident_bytes=resident_bytes(),

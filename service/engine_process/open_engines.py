@@ -19,12 +19,12 @@ from model.tokenizer import Tokenizer, TokenizerError
 from service.decoding.token_selection import ContextPlace
 from service.decoding.vocabulary import Vocabulary
 from service.engine.engine import Engine
-from service.engine.engine_metrics import EngineMetrics, NullMetrics
 from service.engine.golden_check import check_golden_decode, is_batch_invariant
 from service.engine_process.device_limits import limits_on_device
 from service.errors import StartupError
 from service.machine.execution_choice import CPU, CUDA, SINGLE_ENGINE_MIN_BYTES, ExecutionChoice
 from service.machine.processors import MAX_SINGLE_ENGINE_THREADS, processors
+from service.measurements import Measure, not_measured
 from service.memory.engine_limits import EngineLimits
 from service.runtime.model_sessions import BusyEngines
 from service.runtime.runner import OnnxModel, OnnxRunner
@@ -54,7 +54,7 @@ def open_engines(
     settings: EngineSettings,
     *,
     busy_engines: BusyEngines | None = None,
-    new_metrics: Callable[[], EngineMetrics] = NullMetrics,
+    new_measure: Callable[[], Measure] = lambda: not_measured,
     bundle_sha256: str = "",
     checks_batches: bool = True,
     name: str = "engine",
@@ -62,13 +62,13 @@ def open_engines(
 ) -> OpenedEngines:
     """Opens a bundle. Blocks for seconds. Raises StartupError.
 
-    busy_engines: tracks the engines of all models that share the processors. new_metrics: called for each engine.
+    busy_engines: tracks the engines of all models that share the processors. new_measure: called for each engine.
     bundle_sha256, checks_batches: see `service.wire.messages.Start`. open_model: for tests.
 
     The device `auto` means CUDA where it gives the first answers right, and else the CPU.
     """
     try:
-        return _open(path, settings, busy_engines, new_metrics, bundle_sha256, checks_batches, name, open_model)
+        return _open(path, settings, busy_engines, new_measure, bundle_sha256, checks_batches, name, open_model)
     except (BundleError, TokenizerError) as error:
         raise StartupError(str(error)) from error
     except StartupError:
@@ -83,7 +83,7 @@ def _open(
     path: Path,
     settings: EngineSettings,
     busy_engines: BusyEngines | None,
-    new_metrics: Callable[[], EngineMetrics],
+    new_measure: Callable[[], Measure],
     bundle_sha256: str,
     checks_batches: bool,
     name: str,
@@ -104,7 +104,7 @@ def _open(
                 runner,
                 tokenizer,
                 limits,
-                new_metrics(),
+                new_measure(),
                 vocabulary=vocabulary,
                 context=_context_place(manifest),
                 name=f"{name}-{index}",

@@ -13,13 +13,14 @@ from __future__ import annotations
 import logging
 import mmap
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 import numpy as np
 
 from service.errors import ERRORS, InternalFailure, RequestError
 from service.machine.execution_choice import ExecutionChoice
+from service.measurements import Measurement
 from service.progress import Progress
 from service.request import Event, Finished, Request, TextDelta
 from service.settings.engine_settings import EngineSettings
@@ -90,22 +91,6 @@ class State(msgspec.Struct, array_like=True):
     kv_reserved_bytes: int = 0
     kv_limit_bytes: int = 0
     kv_used_bytes: int = 0
-
-
-MeasurementName = Literal[
-    "admitted",
-    "preempted",
-    "prefilled",
-    "looked_up",
-    "stepped",
-    "speculated",
-    "first_token",
-    "next_tokens",
-    "generated",
-    "finished",
-]
-Measurement = tuple[MeasurementName, tuple[int | float | str, ...]]
-"""A call of `EngineMetrics`: the name of the method, and its arguments."""
 
 
 class Opened(msgspec.Struct, array_like=True, tag=4, kw_only=True):

@@ -20,6 +20,7 @@ from service.edge.admission.tenant_shares import TenantShares
 from service.edge.models.child_process import ChildProcess, not_started
 from service.edge.observability import logs
 from service.errors import StartupError
+from service.measurements import Measurement
 from service.request import Caller, Event, EventSink, Request
 from service.wire.channel import receive, send, socket_pair
 from service.wire.messages import (
@@ -28,7 +29,6 @@ from service.wire.messages import (
     Close,
     FromEngine,
     Log,
-    Measurement,
     Opened,
     Refused,
     Rejected,
@@ -276,11 +276,9 @@ class EngineLink:
         deliver(sink, event, self.name)
 
     def _measured(self, measurements: list[Measurement]) -> None:
-        metrics = self._metrics
         try:
-            for name, numbers in measurements:
-                getattr(metrics, name)(*numbers)
-        except (TypeError, ValueError, KeyError) as error:
+            self._metrics.measured(measurements)
+        except (ValueError, KeyError) as error:
             self._break(f"a measurement that is none: {error!r}")
 
     def _break(self, problem: str) -> None:

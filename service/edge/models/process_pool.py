@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import itemgetter
 from typing import NamedTuple, Protocol
@@ -24,6 +24,7 @@ from service.edge.models.engine_link import EXIT_S, EndReason, EngineLink, deliv
 from service.edge.observability import logs
 from service.errors import EngineUnavailable, RequestError, ShuttingDown, StartupError
 from service.machine.execution_choice import ExecutionChoice
+from service.measurements import Measurement, RequestEnded
 from service.request import Caller, Cancel, EventSink, Request
 from service.wire.messages import Beat, Opened, State
 
@@ -43,8 +44,8 @@ CLOSE_S = 15.0  # engines give up a computation after 10
 class PoolMetrics(Protocol):
     """What a pool reports itself."""
 
-    def finished(self, reason: str, wasted_tokens: int) -> None:
-        """See `EngineMetrics`."""
+    def measured(self, measurements: Iterable[Measurement]) -> None:
+        """What an engine would have measured, had its process not ended."""
 
     def process_ended(self, reason: EndReason) -> None:
         """An engine process ended that should not have."""
@@ -262,7 +263,7 @@ class ProcessPool:
         """Ends the unfinished requests of a process that is gone. Returns their number."""
         receivers, link.receivers = link.receivers, {}
         for sink in receivers.values():
-            self._metrics.finished(error.reason.lower(), 0)
+            self._metrics.measured([RequestEnded(error.reason.lower(), 0)])
             deliver(sink, error, link.name)
         return len(receivers)
 

@@ -1,26 +1,23 @@
 """The series of all metrics, as classes whose attributes are bound to the values of their labels.
 
-A metric is one attribute of `ServerSeries`, `RpcSeries` or `ModelSeries`, and one line in docs/metrics.md.
+A metric is one attribute of `ServerSeries`, `RpcSeries`, `ModelSeries` or `service.measurements.EngineSeries`, and one
+line in docs/metrics.md.
 """
 
 from __future__ import annotations
 
 import bisect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.samples import Exemplar
 
-# 1-2-5 from 100 µs to 60 s: a small model's steps take less than the 10 ms where default buckets start.
-LATENCY_BUCKETS = (
-    *(0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05),
-    *(0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0),
-)
+from service.measurements import EngineSeries, MetricDefinition, counter, histogram
+
 TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
-ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class FastHistogram(Histogram):
@@ -43,22 +40,11 @@ class FastHistogram(Histogram):
         self._buckets[bisect.bisect_left(self._upper_bounds, value)].inc(times)
 
 
-class _Definition(NamedTuple):
-    """A metric, before its series are bound to label values."""
-
-    kind: type[Any]
-    name: str
-    text: str
-    labels: tuple[str, ...]  # after those of the whole class; the bound attribute is a function of their values
-    options: dict[str, Any]
+_KINDS: dict[str, type[Any]] = {"counter": Counter, "gauge": Gauge, "histogram": FastHistogram}
 
 
-def _metric(kind: type[Any], name: str, text: str, *labels: str, **options: Any) -> Any:
-    return _Definition(kind, name, text, labels, options)
-
-
-def _histogram(name: str, text: str, *, buckets: Sequence[float] = LATENCY_BUCKETS) -> Any:
-    return _metric(FastHistogram, name, text, buckets=buckets)
+def _gauge(name: str, text: str, *labels: str) -> Any:
+    return MetricDefinition("gauge", name, text, labels)
 
 
 _Series = TypeVar("_Series", "ServerSeries", "RpcSeries", "ModelSeries")
@@ -67,9 +53,16 @@ _Series = TypeVar("_Series", "ServerSeries", "RpcSeries", "ModelSeries")
 def families(kind: type[Any], registry: CollectorRegistry, *labels: str) -> dict[str, Any]:
     """The metrics of a class of series by attribute; made once, as a registry holds each name once."""
     return {
-        attribute: metric.kind(metric.name, metric.text, labels + metric.labels, registry=registry, **metric.options)
-        for attribute, metric in vars(kind).items()
-        if isinstance(metric, _Definition)
+        attribute: _KINDS[metric.kind](
+            metric.name,
+            metric.text,
+            labels + metric.labels,
+            registry=registry,
+            **({"buckets": metric.buckets} if metric.buckets else {}),
+        )
+        for base in reversed(kind.__mro__)
+        for attribute, metric in vars(base).items()
+        if isinstance(metric, MetricDefinition)
     }
 
 
@@ -85,171 +78,123 @@ def bind(series: _Series, families: Mapping[str, Any], *values: str) -> _Series:
 
 
 class ServerSeries:
-    in_flight: Gauge = _metric(Gauge, "glossa_requests_in_flight", "RPCs in progress, except health and reflection.")
-    rejected: Callable[..., Counter] = _metric(
-        Counter,
+    in_flight: Gauge = _gauge("glossa_requests_in_flight", "RPCs in progress, except health and reflection.")
+    rejected: Callable[..., Counter] = counter(
         "glossa_requests_rejected",
         "Requests rejected before any work, by reason, and by model where that was known.",
         *("model", "reason"),
     )
-    items: Callable[..., Counter] = _metric(
-        Counter,
+    items: Callable[..., Counter] = counter(
         "glossa_batch_items",
         "Items of calls with many that ended, by the call's method, and by the status code of their result.",
         *("method", "code"),
     )
-    tenant_tokens: Callable[..., Counter] = _metric(
-        Counter,
+    tenant_tokens: Callable[..., Counter] = counter(
         "glossa_tenant_tokens",
         "Tokens of answered requests, prompts and answers, by tenant: those of the settings, and other.",
         *("tenant", "kind"),
     )
-    ready: Gauge = _metric(Gauge, "glossa_ready", "1 while the server takes requests and all models do, else 0.")
-    draining: Gauge = _metric(Gauge, "glossa_draining", "1 while the server refuses new requests to end, else 0.")
-    event_loop_lag: Gauge = _metric(
-        Gauge, "glossa_event_loop_lag_seconds", "How late the event loop was with its last beat, two a second."
+    ready: Gauge = _gauge("glossa_ready", "1 while the server takes requests and all models do, else 0.")
+    draining: Gauge = _gauge("glossa_draining", "1 while the server refuses new requests to end, else 0.")
+    event_loop_lag: Gauge = _gauge(
+        "glossa_event_loop_lag_seconds", "How late the event loop was with its last beat, two a second."
     )
-    connections_closed: Counter = _metric(
-        Counter,
+    connections_closed: Counter = counter(
         "glossa_connections_closed",
         "Connections closed because most of their calls were reset or had no message.",
     )
-    log_lines: Counter = _metric(
-        Counter, "glossa_log_lines_dropped", "Lines of the log that nobody read in time, or could not be written."
+    log_lines: Counter = counter(
+        "glossa_log_lines_dropped", "Lines of the log that nobody read in time, or could not be written."
     )
-    predicted_memory: Gauge = _metric(
-        Gauge, "glossa_memory_predicted_peak_bytes", "Resident memory of all processes at most, as predicted."
+    predicted_memory: Gauge = _gauge(
+        "glossa_memory_predicted_peak_bytes", "Resident memory of all processes at most, as predicted."
     )
-    backlog_age: Gauge = _metric(
-        Gauge, "glossa_backlog_age_seconds", "How long calls wait until the server sees them; 0 without calls."
+    backlog_age: Gauge = _gauge(
+        "glossa_backlog_age_seconds", "How long calls wait until the server sees them; 0 without calls."
     )
-    event_loop_cpu: Counter = _metric(
-        Counter, "glossa_event_loop_cpu_seconds", "Processor time of the event loop's thread."
-    )
-    certificate_expiry: Gauge = _metric(
-        Gauge,
+    event_loop_cpu: Counter = counter("glossa_event_loop_cpu_seconds", "Processor time of the event loop's thread.")
+    certificate_expiry: Gauge = _gauge(
         "glossa_certificate_expiry_timestamp_seconds",
         "When the server's certificate expires, in seconds since 1970; +Inf without one.",
     )
-    files_changed: Callable[..., Counter] = _metric(
-        Counter,
+    files_changed: Callable[..., Counter] = counter(
         "glossa_file_reloads",
         "Changes of the certificate's files and of the tokens' while serving, taken over or refused.",
         *("kind", "outcome"),
     )
-    build: Callable[..., Gauge] = _metric(
-        Gauge, "glossa_build_info", "Always 1; labels are the running version.", "version", "commit"
+    build: Callable[..., Gauge] = _gauge(
+        "glossa_build_info", "Always 1; labels are the running version.", "version", "commit"
     )
 
 
 class RpcSeries:
-    started: Counter = _metric(Counter, "grpc_server_started", "RPCs started on the server.")
-    handled: Callable[..., Counter] = _metric(
-        Counter, "grpc_server_handled", "RPCs completed on the server, by status code.", "grpc_code"
+    started: Counter = counter("grpc_server_started", "RPCs started on the server.")
+    handled: Callable[..., Counter] = counter(
+        "grpc_server_handled", "RPCs completed on the server, by status code.", "grpc_code"
     )
-    handling: FastHistogram = _histogram(
+    handling: FastHistogram = histogram(
         "grpc_server_handling_seconds", "Time from an RPC's start to its end on the server."
     )
-    received: Counter = _metric(Counter, "grpc_server_msg_received", "Messages received from clients.")
-    sent: Counter = _metric(Counter, "grpc_server_msg_sent", "Messages sent to clients.")
+    received: Counter = counter("grpc_server_msg_received", "Messages received from clients.")
+    sent: Counter = counter("grpc_server_msg_sent", "Messages sent to clients.")
 
 
-class ModelSeries:
-    queued: Gauge = _metric(Gauge, "glossa_requests_queued", "Requests waiting for free rows.")
-    running: Gauge = _metric(Gauge, "glossa_requests_running", "Requests being decoded.")
-    queue_limit: Gauge = _metric(Gauge, "glossa_requests_queue_limit", "Requests that may wait for free rows.")
-    rows_used: Gauge = _metric(Gauge, "glossa_rows_used", "Rows in use: hypotheses being decoded.")
-    rows_limit: Gauge = _metric(Gauge, "glossa_rows_limit", "Rows of all engines.")
-    kv_reserved: Gauge = _metric(
-        Gauge, "glossa_kv_cache_reserved_bytes", "Bytes of the KV cache that running requests may come to need."
+class ModelSeries(EngineSeries):
+    queued: Gauge = _gauge("glossa_requests_queued", "Requests waiting for free rows.")
+    running: Gauge = _gauge("glossa_requests_running", "Requests being decoded.")
+    queue_limit: Gauge = _gauge("glossa_requests_queue_limit", "Requests that may wait for free rows.")
+    rows_used: Gauge = _gauge("glossa_rows_used", "Rows in use: hypotheses being decoded.")
+    rows_limit: Gauge = _gauge("glossa_rows_limit", "Rows of all engines.")
+    kv_reserved: Gauge = _gauge(
+        "glossa_kv_cache_reserved_bytes", "Bytes of the KV cache that running requests may come to need."
     )
-    kv_used: Gauge = _metric(Gauge, "glossa_kv_cache_used_bytes", "Bytes of the KV cache that live rows fill.")
-    kv_limit: Gauge = _metric(Gauge, "glossa_kv_cache_limit_bytes", "Bytes of the KV cache that may be reserved.")
-    kv_cache: Gauge = _metric(Gauge, "glossa_kv_cache_usage_ratio", "Share of the KV cache reserved, 0..1.")
-    memory: Callable[..., Gauge] = _metric(
-        Gauge, "glossa_memory_bytes", "Bytes allocated for a model, by kind.", "kind"
-    )
-    answered: FastHistogram = _histogram(
+    kv_used: Gauge = _gauge("glossa_kv_cache_used_bytes", "Bytes of the KV cache that live rows fill.")
+    kv_limit: Gauge = _gauge("glossa_kv_cache_limit_bytes", "Bytes of the KV cache that may be reserved.")
+    kv_cache: Gauge = _gauge("glossa_kv_cache_usage_ratio", "Share of the KV cache reserved, 0..1.")
+    memory: Callable[..., Gauge] = _gauge("glossa_memory_bytes", "Bytes allocated for a model, by kind.", "kind")
+    answered: FastHistogram = histogram(
         "glossa_request_seconds", "Time from an RPC's start to its end, of requests that were answered."
     )
-    prompt_length: FastHistogram = _histogram(
+    prompt_length: FastHistogram = histogram(
         "glossa_request_prompt_tokens", "Tokens of the source and prompt of an answered request.", buckets=TOKEN_BUCKETS
     )
-    answer_length: FastHistogram = _histogram(
+    answer_length: FastHistogram = histogram(
         "glossa_request_generated_tokens", "Tokens generated for an answered request.", buckets=TOKEN_BUCKETS
     )
-    queue: FastHistogram = _histogram("glossa_queue_seconds", "Queue time of a request.")
-    first_token: FastHistogram = _histogram(
-        "glossa_time_to_first_token_seconds", "Time to the first token of a request."
+    terms: Counter = counter("glossa_glossary_terms", "Terms of glossaries that answered texts have, each once.")
+    terms_met: Counter = counter(
+        "glossa_glossary_terms_met", "Terms of these of which the answer has one of their forms."
     )
-    inter_token: FastHistogram = _histogram(
-        "glossa_inter_token_latency_seconds", "Time between two tokens of a request."
+    processes_ended: Callable[..., Counter] = counter(
+        "glossa_engine_process_restarts", "Engine processes that ended and were started again.", "reason"
     )
-    prefill: FastHistogram = _histogram("glossa_prefill_seconds", "Encoder and prefill time of an engine turn.")
-    step: FastHistogram = _histogram("glossa_decode_step_seconds", "Time of one decode step of an engine.")
-    rows: FastHistogram = _histogram("glossa_decode_step_rows", "Rows in a decode step.", buckets=ROW_BUCKETS)
-    preemptions: Counter = _metric(Counter, "glossa_preemptions", "Times that a request left its rows to others.")
-    prompt_tokens: Counter = _metric(Counter, "glossa_prompt_tokens", "Tokens of admitted sources and prompts.")
-    prefill_tokens: Counter = _metric(
-        Counter, "glossa_prefill_tokens", "Tokens that encoder and prefill computed, padding included."
+    process_up: Callable[..., Gauge] = _gauge(
+        "glossa_engine_process_up", "1 while an engine process takes requests, else 0.", "process"
     )
-    padding_tokens: Counter = _metric(Counter, "glossa_padding_tokens", "Padding among these tokens.")
-    prefix_queried: Counter = _metric(Counter, "glossa_prefix_cache_queried_tokens", "Prompt tokens looked up.")
-    prefix_hits: Counter = _metric(Counter, "glossa_prefix_cache_hits", "Prompts with a cached prefix.")
-    prefix_reused: Counter = _metric(Counter, "glossa_prefix_cache_hit_tokens", "Prompt tokens copied, not computed.")
-    terms: Counter = _metric(
-        Counter, "glossa_glossary_terms", "Terms of glossaries that answered texts have, each once."
-    )
-    terms_met: Counter = _metric(
-        Counter, "glossa_glossary_terms_met", "Terms of these of which the answer has one of their forms."
-    )
-    drafted: Counter = _metric(Counter, "glossa_speculation_draft_tokens", "Draft tokens verified by the model.")
-    accepted: Counter = _metric(Counter, "glossa_speculation_accepted_tokens", "Draft tokens accepted.")
-    generated: Counter = _metric(Counter, "glossa_generated_tokens", "Tokens generated.")
-    wasted: Counter = _metric(
-        Counter,
-        "glossa_wasted_tokens",
-        "Tokens of cancelled, late and failed requests, and of answers that came too late.",
-    )
-    finished: Callable[..., Counter] = _metric(
-        Counter, "glossa_requests_finished", "Accepted requests that ended, by reason.", "reason"
-    )
-    processes_ended: Callable[..., Counter] = _metric(
-        Counter, "glossa_engine_process_restarts", "Engine processes that ended and were started again.", "reason"
-    )
-    process_up: Callable[..., Gauge] = _metric(
-        Gauge, "glossa_engine_process_up", "1 while an engine process takes requests, else 0.", "process"
-    )
-    heartbeat_age: Callable[..., Gauge] = _metric(
-        Gauge,
+    heartbeat_age: Callable[..., Gauge] = _gauge(
         "glossa_engine_process_heartbeat_age_seconds",
         "Time since the last turn of an engine process, of its engine that is longest without one.",
         "process",
     )
-    process_cpu: Callable[..., Counter] = _metric(
-        Counter,
+    process_cpu: Callable[..., Counter] = counter(
         "glossa_engine_process_cpu_seconds",
         "Processor time of an engine process and its predecessors.",
         "process",
     )
-    process_memory: Callable[..., Gauge] = _metric(
-        Gauge, "glossa_engine_process_resident_memory_bytes", "Resident memory of an engine process.", "process"
+    process_memory: Callable[..., Gauge] = _gauge(
+        "glossa_engine_process_resident_memory_bytes", "Resident memory of an engine process.", "process"
     )
-    provider: Callable[..., Gauge] = _metric(
-        Gauge,
+    provider: Callable[..., Gauge] = _gauge(
         "glossa_execution_provider_info",
         "Always 1; labels are the provider in use, the requested one, and 1 for a fallback.",
         *("provider", "requested", "fallback"),
     )
-    info: Callable[..., Gauge] = _metric(
-        Gauge,
+    info: Callable[..., Gauge] = _gauge(
         "glossa_model_info",
         "Always 1; labels describe the default version of a model.",
         *("architecture", "task", "precision", "version", "bundle"),
     )
-    versions: Gauge = _metric(
-        Gauge, "glossa_model_versions", "Versions of a model that are open: those that drain included."
-    )
-    loads: Callable[..., Counter] = _metric(
-        Counter, "glossa_model_loads", "Versions that were to be loaded while serving, by outcome.", "outcome"
+    versions: Gauge = _gauge("glossa_model_versions", "Versions of a model that are open: those that drain included.")
+    loads: Callable[..., Counter] = counter(
+        "glossa_model_loads", "Versions that were to be loaded while serving, by outcome.", "outcome"
     )

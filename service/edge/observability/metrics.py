@@ -21,6 +21,7 @@ from service.edge.observability.exposition import TEXT, Exposition
 from service.edge.observability.metric_series import ModelSeries, RpcSeries, ServerSeries, bind, families
 from service.errors import CHANGES, ENDS, REJECTIONS, RequestError
 from service.machine.execution_choice import ExecutionChoice
+from service.measurements import Measurement
 from service.request import FinishReason
 
 # gRPC status codes by number, spelled as go-grpc-prometheus does, so that its dashboards and alerts fit.
@@ -212,13 +213,13 @@ class Metrics:
 
 
 class ModelMetrics:
-    """The metrics of one model, and the `EngineMetrics` of its engines, which are called from their threads."""
+    """The metrics of one model. The event loop's thread counts."""
 
     def __init__(self, name: str, series: ModelSeries, families: Mapping[str, Any]) -> None:
         self._name, self._series, self._families = name, series, families
         self._description: dict[str, tuple[str, ...]] = {}
         self._measured: tuple[_Measured, ...] = ()  # one of each version that is open
-        self._finished = {reason: series.finished(reason) for reason in END_REASONS}
+        series.finished = {reason: series.finished(reason) for reason in END_REASONS}.__getitem__  # no other reason
         for kind in MEMORY_KINDS:
             series.memory(kind)
         self._processes_ended = {reason: series.processes_ended(reason) for reason in PROCESS_ENDS}
@@ -304,48 +305,10 @@ class ModelMetrics:
         self._series.prompt_length.observe(prompt_tokens)
         self._series.answer_length.observe(generated_tokens)
 
-    def admitted(self, queue_s: float, prompt_tokens: int) -> None:
-        """A request left the queue."""
-        self._series.queue.observe(queue_s)
-        self._series.prompt_tokens.inc(prompt_tokens)
-
-    def preempted(self, count: int) -> None:
-        """So many requests left their rows to others."""
-        self._series.preemptions.inc(count)
-
-    def prefilled(self, seconds: float, tokens: int, padding: int) -> None:
-        """One turn's encoder and prefill work."""
-        self._series.prefill.observe(seconds)
-        self._series.prefill_tokens.inc(tokens)
-        self._series.padding_tokens.inc(padding)
-
-    def looked_up(self, tokens: int, hits: int, reused: int) -> None:
-        """New prompts were looked up in the prefix cache."""
-        self._series.prefix_queried.inc(tokens)
-        self._series.prefix_hits.inc(hits)
-        self._series.prefix_reused.inc(reused)
-
-    def stepped(self, seconds: float, rows: int, steps: int = 1) -> None:
-        """Decode steps of `seconds` each."""
-        self._series.step.observe_many(seconds, steps)
-        self._series.rows.observe_many(rows, steps)
-
-    def speculated(self, drafted: int, accepted: int) -> None:
-        """Draft tokens were verified."""
-        self._series.drafted.inc(drafted)
-        self._series.accepted.inc(accepted)
-
-    def first_token(self, seconds: float) -> None:
-        """A request got its first token."""
-        self._series.first_token.observe(seconds)
-
-    def next_tokens(self, gap_s: float, rows: int) -> None:
-        """Each of `rows` requests got its next token."""
-        self._series.inter_token.observe_many(gap_s, rows)
-
-    def generated(self, tokens: int) -> None:
-        """Tokens of one turn."""
-        self._series.generated.inc(tokens)
+    def measured(self, measurements: Iterable[Measurement]) -> None:
+        """Counts what engines measured. Raises ValueError and KeyError for what none measures."""
+        for measurement in measurements:
+            measurement.apply(self._series)
 
     def process_worked(self, process: str, cpu_s: float) -> None:
         """An engine process has used so much more processor time."""
@@ -354,11 +317,6 @@ class ModelMetrics:
     def process_ended(self, reason: str) -> None:
         """An engine process ended; reason: one of PROCESS_ENDS."""
         self._processes_ended[reason].inc()
-
-    def finished(self, reason: str, wasted_tokens: int) -> None:
-        """A request ended; reason: one of END_REASONS."""
-        self._finished[reason].inc()
-        self._series.wasted.inc(wasted_tokens)
 
 
 class _Measured(NamedTuple):

@@ -11,10 +11,11 @@ from service.errors import (
     InternalFailure,
     RequestError,
 )
+from service.measurements import Admitted, FirstToken, Generated, NextTokens, Prefilled, RequestEnded, Stepped
 from service.memory.cache_layout import CacheLayout
 from service.request import Finished, FinishReason, Request
 from tests.engines import (
-    RecordingMetrics,
+    Recorded,
     answer_events,
     continued,
     drafting,
@@ -106,8 +107,8 @@ def test_deadlines_end_requests_at_the_next_turn(manual):
 
 def test_a_turn_reports_its_metrics(manual):
     runner = ScriptedRunner(rule=never_ends)
-    metrics = RecordingMetrics()
-    engine, loop = manual(runner, metrics=metrics)
+    measured = Recorded()
+    engine, loop = manual(runner, measure=measured.append)
     runner.before_run = lambda: engine.clock.advance(0.25)
     engine.submit(request("a", max_tokens=2), loop, Sink())
     engine.submit(request("b", max_tokens=3, deadline_s=100.6), loop, Sink())
@@ -117,13 +118,13 @@ def test_a_turn_reports_its_metrics(manual):
     for _ in range(3):
         engine.turn()
     assert engine.snapshot[:3] == (0, 0, 0.0)
-    assert metrics.of("admitted") == [[0.0, 4], [0.0, 4]]
-    assert metrics.of("prefilled") == [[0.001, 32, 10]]
-    assert metrics.of("stepped") == [[0.002, 2, 1], [0.002, 2, 1], [0.002, 1, 1]]
-    assert metrics.of("first_token") == [[0.25], [0.25]]
-    assert metrics.of("next_tokens") == [[0.25, 2], [0.25, 1]]
-    assert metrics.of("generated") == [[2], [2], [1]]
-    assert metrics.of("finished") == [["length", 0], ["length", 0]]
+    assert measured.of(Admitted) == [[0.0, 4], [0.0, 4]]
+    assert measured.of(Prefilled) == [[0.001, 32, 10]]
+    assert measured.of(Stepped) == [[0.002, 2, 1], [0.002, 2, 1], [0.002, 1, 1]]
+    assert measured.of(FirstToken) == [[0.25], [0.25]]
+    assert measured.of(NextTokens) == [[0.25, 2], [0.25, 1]]
+    assert measured.of(Generated) == [[2], [2], [1]]
+    assert measured.of(RequestEnded) == [["length", 0], ["length", 0]]
 
 
 def test_the_bytes_that_rows_use_are_brought_up_to_date_now_and_then_and_when_none_is_left(manual):
@@ -139,14 +140,14 @@ def test_the_bytes_that_rows_use_are_brought_up_to_date_now_and_then_and_when_no
 
 
 def test_tokens_of_a_cancelled_request_are_counted_as_wasted(manual):
-    metrics = RecordingMetrics()
-    engine, loop = manual(ScriptedRunner(rule=never_ends), metrics=metrics)
+    measured = Recorded()
+    engine, loop = manual(ScriptedRunner(rule=never_ends), measure=measured.append)
     cancel = engine.submit(request(max_tokens=60), loop, Sink())
     for _ in range(3):
         engine.turn()
     cancel()
     engine.turn()
-    assert metrics.of("finished") == [["cancelled", 3]]
+    assert measured.of(RequestEnded) == [["cancelled", 3]]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -194,10 +195,10 @@ def test_random_traffic_gets_one_final_answer_each(manual, seed):
 
 
 def test_steps_of_one_turn_are_counted_one_by_one(manual):
-    metrics = RecordingMetrics()
+    measured = Recorded()
     runner = ScriptedRunner(rule=never_ends)
     scheduler = engine_limits(max_rows=4, greedy_steps_per_turn=4)
-    engine, loop = manual(runner, scheduler, metrics=metrics)
+    engine, loop = manual(runner, scheduler, measure=measured.append)
     runner.before_run = lambda: engine.clock.advance(0.25)
     sink = Sink()
     engine.submit(request(max_tokens=6, is_streamed=False), loop, sink)
@@ -205,11 +206,11 @@ def test_steps_of_one_turn_are_counted_one_by_one(manual):
         engine.turn()
     loop.run()
     assert sink.finals[0].generated_tokens == 6
-    assert metrics.of("stepped") == [[0.002, 1, 4], [0.002, 1, 2]]
-    assert metrics.of("first_token") == [[pytest.approx(0.25 - 3 * 0.002)]], "it was there before the others"
+    assert measured.of(Stepped) == [[0.002, 1, 4], [0.002, 1, 2]]
+    assert measured.of(FirstToken) == [[pytest.approx(0.25 - 3 * 0.002)]], "it was there before the others"
     assert sink.finals[0].timings.first_token_s == pytest.approx(0.25 - 3 * 0.002)
-    assert metrics.of("next_tokens") == [[0.002, 3], [0.125, 2]]
-    assert metrics.of("generated") == [[4], [2]]
+    assert measured.of(NextTokens) == [[0.002, 3], [0.125, 2]]
+    assert measured.of(Generated) == [[4], [2]]
 
 
 def test_a_request_with_drafts_is_cancelled_between_two_turns(manual):

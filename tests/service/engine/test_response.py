@@ -7,10 +7,11 @@ from service.encoder_request import EncoderRequest
 from service.errors import (
     InternalFailure,
 )
+from service.measurements import Generated, NextTokens, Speculated
 from service.options import DecodingOptions
 from service.request import FinishReason, Request, TextDelta
 from tests.engines import (
-    RecordingMetrics,
+    Recorded,
     answer_events,
     continued,
     drafting,
@@ -243,17 +244,17 @@ def test_a_stop_string_inside_a_turn_of_several_steps_ends_the_answer_there(manu
 
 
 def test_tokens_of_a_draft_are_streamed_one_by_one_in_order(manual):
-    metrics = RecordingMetrics()
-    engine, loop = drafting(manual, repeating(*"abcd"), metrics=metrics)
+    measured = Recorded()
+    engine, loop = drafting(manual, repeating(*"abcd"), measure=measured.append)
     sink = answer_events(engine, loop, continued("abcdab", max_tokens=14))
     *deltas, final = sink.events
     assert [delta.text for delta in deltas] == list("cdabcdabcdabc")
     assert [len(delta.tokens) for delta in deltas] == [1] * 13
     assert (final.text, final.reason, final.generated_tokens) == ("d", FinishReason.LENGTH, 14)
-    ((drafted, right), *_) = metrics.of("speculated")
+    ((drafted, right), *_) = measured.of(Speculated)
     assert drafted == right == 4
-    assert sum(tokens for (tokens,) in metrics.of("generated")) == 14
-    assert sum(count for _, count in metrics.of("next_tokens")) == 13, "each but the first one"
+    assert sum(tokens for (tokens,) in measured.of(Generated)) == 14
+    assert sum(count for _, count in measured.of(NextTokens)) == 13, "each but the first one"
     assert engine.runner.runs < 8
 
 

@@ -10,6 +10,7 @@ from service.engine.engine import Engine
 from service.engine_process.engine_process import Connection, EngineProcess
 from service.engine_process.measurements import Measurements
 from service.engine_process.open_engines import OpenedEngines
+from service.measurements import RequestEnded
 from service.options import DecodingOptions
 from service.step import DeviceLost
 from service.wire import channel, messages
@@ -33,7 +34,7 @@ class Edge:
         tokenizer: Any = LetterTokenizer()
         self.runner = ScriptedRunner(rule=spell(*"ab"), **runner)
         config = engine_limits(max_rows=self.runner.max_rows, max_prefill_tokens=1 << 16)
-        engine = Engine(self.runner, tokenizer, config, measurements)
+        engine = Engine(self.runner, tokenizer, config, measurements.append)
         opened = OpenedEngines(
             engines=[engine],
             choice=CHOICE,
@@ -87,7 +88,7 @@ class Edge:
         return self.finished
 
     def _note(self, beat):
-        self.finished += [numbers[0] for name, numbers in beat.measurements if name == "finished"]
+        self.finished += [one.reason for one in beat.measurements if isinstance(one, RequestEnded)]
 
     def close(self):
         self.gate.set()

@@ -15,6 +15,19 @@ import pytest
 from service import errors
 from service.encoder_request import EncoderOutput, EncoderRequest
 from service.machine.execution_choice import ExecutionChoice
+from service.measurements import (
+    Admitted,
+    FirstToken,
+    Generated,
+    LookedUp,
+    Measurement,
+    NextTokens,
+    Preempted,
+    Prefilled,
+    RequestEnded,
+    Speculated,
+    Stepped,
+)
 from service.memory.engine_limits import EngineLimits
 from service.option_checks import CHOICES
 from service.options import DEFAULTS, DecodingOptions
@@ -136,10 +149,9 @@ FINISHED = Finished(
     attention=AttentionResult((1, 7), {"cross": array(1, 2, 2, 3), "encoder": array(1, 2, 3, 3)}),
 )
 STATE = messages.State(3, 4, 0.5, 1e9, True, False)
-MEASUREMENTS: list[messages.Measurement] = [
-    ("stepped", (0.1, 32, 1)),
-    ("finished", ("length", 0)),
-    ("prefilled", (NAN,)),
+MEASUREMENTS: list[Measurement] = [
+    *(Admitted(0.5, 7), Preempted(2), Prefilled(NAN, 48, 9), LookedUp(70, 2, 64), Stepped(0.1, 32, 1)),
+    *(Speculated(8, 5), FirstToken(0.25), NextTokens(0.1, 3), Generated(3), RequestEnded("length", 0)),
 ]
 TO_ENGINE: list[messages.ToEngine] = [
     messages.Start(
@@ -349,7 +361,10 @@ def test_an_array_within_an_array_within_an_array_is_no_message():
         ),
         *(msgspec.msgpack.encode([9, 30, text, "", ""]) for text in (3, None, b"a", ["a"], floats(1, 4), floats(5, 4))),
         b"\x95\x09\x1e\xa2\xff\xfe\xa0\xa0",  # a text that is not UTF-8
-        msgspec.msgpack.encode([8, [], [["__init__", [1]]], {}, 0.0, 0]),  # no measurement
+        *(  # no measurements
+            msgspec.msgpack.encode([8, [], [one], {}, 0.0, 0])
+            for one in (["__init__", [1]], [11, 1], [9], [9, "1"], [9, 1, 1], [10, 1, 0])
+        ),
         msgspec.msgpack.encode([2, [[1, {"request_id": "r", "prompt": [], "max_tokens": 1}]], []]),
         msgspec.msgpack.encode([2, [[1, {"request_id": "r", "prompt": [1], "max_tokens": 0}]], []]),
     ],
@@ -439,10 +454,10 @@ def weighty(size):
 @pytest.mark.parametrize("limit", [1 << 20, 9000, 5000])
 def test_a_turn_is_split_where_one_message_would_be_too_large(monkeypatch, limit):
     events = [(1, TextDelta("a", (4,))), *((ticket, weighty(4000)) for ticket in range(1, 6)), (7, ERRORS[-2])]
-    turns = sent_turns(events, limit, monkeypatch, [("generated", (3,))])
+    turns = sent_turns(events, limit, monkeypatch, [Generated(3)])
     assert len(turns) == 1 if limit > 30_000 else len(turns) > 2
     assert [(turn.engine, turn.state) for turn in turns] == [(3, STATE)] * len(turns)
-    assert [turn.measurements for turn in turns] == [[("generated", (3,))], *[[]] * (len(turns) - 1)]
+    assert [turn.measurements for turn in turns] == [[Generated(3)], *[[]] * (len(turns) - 1)]
     assert turns[0].deltas == [events[0]]
     assert [ticket for turn in turns for ticket, _ in turn.ends] == [1, 2, 3, 4, 5]
     assert [ticket for turn in turns for ticket, _ in turn.failures] == [7]

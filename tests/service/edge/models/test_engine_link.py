@@ -12,6 +12,7 @@ from service.answer_pace import MIN_RETRY_S
 from service.edge.models.engine_link import MODULE, READS_AT_ONCE, EngineLink
 from service.edge.observability.metrics import Metrics
 from service.errors import EngineUnavailable, InvalidRequest, StartupError
+from service.measurements import Admitted, Generated, RequestEnded
 from service.request import AttentionResult, Finished, FinishReason, TextDelta
 from service.settings.engine_settings import EngineSettings
 from service.wire.channel import receive
@@ -190,11 +191,11 @@ async def test_a_sink_that_raises_costs_no_other_request_its_events(link, peer, 
         Rejected(7, failure_of(InvalidRequest("text", "no"))),
         turn(1),
         turn(-1),
-        turn(measurements=[("prefilled", ())]),
-        turn(measurements=[("prefilled", ("soon",))]),
-        turn(measurements=[("generated", (-1,))]),
-        turn(measurements=[("finished", ("no reason", 0))]),
-        beat(state(), measurements=[("stepped", (0.1, 1, 1, 1))]),
+        turn(measurements=[[3]]),
+        turn(measurements=[[3, "soon", 1, 1]]),
+        turn(measurements=[Generated(-1)]),
+        turn(measurements=[RequestEnded("no reason", 0)]),
+        beat(state(), measurements=[[5, 0.1, 1, 1, 1]]),
         opened(version=VERSION + 1),
         START,
         b"\xc1 garbage",
@@ -301,8 +302,8 @@ async def test_measurements_states_and_processor_time_reach_the_metrics(link, pe
         return metrics.registry.get_sample_value(name, {"model": "m", **labels})
 
     await asked(link, peer, "a")
-    peer.send(beat(state(rows=1), cpu_s=2.0, measurements=[("admitted", (0.5, 7))]))
-    peer.send(turn(ends=[(0, END)], measurements=[("finished", ("length", 0)), ("generated", (3,))], rows=2))
+    peer.send(beat(state(rows=1), cpu_s=2.0, measurements=[Admitted(0.5, 7)]))
+    peer.send(turn(ends=[(0, END)], measurements=[RequestEnded("length", 0), Generated(3)], rows=2))
     peer.send(beat(state(rows=3), cpu_s=2.5), beat(state(rows=4), cpu_s=0.1))
     link.submit(1, request(), last := Sink(asyncio.get_running_loop()))
     peer.send(turn(ends=[(1, END)], rows=5))

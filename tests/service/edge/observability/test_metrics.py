@@ -25,6 +25,18 @@ from service.edge.observability.metrics import (
 from service.edge.rpcs.servicer import RPCS
 from service.engine.core import Snapshot
 from service.errors import EngineUnavailable, Overloaded
+from service.measurements import (
+    Admitted,
+    FirstToken,
+    Generated,
+    LookedUp,
+    NextTokens,
+    Preempted,
+    Prefilled,
+    RequestEnded,
+    Speculated,
+    Stepped,
+)
 from service.wire.messages import Beat, State
 from tests.edge import CHOICE, manifest
 
@@ -190,15 +202,12 @@ def test_rejections_are_counted_by_reason(metrics):
 
 
 def test_an_engine_reports_to_its_model(metrics, report):
-    report.admitted(0.002, 7)
-    report.preempted(4)
-    report.prefilled(0.004, 48, 9)
-    report.looked_up(70, hits=2, reused=64)
-    report.stepped(0.001, 3)
-    report.first_token(0.01)
-    report.speculated(8, 5)
-    report.generated(3)
-    report.finished("cancelled", 2)
+    report.measured(
+        [
+            *(Admitted(0.002, 7), Preempted(4), Prefilled(0.004, 48, 9), LookedUp(70, hits=2, reused=64)),
+            *(Stepped(0.001, 3, 1), FirstToken(0.01), Speculated(8, 5), Generated(3), RequestEnded("cancelled", 2)),
+        ]
+    )
     got = {
         name: value(metrics, name, model="en-de")
         for name in (
@@ -219,9 +228,8 @@ def test_an_engine_reports_to_its_model(metrics, report):
 @pytest.mark.parametrize("gap_s", [0.00005, 0.0001, 0.0007, 100.0])
 def test_observing_many_equal_values_equals_single_observations(metrics, gap_s):
     once, many = (metrics.model(name) for name in ("once", "many"))
-    for _ in range(5):
-        once.next_tokens(gap_s, 1)
-    many.next_tokens(gap_s, 5)
+    once.measured([NextTokens(gap_s, 1)] * 5)
+    many.measured([NextTokens(gap_s, 5)])
     samples = families(metrics)["glossa_inter_token_latency_seconds"].samples
     by_model = {
         name: [(s.name, s.labels.get("le"), pytest.approx(s.value)) for s in samples if s.labels["model"] == name]
