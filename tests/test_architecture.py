@@ -1,4 +1,4 @@
-"""The borders of the packages: who may import whom, and where each outside library lives.
+"""The borders of the packages: who may import whom, how large a room is, and where each outside library lives.
 
 Every import of every module is read from its syntax tree, so lazy imports inside functions, type-only imports and
 `importlib.import_module("…")` count like any other. The last tests start an interpreter in which torch and onnx cannot
@@ -8,6 +8,7 @@ be imported at all.
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,9 +17,10 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("model", "export", "service", "glossa", "cli", "codegen")
+PACKAGES = ("model", "export", "service", "glossa", "cli", "codegen", "deploy")
 HOME = {"glossa": "clients/python/glossa"}  # where a package lies, if not at the top
 OUTSIDE = ("bench", "lectures", "tests")  # nothing of the product may import them
+MAX_MODULES = 20  # of a room
 
 # What a package may take from the project besides itself.
 MAY_IMPORT = {
@@ -32,6 +34,7 @@ MAY_IMPORT = {
     ),
     "glossa": (),
     "cli": ("model", "export", "service", "glossa"),
+    "deploy": (),
     "codegen": ("service.options", "service.errors", "service.edge", "glossa.v1"),
 }
 
@@ -343,13 +346,33 @@ def _project_file(name: str, found: Mapping[str, list[Import]]) -> str | None:
 
 
 def project_files() -> dict[str, str]:
-    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
-    command = ROOT / "cli/main.py"
-    return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in [*paths, command]}
+    paths = [path for package in PACKAGES for path in (ROOT / HOME.get(package, package)).rglob("*.py")]
+    return {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in paths}
+
+
+def halls(paths: Iterable[str]) -> list[str]:
+    """The rooms with more modules than a reader can keep in mind. Generated modules do not count."""
+    rooms = Counter(Path(path).parent.as_posix() for path in paths if not path.endswith(("__init__.py", "_pb2.py")))
+    return [f"{room}: {count} modules, at most {MAX_MODULES}" for room, count in rooms.items() if count > MAX_MODULES]
 
 
 def test_every_import_respects_the_borders():
     assert violations(project_files()) == []
+
+
+def test_every_package_is_read():
+    assert {_module(path).split(".")[0] for path in project_files()} == set(PACKAGES)
+
+
+def test_no_room_is_a_hall():
+    outside = [
+        path.relative_to(ROOT).as_posix() for name in ("bench", "lectures") for path in (ROOT / name).rglob("*.py")
+    ]
+    assert halls([*project_files(), *outside]) == []
+
+
+def test_a_hall_is_found():
+    assert halls([f"service/edge/{number}.py" for number in range(21)]) == ["service/edge: 21 modules, at most 20"]
 
 
 @pytest.mark.parametrize(
