@@ -106,11 +106,6 @@ class Sequence:
         self.lane = int(self.request.priority), self.request.tenant
         self.hypotheses, self.width = [self.search.start()], self.request.options.width
 
-    @property
-    def max_positions(self) -> int:
-        """Cache positions it may need; its very last token is never an input."""
-        return len(self.request.prompt) + self.request.max_tokens - 1
-
     def accept_draft_token(self) -> None:
         """Counts the position of a right guess, which the model has computed already."""
         self.num_computed += 1

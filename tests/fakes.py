@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from bench.engine_pool import EnginePool
+from bench.simulation.invariants import check_invariants
 from export.bundle.manifest import Limits
 from service.decoding.search import advance, search_for
 from service.decoding.vocabulary import Vocabulary
 from service.encoder_request import EncoderOutput
 from service.engine.engine import Engine
 from service.engine.fair_shares import FairShares
-from service.engine.invariants import check_invariants
-from service.engine.pool import EnginePool
 from service.engine.prompt_lookup import DraftProposer
 from service.memory.cache_layout import CacheLayout
 from service.options import DecodingOptions

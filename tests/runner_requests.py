@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from bench.simulation.invariants import check_invariants
 from model.reference.greedy import greedy
 from service.decoding.search import advance, search_for
-from service.engine.invariants import check_invariants
 from service.engine.scheduler import Scheduler
 from service.options import DecodingOptions
 from service.request import Request

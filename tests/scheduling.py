@@ -1,7 +1,7 @@
 """A scheduler turned by hand over a scripted runner, for the tests of the scheduler and of its parts."""
 
+from bench.simulation.invariants import check_invariants
 from service.decoding.search import advance, search_for
-from service.engine.invariants import check_invariants
 from service.engine.scheduler import Scheduler
 from service.request import Request
 from service.sequence import Sequence

@@ -438,7 +438,7 @@ def test_a_stage_behind_a_module_of_the_command_is_found():
 
 def test_relative_imports_are_resolved():
     assert [
-        item.name for item in imports("service/engine/pool.py", "from . import engine\nfrom ..step import Plan")
+        item.name for item in imports("service/engine/core.py", "from . import engine\nfrom ..step import Plan")
     ] == [
         "service.engine.engine",
         "service.step.Plan",

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 from bench.case import Flag, case
 from bench.measure import Verdict, report
 from bench.sentences import sentence_pairs
+from bench.simulation.invariants import check_invariants
 from export.bundle.directory import load_bundle, load_manifest, load_shortlist
 from export.bundle.manifest import TOKENIZER, Manifest
 from model.tokenizer import Tokenizer
 from service.decoding.search import advance, search_for
-from service.engine.invariants import check_invariants
 from service.engine.scheduler import Scheduler
 from service.memory.engine_limits import EngineLimits
 from service.options import DecodingOptions

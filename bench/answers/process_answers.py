@@ -24,6 +24,7 @@ import numpy as np
 
 from bench.answers.invariance import STRATEGIES
 from bench.case import Flag, case
+from bench.engine_pool import EnginePool
 from bench.load.peer_server import ROOMY
 from bench.measure import Verdict, report
 from bench.sentences import sentence_pairs
@@ -34,7 +35,6 @@ from service.edge.observability.metrics import Metrics
 from service.edge.requests.request_builder import RequestBuilder
 from service.edge.requests.request_limits import TextLimits
 from service.edge.versions.open_model import ModelOpener
-from service.engine.pool import EnginePool
 from service.engine_process.open_engines import open_engines
 from service.errors import RequestError
 from service.options import DecodingOptions

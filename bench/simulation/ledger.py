@@ -10,10 +10,10 @@ import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from bench.simulation.invariants import check_invariants
 from bench.simulation.runner import Table, greedy_answer
 from service.edge.models.served_model import Pool
 from service.engine.engine import Engine
-from service.engine.invariants import check_invariants
 from service.errors import Cancelled, DeadlineExceeded, EngineUnavailable, InternalFailure, RequestError
 from service.request import Cancel, Event, EventSink, Finished, Priority, Request, TextDelta
 from service.sequence import Sequence

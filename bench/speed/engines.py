@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from bench.engine_pool import EnginePool
 from model.tokenizer import Tokenizer
 from service.engine.engine import Engine
-from service.engine.pool import EnginePool
 from service.measurements import Measure, not_measured
 from service.memory.engine_limits import EngineLimits
 from service.request import Finished, Request, TextDelta

@@ -23,16 +23,6 @@ class EngineGroup:
         assert engines
         self.engines = tuple(engines)
 
-    @property
-    def is_healthy(self) -> bool:
-        """Whether all engines are."""
-        return all(engine.is_healthy for engine in self.engines)
-
-    @property
-    def heartbeat_s(self) -> float:
-        """The last turn of the engine that turned longest ago."""
-        return min(engine.heartbeat_s for engine in self.engines)
-
     def start(self, deliver: DeliverTurn, *, intake: Intake | None = None, is_manual: bool = False) -> None:
         """Starts the engines. intake: of the only engine, see `Engine.start`. is_manual: without their threads, the
         caller turns them."""

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from bench.engine_pool import EnginePool
 from export.bundle.directory import load_bundle
-from service.engine.pool import EnginePool
 from service.engine_process.open_engines import open_engines
 from service.memory.engine_limits import EngineLimits
 from service.options import DecodingOptions

@@ -10,12 +10,12 @@ import transformers
 from typer.testing import CliRunner
 
 import cli.main
+from bench.engine_pool import EnginePool
 from export.bundle.directory import load_bundle
 from export.to_onnx import export_bundle
 from glossa.client import Client
 from model.pretrained.import_checkpoint import import_checkpoint
 from model.tokenizer import Tokenizer
-from service.engine.pool import EnginePool
 from service.options import DecodingOptions
 from service.request import Request
 from service.runtime.runner import OnnxModel

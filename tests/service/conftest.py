@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from service.engine.pool import EnginePool
+from bench.engine_pool import EnginePool
 from tests.engines import engine_limits
 from tests.fakes import CheckedEngine, LetterTokenizer, ScriptedRunner
 

@@ -32,10 +32,6 @@ def test_an_accepted_draft_token_counts_as_computed():
     assert asked.num_computed == 1
 
 
-def test_the_last_token_needs_no_position():
-    assert sequence(prompt=(1, 4), max_tokens=5).max_positions == 6
-
-
 def test_a_fork_shares_its_past_and_not_its_future():
     hypothesis = Hypothesis(processor_states=("state",))
     hypothesis.tokens, hypothesis.logprobs, hypothesis.score, hypothesis.row = [5], [-1.0], -1.0, 3

@@ -45,7 +45,7 @@ def test_a_failed_turn_ends_exactly_its_requests_and_the_engine_goes_on(manual, 
     assert all(len(sink.finals) == 1 for sink in sinks)
     assert "its requests: a, b" in caplog.text
     assert caplog.text.count("a turn failed") == 1
-    assert engine.group.is_healthy
+    assert engine.is_ready
 
 
 def test_an_engine_whose_turns_all_fail_is_unhealthy_until_one_succeeds(manual):
@@ -56,7 +56,7 @@ def test_an_engine_whose_turns_all_fail_is_unhealthy_until_one_succeeds(manual):
     for _ in range(4):
         engine.submit(request(), loop, Sink())
         engine.turn()
-        health.append(engine.group.is_healthy)
+        health.append(engine.is_ready)
     assert health == [True, True, False, True]
 
 

@@ -99,7 +99,7 @@ async def test_an_idle_engine_keeps_its_heartbeat(start, monkeypatch):
 
     engine = start(clock=clock)
     assert await asyncio.to_thread(turned.wait, 60)
-    assert engine.group.heartbeat_s > 0
+    assert engine.engines[0].heartbeat_s > 0
 
 
 async def test_close_ends_every_unfinished_request(start):
@@ -147,7 +147,7 @@ async def test_close_ends_requests_of_a_turn_that_never_comes_back(start, caplog
     await asyncio.to_thread(runner.entered.wait)
     await asyncio.to_thread(engine.close, 0.01)
     await asyncio.gather(*(sink.done for sink in sinks))
-    assert not engine.group.is_healthy
+    assert not engine.is_ready
     runner.gate.set()
     await asyncio.to_thread(engine.close)
     assert "an abandoned turn came back" in caplog.text
@@ -167,7 +167,7 @@ async def test_the_death_of_the_thread_ends_every_request(start, caplog):
     sinks = await ask(engine, request("a"), request("b"))
     assert all(isinstance(sink.finals[0], InternalFailure) for sink in sinks)
     assert [sink.finals[0].request_id for sink in sinks] == ["a", "b"]
-    assert not engine.group.is_healthy
+    assert not engine.is_ready
     with pytest.raises(ShuttingDown):
         engine.submit(request(), asyncio.get_running_loop(), Sink())
     assert "the engine's thread died" in caplog.text
@@ -183,7 +183,7 @@ async def test_an_engine_ends_with_its_device_and_answers_nothing_more(start, ca
     assert [type(sink.finals[0]) for sink in sinks] == [EngineUnavailable, EngineUnavailable], "both may try again"
     assert all(len(sink.finals) == 1 for sink in sinks)
     assert runner.runs == 2
-    assert not engine.group.is_healthy
+    assert not engine.is_ready
     assert engine.engines[0].has_lost_device
     with pytest.raises(ShuttingDown):
         engine.submit(request(), asyncio.get_running_loop(), Sink())

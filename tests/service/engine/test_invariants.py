@@ -1,4 +1,4 @@
-from service.engine.invariants import check_invariants
+from bench.simulation.invariants import check_invariants
 from tests.fakes import ScriptedRunner
 from tests.scheduling import Bench, never_ends, request
 

@@ -2,8 +2,8 @@ import random
 
 import pytest
 
+from bench.simulation.invariants import check_invariants
 from service.decoding.search import advance
-from service.engine.invariants import check_invariants
 from service.errors import InternalFailure, RequestError
 from service.options import DecodingOptions
 from service.request import FinishReason, Request

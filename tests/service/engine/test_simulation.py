@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.simulation.invariants import check_invariants
 from service.decoding.search import advance
 from service.encoder_request import EncoderRequest
-from service.engine.invariants import check_invariants
 from service.engine.scheduler import Scheduler
 from service.errors import InternalFailure, RequestError
 from service.memory.cache_layout import CacheLayout

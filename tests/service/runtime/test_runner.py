@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.engine_pool import EnginePool
 from export.bundle.manifest import SOURCE_MULTIPLE
 from model.reference.beam import beam_search, search
 from model.reference.greedy import score
 from model.tokenizer import Tokenizer
 from service.engine.engine import Engine
 from service.engine.golden_check import decode_single
-from service.engine.pool import EnginePool
 from service.engine.scheduler import Scheduler
 from service.errors import InternalFailure
 from service.options import DecodingOptions

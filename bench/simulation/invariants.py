@@ -54,7 +54,8 @@ def _of_sequence(sequence: Sequence, draft_tokens: int) -> Iterator[str]:
         yield "a hypothesis continues a row of another sequence"
     if len(drafted) > draft_tokens or (drafted and len(sequence.rows) != 1):
         yield f"drafts {len(drafted)} tokens in rows {sequence.rows}"
-    if expected > request.max_tokens or sequence.num_computed > sequence.max_positions:
+    positions = len(request.prompt) + request.max_tokens - 1  # the very last token is never an input
+    if expected > request.max_tokens or sequence.num_computed > positions:
         yield "is longer than it may be"
     committed = sequence.committed_tokens
     if any(hypothesis.tokens[: len(committed)] != committed for hypothesis in hypotheses):

@@ -36,7 +36,7 @@ class EnginePool:
     @property
     def is_ready(self) -> bool:
         """Whether all engines are healthy."""
-        return self.group.is_healthy
+        return all(engine.is_healthy for engine in self.engines)
 
     @property
     def window(self) -> int:
@@ -49,7 +49,7 @@ class EnginePool:
 
     def problems(self) -> list[str]:
         """See `service.edge.models.served_model.Pool`."""
-        return [] if self.group.is_healthy else ["an engine failed"]
+        return [] if self.is_ready else ["an engine failed"]
 
     def start(self, *, is_manual: bool = False) -> None:
         """Starts the engines. is_manual: without their threads, the caller turns them."""
