@@ -194,7 +194,7 @@ class Gate(NamedTuple):
     check: Callable[..., RequestError | None]
 
 
-_SHARE = "or, once other tenants have called within a minute, its tenant has its share of them"
+_SHARE = "or its tenant has its share of them"
 GATES = (
     Gate("call", "draining", (ShuttingDown,), "The server drains.", Admission.draining),
     Gate(
