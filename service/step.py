@@ -248,7 +248,7 @@ class TurnOutput:
 
 
 class DeferredOutputs(Protocol):
-    """What is computed, or copied out of the runner's memory, only on demand."""
+    """Outputs that are computed, or copied out of the runner's memory, only on demand."""
 
     def logprobs(self, row: int, line: int) -> np.ndarray:
         """See StepOutput.logprobs: of a row, in a line of the turn."""

@@ -46,7 +46,7 @@ class Capacity:
             )
 
     def shape_of(self, request: Request) -> CacheShape:
-        """What a request needs at most. Its very last token is never an input."""
+        """The largest shape that a request may need. Its very last token is never an input."""
         target_len = len(request.prompt) + request.max_tokens - 1
         if self._chunk_tokens:  # the last chunk of a prompt is padded
             last = max(0, len(request.prompt) - 2) // self._chunk_tokens * self._chunk_tokens
@@ -70,7 +70,7 @@ class Capacity:
         self.reserved = self.shape_for(live)
 
     def shape_for(self, live: Collection[Sequence]) -> CacheShape:
-        """What these sequences may still need."""
+        """The shape that these sequences may still need."""
         shapes = [sequence.max_shape for sequence in live]
         return CacheShape(
             sum([sequence.width for sequence in live]),
@@ -80,7 +80,7 @@ class Capacity:
         )
 
     def used_bytes(self, live: Iterable[Sequence]) -> int:
-        """What the rows of these sequences fill now, where `reserved_bytes` is what they may come to need."""
+        """Bytes that the rows of these sequences fill now; `reserved_bytes` counts those that they may come to need."""
         filled, total = self._layout.filled_bytes, 0
         for sequence in live:
             request = sequence.request
@@ -88,7 +88,7 @@ class Capacity:
         return total
 
     def allocation_shape(self) -> CacheShape:
-        """What new buffers are allocated for: all rows if that is allowed, so that later requests find their place."""
+        """The shape for which new buffers are allocated: all rows if allowed, so that later requests fit."""
         all_rows = self.reserved._replace(rows=self.max_rows)
         return all_rows if self.bytes_for(all_rows) <= self.max_bytes else self.reserved
 

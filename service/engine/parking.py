@@ -40,7 +40,7 @@ class Parking:
         return self.used_bytes + others + self.bytes_of(sequence) <= self._max_bytes
 
     def bytes_of(self, sequence: Sequence) -> int:
-        """What the rows of a live sequence would take."""
+        """Bytes that the rows of a live sequence would take."""
         layout, request = self._layout, sequence.request
         rows = len({hypothesis.row for hypothesis in sequence.hypotheses})
         shared = layout.source_bytes * len(request.source) + layout.shortlist_bytes * len(request.shortlist)

@@ -48,7 +48,7 @@ class PrefillPlanner:
         self._abandoned_rows: tuple[int, ...] = ()  # since the last turn that was computed
 
     def unfinished(self, live: Iterable[Sequence]) -> list[Sequence]:
-        """Those whose prompts are not computed up to the last token, which is the input of a step; oldest first."""
+        """Sequences whose prompts are not computed up to the last token, which is the input of a step; oldest first."""
         if not self.chunk_tokens:
             return []
         return [sequence for sequence in live if sequence.num_computed < len(sequence.request.prompt) - 1]

@@ -60,7 +60,7 @@ class Plan(NamedTuple):
 
 @dataclass(slots=True)
 class _Changes:
-    """Who comes and goes in a turn. stored: what the runner stores of the parked ones."""
+    """Sequences that get or lose rows in a turn. stored: the rows of the parked ones, for the runner."""
 
     admitted: list[Sequence] = field(default_factory=list)
     resumed: list[Sequence] = field(default_factory=list)

@@ -120,7 +120,7 @@ def _open(
 
 
 def _context_place(manifest: Manifest) -> ContextPlace | None:
-    """Where sources have the sentences before a text; None of a model that reads none."""
+    """Position of the context sentences in a source; None if the model reads none."""
     if manifest.context is None:
         return None
     return ContextPlace(len(manifest.template.source_prefix), manifest.context.separator)

@@ -1,8 +1,8 @@
 """Divides the memory of a device among what a model keeps there: plain numbers, before any of it is allocated.
 
 Caches on a device are allocated once (`service.runtime.fixed_caches`), and admission must know how large they are. So
-what an engine asks for is lowered here to what there is, after its weights were loaded. What is not a cache, outputs
-and what graphs have at a time, cannot be lowered. Nothing here measures or allocates.
+the requested limits are lowered here to the free memory, after the weights were loaded. Outputs and activations cannot
+be lowered. Nothing here measures or allocates.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def available_bytes(free: int, *, weights: int, most: int) -> int:
 
 
 def limits_within(available: int, shape: ModelShape, asked: EngineLimits) -> EngineLimits | None:
-    """What an engine may have of so many bytes: what it asks for, or as much smaller caches as it takes, all by the
-    same factor; None: `least_bytes` are not there.
+    """Fits the requested limits into `available` bytes by scaling all caches by one factor. Returns None if not even
+    `least_bytes` fit.
 
     shape: with the tiers of the device in its layout.
     """

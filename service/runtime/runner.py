@@ -303,7 +303,7 @@ class OnnxRunner:
         return ids, scores
 
     def _of(self, row: int) -> LogitsBlocks | RowShortlist:
-        """Where the predictions of a row are."""
+        """The outputs that hold the predictions of a row."""
         return self._shortlist if self._shortlist and row in self._shortlist_rows else self._logits
 
     def logprobs(self, row: int, line: int) -> np.ndarray:

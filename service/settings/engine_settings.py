@@ -1,4 +1,4 @@
-"""What an engine process needs to know of the server's settings (`EngineSettings`): plain data."""
+"""The settings of an engine process (`EngineSettings`): plain data."""
 
 from __future__ import annotations
 

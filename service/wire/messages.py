@@ -110,7 +110,7 @@ class Refused(msgspec.Struct, array_like=True, tag=5):
 
 
 class Turn(msgspec.Struct, array_like=True, tag=6):
-    """What one turn of one engine gave, or a part of it. Deltas come before the ends of the same message."""
+    """The events and measurements of one turn of one engine, or a part. Deltas come before the ends of a message."""
 
     engine: int
     state: State

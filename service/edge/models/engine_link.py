@@ -111,11 +111,11 @@ class EngineLink:
 
     @property
     def engines(self) -> int:
-        """Those of the process, while it takes requests; else 0."""
+        """Number of engines of the process while it takes requests, else 0."""
         return self.opened.result().engines if self.is_open else 0
 
     async def wait_opened(self, timeout_s: float) -> Opened:
-        """What it opened. Raises StartupError; the process has ended then."""
+        """Waits for the message `Opened`. Raises StartupError; the process has ended then."""
         try:
             return await asyncio.wait_for(asyncio.shield(self.opened), timeout_s)
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""How many engine processes a model gets, and how many engines each: one engine each for small models, one process for
+"""Decides the number of processes and of engines per process: one engine per process for small models, one process for
 large ones.
 
 An engine that shares its process waits for the others whenever Python runs. A model's weights are in memory once for
@@ -36,7 +36,7 @@ class ProcessPlan(NamedTuple):
 
     @property
     def engines(self) -> int:
-        """Those of all processes."""
+        """Number of engines of all processes."""
         return self.processes * self.engines_per_process
 
 
@@ -83,7 +83,7 @@ def weight_bytes(manifest: Manifest, precision: str) -> int:
 def engine_settings(
     settings: ServerSettings, plan: ProcessPlan, place: int, *, opening_bytes: int = 0
 ) -> EngineSettings:
-    """What the process of a place opens."""
+    """The settings of the process at index `place` of a model."""
     allowed = in_core_order()
     each = plan.engines_per_process
     pinned = [allowed[(place * each + index) % len(allowed)] for index in range(each)]

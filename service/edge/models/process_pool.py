@@ -33,8 +33,8 @@ CHECK_S = 0.1
 LATE_S = 0.25  # of a check: messages may be waiting
 QUIET_S = 0.6  # without a message, or without a turn while it has requests, until the system is asked about a process
 FROZEN_S = {"S": 0.25, "D": 1.0}
-"""After that without processor time, by what its threads do at most: sleep, or wait for a disk. One of whose threads
-any runs, or waits for a processor, computes or is starved: only `PoolLimits.heartbeat_s` ends it."""
+"""Seconds without CPU time until a process counts as frozen, by the state of its threads: all sleep (S), or some wait
+for a disk (D). A process with a thread that runs, or waits for a processor, is ended after `PoolLimits.heartbeat_s`."""
 RESTART_DELAYS_S = (0.0, 0.1, 0.2, 0.5)  # before the first restart of FAILING_WITHIN_S, the second, …
 FAILING_DELAY_S = 30.0  # before each later one
 FAILING_DEATHS, FAILING_WITHIN_S = 5, 60.0
@@ -42,10 +42,10 @@ CLOSE_S = 15.0  # engines give up a computation after 10
 
 
 class PoolMetrics(Protocol):
-    """What a pool reports itself."""
+    """The metrics that a pool reports itself."""
 
     def measured(self, measurements: Iterable[Measurement]) -> None:
-        """What an engine would have measured, had its process not ended."""
+        """Measurements in the place of an engine whose process ended."""
 
     def process_ended(self, reason: EndReason) -> None:
         """An engine process ended that should not have."""
@@ -115,17 +115,17 @@ class ProcessPool:
 
     @property
     def choice(self) -> ExecutionChoice:
-        """Where the engines run: of processes whose devices failed, if there are any."""
+        """Device and precision of the engines; of a process whose device failed, if there is one."""
         return max((opened.choice for opened in self._found), key=lambda choice: choice.fallback)
 
     @property
     def engines(self) -> int:
-        """Those of all processes."""
+        """Number of engines of all processes."""
         return sum(opened.engines for opened in self._found)
 
     @property
     def processes(self) -> Mapping[str, Beat | None]:
-        """What each process reported last, by its name; None of one that does not run."""
+        """The last beat of each process, by name; None if it does not run."""
         return {link.name: link.beat if link.is_open else None for link in self._links}
 
     @property
@@ -143,7 +143,7 @@ class ProcessPool:
 
     @property
     def _beats(self) -> list[Beat]:
-        """What each process that runs reported last."""
+        """The last beat of each process that runs."""
         return [beat for beat in self.processes.values() if beat]
 
     @property
@@ -173,7 +173,7 @@ class ProcessPool:
         return self._queue(link).predicted_s(caller, self._clock()) if link else 0.0
 
     def _rows(self, link: EngineLink) -> int:
-        """Those of all engines of a process, which are fewer than planned on a device."""
+        """Rows of all engines of a process, which has fewer of them on a device than planned."""
         return self._limits.rows * link.engines
 
     def _queue(self, link: EngineLink) -> EngineQueue:
