@@ -269,7 +269,7 @@ def test_only_a_lost_connection_that_brought_results_is_followed_by_another_call
 
 @pytest.mark.parametrize("name", ["translate_batch", "translate_document"])
 async def test_a_call_that_is_refused_while_its_requests_are_sent_has_the_status_of_the_server(edge, name):
-    edge.server.calls._admitted = lambda *_: Overloaded("full", retry_after_s=0.25, limit=1)
+    edge.server.calls.admission.admit = lambda *_: Overloaded("full", retry_after_s=0.25, limit=1)
     async with AsyncClient(edge.address, retries=False) as client:
         for _ in range(20):
             if name == "translate_batch":
@@ -322,7 +322,7 @@ async def test_a_call_that_cannot_start_takes_no_items(edge, kind):
 
 
 async def test_a_call_that_is_refused_is_retried(edge):
-    admitted, refused = edge.server.calls._admitted, list[int]()
+    admitted, refused = edge.server.calls.admission.admit, list[int]()
 
     def refuse_once(*arguments):
         if refused:
@@ -330,7 +330,7 @@ async def test_a_call_that_is_refused_is_retried(edge):
         refused.append(1)
         return Overloaded("full", retry_after_s=0.01, limit=1)
 
-    edge.server.calls._admitted = refuse_once
+    edge.server.calls.admission.admit = refuse_once
 
     def use():
         with Client(edge.address) as client:
