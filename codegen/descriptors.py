@@ -7,17 +7,15 @@ are the source, so they come first: `make protos`.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.rpc import error_details_pb2, status_pb2
 
+from codegen.generated_files import ROOT, update
 from glossa.v1 import glossa_pb2
 
-ROOT = Path(__file__).resolve().parent.parent
 DESCRIPTORS = ROOT / "deploy/envoy/glossa.binpb"
 NEEDED: tuple[FileDescriptor, ...] = tuple(module.DESCRIPTOR for module in (glossa_pb2, status_pb2, error_details_pb2))
 
@@ -41,16 +39,8 @@ def _add(file: FileDescriptor, found: dict[str, FileDescriptor]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Rewrite the file if it is out of date, or with --check fail then."""
-    parser = argparse.ArgumentParser(description="Write the descriptor set that gateways convert JSON by.")
-    parser.add_argument("--check", action="store_true", help="fail if the file is out of date, and change nothing")
-    check, content = parser.parse_args(arguments).check, descriptor_set()
-    if DESCRIPTORS.exists() and DESCRIPTORS.read_bytes() == content:
-        return
-    if check:
-        raise SystemExit(f"{DESCRIPTORS.relative_to(ROOT)} is out of date; run: make descriptors")
-    DESCRIPTORS.parent.mkdir(exist_ok=True)
-    DESCRIPTORS.write_bytes(content)
-    print(f"wrote {DESCRIPTORS.relative_to(ROOT)}")
+    description = "Write the descriptor set that gateways convert JSON by."
+    update({DESCRIPTORS: descriptor_set()}, arguments, target="descriptors", description=description)
 
 
 if __name__ == "__main__":

@@ -5,15 +5,14 @@ python -m codegen.gates [--check]   --check fails if the page is out of date, an
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
+from codegen.generated_files import ROOT, between, update
 from service.edge.admission.admission import GATES, Gate, Stage
 from service.edge.observability.status import STATUS
 from service.errors import Retryable
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "RELIABILITY.md"
+PAGE = ROOT / "docs" / "RELIABILITY.md"
 BEGIN, END = "<!-- gates -->\n", "<!-- /gates -->\n"
 STAGES: dict[Stage, str] = {
     "call": "before its message is read",
@@ -37,25 +36,14 @@ def _row(gate: Gate) -> str:
     return f"{STAGES[gate.stage]} | {gate.rule} | {answers} | {hint}"
 
 
-def page(text: str) -> str:
+def page() -> str:
     """The page with the list in place of what stands between its marks."""
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    assert begin, f"{PAGE.name} lacks the line {BEGIN.strip()}"
-    assert end, f"{PAGE.name} lacks the line {END.strip()}"
-    return f"{head}{BEGIN}{table()}{END}{tail}"
+    return between(PAGE, BEGIN, END, table())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Rewrite the page if it is out of date, or with --check fail if it is."""
-    parser = argparse.ArgumentParser(description="Write the list of gates into docs/RELIABILITY.md.")
-    parser.add_argument("--check", action="store_true", help="fail if the page is out of date, and change nothing")
-    check, text = parser.parse_args(arguments).check, PAGE.read_text(encoding="utf-8")
-    if page(text) == text:
-        return
-    if check:
-        raise SystemExit("docs/RELIABILITY.md is out of date; run: make gates")
-    PAGE.write_text(page(text), encoding="utf-8")
+    update({PAGE: page()}, arguments, target="gates", description="Write the list of gates into docs/RELIABILITY.md.")
 
 
 if __name__ == "__main__":

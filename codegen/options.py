@@ -7,7 +7,6 @@ is out of date. The message of the .proto is written by hand, and compared with 
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import textwrap
@@ -15,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from codegen.generated_files import ROOT, between, update
 from service import options
 from service.options import OPTIONS, Option
 
-ROOT = Path(__file__).resolve().parent.parent
 FIELDS = "service/options.py"
 CLIENT = "clients/python/glossa/client/options.py"
 FLAGS = "cli/decoding_options.json"
@@ -172,36 +171,20 @@ def _code(name: str) -> str:
     return f"`{code}`{bracket}{remark}"
 
 
-def generated() -> dict[Path, str]:
+def generated() -> dict[Path, str | bytes]:
     """The content of every generated file."""
     return {
-        ROOT / FIELDS: _between(ROOT / FIELDS, "    # ", "\n", fields()),
+        ROOT / FIELDS: between(ROOT / FIELDS, f"    # {BEGIN}\n", f"    # {END}\n", fields()),
         ROOT / CLIENT: client_types(),
         ROOT / FLAGS: flags(),
-        ROOT / DOCS: _between(ROOT / DOCS, "<!-- ", " -->\n", f"\n{tables()}\n"),
+        ROOT / DOCS: between(ROOT / DOCS, f"<!-- {BEGIN} -->\n", f"<!-- {END} -->\n", f"\n{tables()}\n"),
     }
-
-
-def _between(path: Path, before: str, after: str, content: str) -> str:
-    """A file whose generated part is replaced. before, after: around the marks of its beginning and its end."""
-    begin, end = f"{before}{BEGIN}{after}", f"{before}{END}{after}"
-    head, _, rest = path.read_text(encoding="utf-8").partition(begin)
-    _, mark, tail = rest.partition(end)
-    assert mark, f"{path.name} lacks the lines {begin.strip()} and {end.strip()}"
-    return f"{head}{begin}{content}{end}{tail}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Rewrite the files that are out of date, or with --check fail if there is one."""
-    parser = argparse.ArgumentParser(description="Regenerate what follows from the list of decoding options.")
-    parser.add_argument("--check", action="store_true", help="fail if a file is out of date, and change nothing")
-    check = parser.parse_args(arguments).check
-    for path, content in generated().items():
-        if not path.exists() or path.read_text(encoding="utf-8") != content:
-            if check:
-                raise SystemExit(f"{path.relative_to(ROOT)} is out of date; run: make options")
-            path.write_text(content, encoding="utf-8")
-            print(f"wrote {path.relative_to(ROOT)}")
+    description = "Regenerate what follows from the list of decoding options."
+    update(generated(), arguments, target="options", description=description)
 
 
 if __name__ == "__main__":
