@@ -115,20 +115,20 @@ class Admission:
         self.is_draining = True
 
     def draining(self, _arrival: Arrival) -> ShuttingDown | None:
-        """The first gate."""
+        """The server ends."""
         return ShuttingDown() if self.is_draining else None
 
     def messages_missing(self, arrival: Arrival) -> MessagesMissing | None:
-        """The second gate."""
+        """Many calls wait for their messages, and the connection has its share of them."""
         self.backlog.called()
         return self.waits.refusal(arrival.peer)
 
     def backlogged(self, arrival: Arrival) -> Backlogged | None:
-        """The third gate."""
+        """Calls wait long before the server sees them."""
         return self.backlog.refusal(arrival.remaining_s)
 
     def server_full(self, arrival: Arrival, caller: Caller) -> Overloaded | TenantLimit | None:
-        """The fourth gate. A full server first ends calls whose messages are late."""
+        """The server or the tenant's share of it is full. A full server first ends calls whose messages are late."""
         if self.shares.total >= self._max_requests or self.waits.are_many:
             self.waits.make_room()
         retry_after_s = RETRY_WHEN_FULL_S
@@ -137,7 +137,7 @@ class Admission:
         )
 
     def answered_late(self, arrival: Arrival, caller: Caller) -> DeadlineTooSoon | None:
-        """The fifth gate."""
+        """An engine is not expected to answer in time."""
         return too_late(self._predicted_s(caller), arrival.remaining_s) if arrival.needs_engine else None
 
     def _full(self) -> Overloaded:

@@ -61,9 +61,7 @@ class MessageReader:
                 call.budget.memory.grow(message_bytes(len(data)))
                 return parsed(data, parse)
             except MemoryLimit as error:
-                if call.budget.wait is None:
-                    raise
-                await call.budget.wait(error, until_s)
+                await call.budget.wait_for_room(error, until_s)
 
     def _check_open(self) -> None:
         if self._admission.is_draining:
