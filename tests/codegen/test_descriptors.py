@@ -9,6 +9,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_tools import protoc
 
 from codegen import descriptors
+from codegen.generated_files import ROOT
 from glossa.v1 import glossa_pb2
 
 METHODS = [method for service in glossa_pb2.DESCRIPTOR.services_by_name.values() for method in service.methods]
@@ -24,7 +25,6 @@ def test_the_file_is_that_of_the_stubs():
 
 
 def test_a_file_that_is_out_of_date_is_refused_and_written_anew(tmp_path, monkeypatch):
-    monkeypatch.setattr(descriptors, "ROOT", tmp_path)
     monkeypatch.setattr(descriptors, "DESCRIPTORS", tmp_path / "deploy.binpb")
     descriptors.DESCRIPTORS.write_bytes(b"old")
     with pytest.raises(SystemExit, match="make descriptors"):
@@ -66,7 +66,7 @@ def test_no_two_methods_share_a_path():
 @pytest.mark.parametrize("module", [annotations_pb2, http_pb2], ids=["annotations", "http"])
 def test_the_copies_of_googles_files_are_those_of_the_package_that_clients_install(module, tmp_path):
     name, out = module.DESCRIPTOR.name, tmp_path / "set"
-    protos = descriptors.ROOT / "protos"
+    protos = ROOT / "protos"
     include = f"-I{protoc.__file__.removesuffix('protoc.py')}_proto"
     assert protoc.main(["protoc", f"-I{protos}", include, f"--descriptor_set_out={out}", name]) == 0
     (copied,) = FileDescriptorSet.FromString(out.read_bytes()).file
