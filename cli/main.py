@@ -30,7 +30,7 @@ from cli.training.ensemble import ensemble
 from cli.training.evaluate import evaluate
 from cli.training.import_model import import_
 from cli.training.train import train
-from cli.verb import Verb
+from cli.verb import Command, Verb
 
 VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Train and export": {
@@ -59,7 +59,7 @@ VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     },
 }
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(cls=Command, no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 def print_version(wanted: bool) -> None:

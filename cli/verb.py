@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from cli.connection import PANEL
 from cli.options_file import FLAG, refuse_moved
@@ -53,6 +53,18 @@ class Verb(TyperCommand):
             if not _is_given(ctx, param):
                 ctx.params[param.name] = root.params[param.name]
         return super().invoke(ctx)
+
+
+class Command(TyperGroup):
+    """The command `glossa` before its verb. Verbs that call a server read the variables of the connection: those of
+    verbs that call none may hold anything."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = copy.copy(self)
+        given.params = [copy.copy(param) for param in self.params]
+        for param in given.params:
+            param.envvar = None
+        return TyperGroup.parse_args(given, ctx, args)
 
 
 def _is_given(ctx: Any, param: Any) -> bool:

@@ -33,6 +33,12 @@ async def test_a_flag_before_a_verb_counts_more_than_a_variable(edge, monkeypatc
     assert await asyncio.to_thread(run, "--address", edge.address, "translate", "a cat") == "zwei rote Häuser\n"
 
 
+def test_a_variable_of_the_connection_is_read_by_the_verbs_that_have_it_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("GLOSSA_TLS", "perhaps")
+    run("corpus", str(tmp_path / "pairs.tsv"), "--count", "2")
+    assert "GLOSSA_TLS" in run("translate", "a cat", fails=2)
+
+
 @pytest.mark.parametrize(
     ("flag", "verb"),
     [
