@@ -92,8 +92,10 @@ def test_answers_of_multi_step_turns_are_bit_identical(model, options):
         runner = model.runner(max_rows=2)
         runs: list[Any] = []
         settings = {"max_rows": 2, "greedy_steps_per_turn": steps_at_once, "greedy_turn_s": 60.0}
-        answered = [decode(runner, [request], on_run=lambda *turn: runs.append(turn), **settings)[0].answers[0]
-                    for request in requests]
+        answered = [
+            decode(runner, [request], on_run=lambda *turn: runs.append(turn), **settings)[0].answers[0]
+            for request in requests
+        ]
         return len(runs), [(answer.tokens, answer.logprobs) for answer in answered]
 
     turns, plain = answers_with(1)
