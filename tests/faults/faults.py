@@ -216,6 +216,13 @@ FAULTS = (
         ("tests/export/test_variants.py",),
     ),
     Fault(
+        "words-of-shortlists-in-floats",
+        "export/variants.py",
+        "shortlist_states(*last_product(model), is_quantized=scheme.has_integer_products)",
+        "shortlist_states(*last_product(model), is_quantized=scheme.is_half)",
+        ("tests/export/test_to_onnx.py",),
+    ),
+    Fault(
         "length-of-extra-steps",
         "service/runtime/decoder.py",
         "= token, start, start + 1",
