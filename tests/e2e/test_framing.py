@@ -19,10 +19,9 @@ LANGUAGES = (("de_DE", WORDS), ("en_XX", WORDS + 1), ("sw_KE", WORDS + 2))  # id
 FRAMING = SpecialTokenTemplate(
     source_prefix=(SOURCE_LANGUAGE,), source_suffix=(2,), target_prefix=(2, TARGET_LANGUAGE), languages=LANGUAGES
 )
-TRANSLATOR = tiny_model(
-    tiny_config(vocab_size=WORDS + 5, special_token_template=FRAMING), seed=2
-)  # whose answers differ most
-GENERATOR = tiny_model(tiny_config("decoder", special_token_template=SpecialTokenTemplate()))
+SIZES = {"num_encoder_layers": 1, "num_decoder_layers": 1, "vocab_size": WORDS + 5}
+TRANSLATOR = tiny_model(tiny_config(**SIZES, special_token_template=FRAMING), seed=2)  # whose answers differ most
+GENERATOR = tiny_model(tiny_config("decoder", num_decoder_layers=1, special_token_template=SpecialTokenTemplate()))
 INTO = {"source_language": "en_XX", "target_language": "de_DE"}
 MOST = 20
 
