@@ -10,6 +10,12 @@ from tests.bundles.make import development, kept_model
 from tests.cli.command import PAIRS, run
 from tests.edge import running
 from tests.tiny import tiny_tokenizer
+from tests.tiny_training import quick_trainings
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_trainings():
+    quick_trainings()
 
 
 @pytest.fixture(scope="session")

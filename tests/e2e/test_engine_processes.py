@@ -89,9 +89,15 @@ def test_an_end_under_load_costs_only_the_requests_of_its_process(tiny_translati
         assert ("Fatal Python error: Segmentation fault" in lines) == (number == signal.SIGSEGV)
 
 
-def test_a_killed_server_leaves_no_process(tiny_translation_bundle):
-    with serving(models={"en-de": str(tiny_translation_bundle)}, **TWO) as server:
+def test_a_model_tells_its_engines_and_a_killed_server_leaves_no_process(tiny_translation_bundle):
+    models = {"en-de": str(tiny_translation_bundle)}
+    with serving(models=models, engines=4, engines_per_process=2) as server:
+        with Client(server.address) as client:
+            model = client.get_model("en-de")
+        assert (model.engines, model.engine_processes) == (4, 2)
         assert len(server.engine_pids()) == 2
+        assert server.metric("glossa_engine_process_up") == 2
+        assert server.metric("glossa_engine_process_resident_memory_bytes") > 2e6
         server.process.kill()
         assert server.wait() == -signal.SIGKILL
         until(lambda: not server.engine_pids())
@@ -150,16 +156,6 @@ def test_a_bundle_that_cannot_be_served_ends_the_start_with_one_line(tiny_genera
     (line,) = server.other
     assert re.match(problem, line), line
     assert server.engine_pids() == []
-
-
-def test_a_model_tells_its_engines_and_their_processes(tiny_translation_bundle):
-    models = {"en-de": str(tiny_translation_bundle)}
-    with serving(models=models, engines=4, engines_per_process=2) as server, Client(server.address) as client:
-        model = client.get_model("en-de")
-        assert (model.engines, model.engine_processes) == (4, 2)
-        assert len(server.engine_pids()) == 2
-        assert server.metric("glossa_engine_process_up") == 2
-        assert server.metric("glossa_engine_process_resident_memory_bytes") > 2e6
 
 
 def test_probes_and_requests_while_the_only_process_of_a_model_is_started_again(

@@ -146,9 +146,12 @@ def test_texts_are_answered_as_generate_answers_them(tmp_path):
     theirs = make_decoder("llama3", vocab_size=len(tokenizer) + 3, num_hidden_layers=1, **ids)
     theirs.save_pretrained(tmp_path / "theirs")
     tokenizer.save_pretrained(tmp_path / "theirs")
-    for arguments in (["import", "theirs", "ours"], ["export", "ours", "bundle"]):
-        paths = [str(tmp_path / name) for name in arguments[1:]]
-        done = CliRunner().invoke(cli.main.app, [arguments[0], *paths])
+    for verb, *names, options in (
+        ("import", "theirs", "ours", []),
+        ("export", "ours", "bundle", ["--precision", "fp32"]),
+    ):
+        paths = [str(tmp_path / name) for name in names]
+        done = CliRunner().invoke(cli.main.app, [verb, *paths, *options])
         assert done.exit_code == 0, done.output
     texts = [*TEXTS, "Füße 日本 <|end|> 🦊"]  # special tokens that a user types are text
     prompts = [tokenizer(text, split_special_tokens=True)["input_ids"] for text in texts]

@@ -31,7 +31,7 @@ from model.training.train import Interrupted, TrainError, train
 from model.training.training_state import DamagedStateWarning, list_states
 from tests.full_disk import FullDisk
 from tests.tiny import as_decoder
-from tests.tiny_training import MODEL, TRAIN
+from tests.tiny_training import MODEL, TRAIN, with_curves
 
 DATA = copy_examples(300, seed=1)
 CLOCK = ("seconds", "tokens_per_s", "peak_share")  # columns of metrics.csv
@@ -48,7 +48,8 @@ def one_thread():
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """A run from start to end without interruption."""
-    return train(MODEL, TRAIN, data=DATA, out=tmp_path_factory.mktemp("runs") / "undisturbed")
+    with with_curves():
+        return train(MODEL, TRAIN, data=DATA, out=tmp_path_factory.mktemp("runs") / "undisturbed")
 
 
 def after(steps):
@@ -99,7 +100,10 @@ def test_an_interrupted_run_ends_in_the_same_bits(stops, undisturbed, tmp_path):
 
 @pytest.mark.parametrize(
     ("changes", "documents", "text"),
-    [({"dropout": 0.0}, "lines", "b"), ({"positions": "rotary"}, "stream", "a b c d e f g h i j\n" * 200)],
+    [
+        pytest.param({"dropout": 0.0}, "lines", "b", marks=pytest.mark.slow),
+        ({"positions": "rotary"}, "stream", "a b c d e f g h i j\n" * 200),
+    ],
 )
 def test_a_language_model_resumes_exactly_in_bfloat16_too(changes, documents, text, tmp_path):
     model = as_decoder(MODEL, **changes)
