@@ -181,10 +181,10 @@ FAULTS = (
         ("tests/service/edge/rpcs/test_document_context.py", "tests/e2e/test_document_context.py"),
     ),
     Fault(
-        "phi-turns-whole-heads",
+        "gemma-embeddings-not-scaled",
         "model/pretrained/decoder.py",
-        "**_llama(config, rotary_share=0.5),",
-        "**_llama(config),",
+        '"embedding_scale": 0.0,',
+        '"embedding_scale": 1.0,',
         ("tests/model/pretrained/test_decoder.py", "tests/e2e/test_pretrained.py"),
     ),
     Fault(
@@ -249,6 +249,13 @@ FAULTS = (
         "self.manifest.calibrations.get(self.choice.precision)",
         'self.manifest.calibrations.get("fp32")',
         ("tests/e2e/test_confidence.py",),
+    ),
+    Fault(
+        "spans-without-the-frame",
+        "service/edge/models/served_model.py",
+        "return [*before, *self.tokenizer.offsets(text), *after]",
+        "return [*self.tokenizer.offsets(text), *after]",
+        ("tests/service/edge/models/test_served_model.py", "tests/e2e/test_framing.py"),
     ),
     Fault(
         "template-of-format-8-lost",
