@@ -3,7 +3,6 @@ several validations and states."""
 
 import contextlib
 import functools
-import inspect
 from typing import Any
 
 import pytest
@@ -40,17 +39,23 @@ TRAIN = TrainConfig(
 
 
 def quick_trainings() -> None:
-    """Makes trainings in this process draw no curves, and count the operations of models of one shape once: three
-    fifths of the time of one like this. `with_curves` draws them; StepFlops itself has its own tests."""
+    """Makes trainings in this process draw no curves, measure no peak of the machine, and count the operations of
+    models of one shape once: three fifths of the time of one like this, and ten seconds of a process for the peak in
+    bfloat16. `with_figures` does without; what is left out has tests of its own."""
     if hasattr(finish.curves_png, "__wrapped__"):
         return
     draw: Any = finish.curves_png
     count: Any = training.StepFlops
+    measure: Any = training.peak_flops_per_s
     counted: dict[Any, Any] = {}
 
     @functools.wraps(draw)
     def no_curves(history):
         return b"none"
+
+    @functools.wraps(measure)
+    def no_peak(device, dtype, threads):
+        return 1e11
 
     @functools.wraps(count)
     def count_once(model, *, r_drop_weight=0.0):
@@ -62,11 +67,13 @@ def quick_trainings() -> None:
 
     finish.curves_png = no_curves
     training.StepFlops = count_once
+    training.peak_flops_per_s = no_peak
 
 
 @contextlib.contextmanager
-def with_curves():
-    """Trainings draw their curves."""
+def with_figures():
+    """Trainings draw their curves and measure the peak of the machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finish, "curves_png", inspect.unwrap(finish.curves_png))
+        patch.setattr(finish, "curves_png", finish.curves_png.__wrapped__)  # type: ignore[attr-defined]
+        patch.setattr(training, "peak_flops_per_s", training.peak_flops_per_s.__wrapped__)
         yield

@@ -31,7 +31,7 @@ from model.training.train import Interrupted, TrainError, train
 from model.training.training_state import DamagedStateWarning, list_states
 from tests.full_disk import FullDisk
 from tests.tiny import as_decoder
-from tests.tiny_training import MODEL, TRAIN, with_curves
+from tests.tiny_training import MODEL, TRAIN, with_figures
 
 DATA = copy_examples(300, seed=1)
 CLOCK = ("seconds", "tokens_per_s", "peak_share")  # columns of metrics.csv
@@ -48,7 +48,7 @@ def one_thread():
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """A run from start to end without interruption."""
-    with with_curves():
+    with with_figures():
         return train(MODEL, TRAIN, data=DATA, out=tmp_path_factory.mktemp("runs") / "undisturbed")
 
 
@@ -101,7 +101,7 @@ def test_an_interrupted_run_ends_in_the_same_bits(stops, undisturbed, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "documents", "text"),
     [
-        pytest.param({"dropout": 0.0}, "lines", "b", marks=pytest.mark.slow),
+        ({"dropout": 0.0}, "lines", "b"),
         ({"positions": "rotary"}, "stream", "a b c d e f g h i j\n" * 200),
     ],
 )
