@@ -42,11 +42,11 @@ def quick_trainings() -> None:
     """Makes trainings in this process draw no curves, measure no peak of the machine, and count the operations of
     models of one shape once: three fifths of the time of one like this, and ten seconds of a process for the peak in
     bfloat16. `with_figures` does without; what is left out has tests of its own."""
-    if hasattr(finish.curves_png, "__wrapped__"):
+    draw: Any = vars(finish)["curves_png"]
+    count: Any = vars(training)["StepFlops"]
+    measure: Any = vars(training)["peak_flops_per_s"]
+    if hasattr(draw, "__wrapped__"):
         return
-    draw: Any = finish.curves_png
-    count: Any = training.StepFlops
-    measure: Any = training.peak_flops_per_s
     counted: dict[Any, Any] = {}
 
     @functools.wraps(draw)
@@ -65,15 +65,14 @@ def quick_trainings() -> None:
             counted[key] = count(model, r_drop_weight=r_drop_weight)
         return counted[key]
 
-    finish.curves_png = no_curves
-    training.StepFlops = count_once
-    training.peak_flops_per_s = no_peak
+    vars(finish)["curves_png"] = no_curves
+    vars(training).update(StepFlops=count_once, peak_flops_per_s=no_peak)
 
 
 @contextlib.contextmanager
 def with_figures():
     """Trainings draw their curves and measure the peak of the machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finish, "curves_png", finish.curves_png.__wrapped__)  # type: ignore[attr-defined]
-        patch.setattr(training, "peak_flops_per_s", training.peak_flops_per_s.__wrapped__)
+        for module, name in ((finish, "curves_png"), (training, "peak_flops_per_s")):
+            patch.setattr(module, name, vars(module)[name].__wrapped__)
         yield

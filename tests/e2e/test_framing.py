@@ -1,6 +1,8 @@
 """Models whose texts stand among other tokens than one start and one end token: languages, longer beginnings of
 answers, prompts without a beginning. All through the whole service, against PyTorch."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -23,7 +25,7 @@ TRANSLATOR = tiny_model(
     tiny_config(vocab_size=WORDS + 5, special_token_template=FRAMING), seed=2
 )  # whose answers differ most
 GENERATOR = tiny_model(tiny_config("decoder", num_decoder_layers=1, special_token_template=SpecialTokenTemplate()))
-INTO = {"source_language": "en_XX", "target_language": "de_DE"}
+INTO: dict[str, Any] = {"source_language": "en_XX", "target_language": "de_DE"}
 MOST = 20
 
 
@@ -111,6 +113,7 @@ def test_alignment_is_that_of_the_answer(exported):
         result = client.score(text, target, model="many", alignment="both", **INTO)
         layer = client.get_model("many").alignment_layers  # the bundle's own choice may be any of them
     weights_LHTS = cross_attention(TRANSLATOR, [2, WORDS, *tokens[:-1]], source=source_of(text))
+    assert result.alignment is not None
     reported = np.array(result.alignment.rows)
     assert reported.shape == (len(tokens), len(source_of(text)))
     candidates = [weights_LHTS[at].mean(0)[1:].numpy() for at in range(layer)]

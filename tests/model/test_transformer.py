@@ -41,8 +41,8 @@ SHAPES = [
 QUICK = [
     shape
     for shape in SHAPES
-    if (shape["norm"] == "rms") ^ (shape["norm_position"] == "post") == shape["gated"]
-    and shape["gated"] ^ shape["tie_embeddings"] == (shape["num_kv_heads"] == 2)
+    if ((shape["norm"] == "rms") != (shape["norm_position"] == "post")) == shape["gated"]
+    and (shape["gated"] != shape["tie_embeddings"]) == (shape["num_kv_heads"] == 2)
 ]
 SLOW = [pytest.param(shape, marks=pytest.mark.slow) for shape in SHAPES if shape not in QUICK]
 OTHERS = [

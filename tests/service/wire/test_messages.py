@@ -155,6 +155,7 @@ MEASUREMENTS: list[Measurement] = [
     *(Speculated(8, 5), FirstToken(0.25), NextTokens(0.1, 3), Generated(3), RequestEnded("length", 0)),
     TurnFailed(),
 ]
+assert {type(one) for one in MEASUREMENTS} == set(get_args(Measurement)), "an example of each"
 TO_ENGINE: list[messages.ToEngine] = [
     messages.Start(
         program="0.3.0",
