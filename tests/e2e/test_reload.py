@@ -197,7 +197,7 @@ BAD = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def offered(bundles, admin_server):
     with administrator(admin_server[1]) as admin:
         return serve_alone(admin, bundles[0])
