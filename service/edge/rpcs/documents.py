@@ -20,7 +20,7 @@ from glossa.v1 import glossa_pb2 as pb
 from service.edge.admission.preparation import Preparation
 from service.edge.admission.request_memory import CALL_BYTES
 from service.edge.calls.call import Call
-from service.edge.calls.items import Item, Outcome
+from service.edge.calls.items import Item, ItemRunner, Outcome
 from service.edge.models.served_model import ServedModel
 from service.edge.observability.status import rich_status
 from service.edge.requests.prompt_encoder import LanguagePair, PromptEncoder, shorten
@@ -65,14 +65,17 @@ FORMATS: dict[int, Format] = {
 }
 
 
-async def text_of(first: Any, messages: AsyncGenerator[Any, None], call: Call, *, limit: int, idle_s: float) -> str:
+async def text_of(
+    first: Any, messages: AsyncGenerator[Any, None], call: Call, runner: ItemRunner, *, limit: int
+) -> str:
     """The text of a document. It reserves memory for it, instead of what its messages reserved.
 
-    first: the message that has been read of `messages`. limit: bytes of all texts. idle_s: until the next message with
-    text must have come, or the end. Raises InvalidRequest and DeadlineExceeded.
+    first: the message that has been read of `messages`. runner: its limits hold from one message with text to the next,
+    or the end, and from the first to the end. limit: bytes of all texts. Raises InvalidRequest and DeadlineExceeded.
     """
+    idle_s, all_s = runner.limits.idle_s, runner.limits.answer_s
     texts, size, loop = [first.text], 0, asyncio.get_running_loop()
-    due_s = loop.time() + idle_s
+    due_s, last_s = loop.time() + idle_s, loop.time() + all_s
     while True:
         size += len(texts[-1].encode())
         if size > limit:
@@ -81,10 +84,13 @@ async def text_of(first: Any, messages: AsyncGenerator[Any, None], call: Call, *
         memory.shrink(CALL_BYTES + DOCUMENT_FACTOR * size)
         memory.grow(CALL_BYTES + DOCUMENT_FACTOR * size - memory.size)
         try:
-            async with asyncio.timeout_at(due_s):  # wait_for of Python 3.11 may swallow a cancellation
-                message = await anext(messages, None)
+            # wait_for of Python 3.11 may swallow a cancellation
+            with runner.idle(call):
+                async with asyncio.timeout_at(min(due_s, last_s)):
+                    message = await anext(messages, None)
         except TimeoutError:
-            raise DeadlineExceeded(f"no text came within {idle_s:g} s; end the stream of requests") from None
+            problem = f"no text came within {idle_s:g} s" if due_s < last_s else f"the text took over {all_s:g} s"
+            raise DeadlineExceeded(f"{problem}; end the stream of requests") from None
         if message is None:
             break
         if set_fields := [name.name for name, _ in message.ListFields() if name.name != "text"]:

@@ -123,8 +123,10 @@ class _Attempts:
         self.goes_on = False
 
     def fail(self, error: ClientError) -> None:
-        """Raises the error of a call unless another call may follow: the connection was lost, not refused."""
-        if not (self._has_answered and error.code == "UNAVAILABLE" and not error.reason):
+        """Raises the error of a call unless another call may follow: the connection was lost, or the server ends the
+        call but not its items, as it drains, exchanges the model or needs the place of a call that waits."""
+        is_lost = error.code == "UNAVAILABLE" and not error.reason
+        if not (self._has_answered and (is_lost or error.reason in ("SHUTTING_DOWN", "MESSAGES_MISSING"))):
             raise error from None
 
 

@@ -1,14 +1,16 @@
 """Documents on a real port: their segments, how they end, and what they cost."""
 
 import asyncio
+import contextlib
 import re
 
 import grpc
 import pytest
 
 from glossa.v1 import glossa_pb2 as pb
-from service.edge.observability.metrics import Method
+from service.edge.observability.metrics import Method, Metrics
 from service.edge.rpcs import documents
+from service.edge.calls.items import ItemLimits, ItemRunner
 from service.edge.rpcs.documents import DOCUMENT_FACTOR, text_of
 from service.errors import DeadlineExceeded, DeadlineTooSoon, EngineUnavailable, Overloaded
 from service.text.spans import Cursor
@@ -190,9 +192,20 @@ async def test_a_client_that_does_not_end_its_messages_is_not_waited_for():
         await edge.server.calls.idle()
 
 
-def reading(messages):
+def reading(messages, *, answer_s=600.0):
     """`text_of` of messages, of a call by itself."""
-    return text_of(pb.TranslateDocumentRequest(text="a"), messages, a_call(RPC), limit=100, idle_s=10.0)
+    runner = ItemRunner(Metrics([RPC]), ItemLimits(answer_s, 10.0), lambda: 0.0, lambda call: contextlib.nullcontext())
+    return text_of(pb.TranslateDocumentRequest(text="a"), messages, a_call(RPC), runner, limit=100)
+
+
+def test_a_text_that_never_ends_is_not_read_for_ever():
+    async def endless():
+        while True:
+            await asyncio.sleep(1)
+            yield pb.TranslateDocumentRequest(text="b")
+
+    with pytest.raises(DeadlineExceeded, match=r"the text took over 20 s; end the stream of requests"):
+        run_virtually(reading(endless(), answer_s=20.0))
 
 
 def test_messages_without_text_do_not_keep_a_document_waiting():
