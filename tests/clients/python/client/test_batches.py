@@ -265,8 +265,9 @@ def test_only_a_call_that_brought_results_and_is_ended_by_the_server_is_followed
         with pytest.raises(ClientError):
             attempts.fail(error)
     assert attempts.options().keys() == {"timeout_s"}
-    with pytest.raises(ClientError):
+    with pytest.raises(ClientError) as caught:
         attempts.fail(error_of(unavailable))
+    assert caught.value.reason == "MESSAGES_MISSING", "why the call before was ended"
 
 
 @pytest.mark.parametrize("name", ["translate_batch", "translate_document"])
