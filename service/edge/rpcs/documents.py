@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -177,6 +177,7 @@ class _Pending:
     segment: Segment
     parts: tuple[str | Text, ...]
     missing: int
+    joined: Callable[[Sequence[str]], str] | None = None  # as of the segment
     answers: list[pb.TranslateResponse] = field(default_factory=list)
     error: RequestError | None = None
 
@@ -184,7 +185,8 @@ class _Pending:
     def text(self) -> str:
         """Its part of the translated document."""
         answers = (answer.text for answer in self.answers)
-        return "".join(part if isinstance(part, str) else part.written(next(answers)) for part in self.parts)
+        texts = [part if isinstance(part, str) else part.written(next(answers)) for part in self.parts]
+        return (self.joined or "".join)(texts)
 
 
 class _Terms:
@@ -269,9 +271,9 @@ class Document:
         return [self._cut(segment) for segment in itertools.islice(segments, count)]
 
     def _cut(self, segment: Segment) -> _Pending:
-        parts, whole = list[str | Text](), segment.parts
-        if any(isinstance(part, Text) and part.has_tags and not self._fits(part.plain) for part in whole):
-            whole = segment.pieces
+        parts, whole, joined = list[str | Text](), segment.parts, segment.joined
+        if any(isinstance(one, Text) and (one.has_tags or joined) and not self._fits(one.plain) for one in whole):
+            whole, joined = segment.pieces, None
         for part in map(self._with_words, whole):
             if isinstance(part, str) or self._fits(part.plain):
                 parts.append(part)
@@ -289,7 +291,8 @@ class Document:
         if not texts:
             parts = [self._text[segment.span.start : segment.span.end]]
             segment = replace(segment, parts=tuple(parts))
-        return _Pending(segment, tuple(parts), texts)
+            joined = None
+        return _Pending(segment, tuple(parts), texts, joined)
 
     def _with_words(self, part: str | Text) -> str | Text:
         """A part; in place of a text that has no words beside its marks, what the document has there."""
