@@ -108,14 +108,13 @@ test-shuffled: $(STAMP)  ## run the tests in random order (SEED=1), which must n
 	$(PYTEST) --quiet $(PARALLEL) --shuffle $(or $(SEED),1)
 
 .PHONY: check
-check: $(STAMP)  ## format, lint, types, .proto rules and compatibility, generated files up to date, package borders
+check: $(STAMP) stubs-check  ## format, lint, types, .proto rules and compatibility, generated files up to date, package borders
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --num-workers 2
 	$(BIN)/buf lint
 	$(BIN)/buf format --diff --exit-code
 	$(BIN)/buf breaking --against $(BASELINE)
-	@$(MAKE) stubs-check
 	@$(BIN)/python -m codegen.options --check
 	@$(BIN)/python -m codegen.gates --check
 	@$(BIN)/python -m codegen.descriptors --check

@@ -82,6 +82,9 @@ class EngineSeries:
         "glossa_wasted_tokens",
         "Tokens of cancelled, late and failed requests, and of answers that came too late.",
     )
+    turns_failed: CounterSeries = counter(
+        "glossa_engine_turns_failed", "Engine turns that failed, with all their requests."
+    )
     finished: Callable[[str], CounterSeries] = counter(
         "glossa_requests_finished", "Accepted requests that ended, by reason.", "reason"
     )
@@ -198,6 +201,13 @@ class RequestEnded(msgspec.Struct, array_like=True, forbid_unknown_fields=True, 
         series.wasted.inc(self.wasted_tokens)
 
 
+class TurnFailed(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, tag=11):
+    """A turn failed. Its requests end, each with a measurement of its own."""
+
+    def apply(self, series: EngineSeries) -> None:
+        series.turns_failed.inc()
+
+
 Measurement = (
     Admitted
     | Preempted
@@ -209,6 +219,7 @@ Measurement = (
     | NextTokens
     | Generated
     | RequestEnded
+    | TurnFailed
 )
 Measure = Callable[[Measurement], object]
 """Takes the measurements of an engine, a few in each turn, on the engine's thread."""

@@ -81,6 +81,7 @@ def _work_in_rank(rank, count, port, results, work, arguments):
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
     torch.set_num_threads(1)
     faulthandler.enable()
+    tiny_training.quick_trainings()
     with joined(os.environ, timeout_s=120) as ranks:
         results.put((rank, work(ranks, *arguments)))
 

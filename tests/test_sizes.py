@@ -1,6 +1,7 @@
 """The bounds that keep the code readable: lines of files and functions, state of classes, documented names."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,7 @@ LARGE = {  # classes that have more, and how many: the numbers may only fall
 MIN_DOCUMENTED = 0.85
 
 
+@functools.cache
 def modules() -> dict[str, ast.Module]:
     """Syntax trees of the product, by path."""
     paths = [path for package in PRODUCT for path in sorted((ROOT / package).rglob("*.py"))]

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench.gpu import answers, serving, speed
+from bench.gpu import answers, peers, serving, speed, turns
 from bench.gpu.device import is_fake, not_emulated
 from bench.gpu.findings import Findings, Setting
 
@@ -24,8 +24,10 @@ RUNS = {
     "steps": speed.steps,
     "copies": speed.copies,
     "encode": speed.encode,
+    "engine": turns.engine,
     "two-models": serving.two_models,
     "goodput": serving.goodput,
+    "peers": peers.peers,
 }
 
 

@@ -11,8 +11,10 @@ race        100,000 single steps of one row, each with another token
 steps       microseconds of a step by rows, captured and eager, ONNX Runtime's synchronizations on and off
 copies      what copies of rows take of a beam search
 encode      microseconds of encoding 1, 8 and 32 sources together
+engine      tokens a second of an engine alone, and where its turns' time goes
 two-models  two models on one device at once, each in an engine process of its own
 goodput     tokens a second through the server, beside the CPU
+peers       transformers.generate and PyTorch's captured step, of the same shape
 
 --smoke only shows that every part works, in seconds. On the fake CUDA of tests/cuda, figures of a clock mean nothing
 and are marked; models with a kernel that it does not emulate are not judged, and the kernel is named. Prints Markdown
@@ -45,8 +47,10 @@ PARTS = {
     "steps": "microseconds of a decode step",
     "copies": "what the copies of rows take of a beam search",
     "encode": "microseconds of encoding sources that arrive together",
+    "engine": "tokens a second of an engine alone, and where its turns' time goes",
     "two-models": "two models on one device at once",
     "goodput": "tokens a second through the server, beside the CPU",
+    "peers": "transformers.generate and PyTorch's captured step, of the same shape",
 }
 SMOKE_MODELS = ("translation", "rotary, heads of 32", "rotary, heads of 64", "ALiBi", "T5", "compression")
 

@@ -20,7 +20,8 @@ from glossa.v1 import glossa_pb2 as pb
 from model.tokenizer import SPECIAL
 
 PATH = "/glossa.v1.TranslationService/Translate"
-CLIENTS = (1, 16, 64)
+CLIENTS = (1, 16, 64, 256)
+MAX_ROWS = max(CLIENTS)
 TEXTS, WORDS, TOKENS = 64, 20, 32  # of the load; words of a text, tokens of an answer
 LARGE_ONE, SMALL_ONE, SMALL_OTHER = "6+6 layers, d512", "translation", "T5"
 LEAST_GOODPUT = 1.0  # of CUDA with the most clients, as a multiple of the CPU's
@@ -38,7 +39,7 @@ def _messages(bundle: Path, model: str, tokens: int) -> list[bytes]:
 def _server(setting: Setting, bundle: Path, device: str, *flags: str) -> Iterator[str]:
     """The address of a server of the model `model`."""
     modules = [Path(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    rows = ("--max-rows", "4", "--kv-cache-bytes", str(1 << 24)) if setting.is_smoke else ()
+    rows = ("--max-rows", "4", "--kv-cache-bytes", str(1 << 24)) if setting.is_smoke else ("--max-rows", str(MAX_ROWS))
     flags = ("--device", device, *(("--precision", "fp32") if device == "cpu" else ()), *rows, *flags)
     with glossa_server(bundle.resolve(), flags=flags, modules=modules) as (address, _):
         yield address

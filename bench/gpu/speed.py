@@ -15,14 +15,16 @@ from bench.gpu.bundles import LARGE, path_of
 from bench.gpu.decoding import decode, open_model, questions, runner_for
 from bench.gpu.findings import Findings, Setting
 from bench.measure import interleaved
+from service.memory.cache_layout import row_capacity_for
 from service.runtime import decoder as decoder_module
+from service.runtime.cuda_memory import CudaMemory
 from service.runtime.runner import OnnxRunner
 from service.runtime.sessions import run_options
 from service.settings.engine_settings import Device
 from service.step import NewRow, StepPlan
 
 DEVICES: tuple[Device, ...] = ("cuda", "cpu")
-BY_ROWS = (1, 8, 32, 64)
+BY_ROWS = (1, 8, 32, 64, 256)
 CONTEXT, SOURCE_TOKENS = 64, 24
 SHAPES = ((1, 16), (8, 32), (32, 64))  # sources, and tokens of each
 BEAM, BEAM_REQUESTS = 4, 16
@@ -104,6 +106,28 @@ def steps(setting: Setting, found: Findings) -> None:
             jobs = {way: _median_of(step, count) for way, step in steppers.items()}
             for way, spread in interleaved(jobs, setting.pick(1, 5)).items():
                 found.time(f"{name}, {rows} rows, {way}: µs a step", spread)
+            replay = _replays(next(iter(runners.values())), rows, setting.pick(2, 100))
+            spread = interleaved({"": replay}, setting.pick(1, 5))[""]
+            found.time(f"{name}, {rows} rows, captured, on the device alone: µs a step", spread)
+
+
+def _replays(runner: OnnxRunner, rows: int, count: int) -> Callable[[], float]:
+    """Makes captured steps that nobody waits for or ranks, and returns the microseconds of each."""
+    decoder, memory = runner._shared.decoder, runner.memory
+    assert decoder is not None
+    assert isinstance(memory, CudaMemory)
+    room = row_capacity_for(rows, runner.max_rows)
+    binding, wait = decoder._step(room, 0, room), memory.stream.wait
+
+    def replays() -> float:
+        wait()
+        began_s = time.perf_counter()
+        for _ in range(count):
+            binding.run()
+        wait()
+        return 1e6 * (time.perf_counter() - began_s) / count
+
+    return replays
 
 
 def _median_of(step: Callable[[], float], count: int) -> Callable[[], float]:

@@ -21,7 +21,7 @@ CHART = FOLDER.parent / "helm" / "glossa"
 FILE = FOLDER / "glossa.yaml"
 KUBERNETES = "1.31.0"  # Helm 3.6 takes itself for that of its own time, 1.20, which the chart refuses
 HELM_IS_MISSING = "no helm: install Helm 3.6 or newer, or name its binary with HELM=…"
-_NOTES = ("README.md", ".helmignore", "NOTES.txt")  # files of the chart that no object is made from
+_NOTES = ("README.md", ".helmignore", "NOTES.txt", "dashboard.json")  # of the chart, of which no object here is made
 _HEADER = """\
 # Made by `make kubernetes` from deploy/helm/glossa {digest}.
 # For Kubernetes 1.30 or newer. A claim called glossa-models must have the folder of the bundle, demo.
@@ -30,7 +30,7 @@ _HEADER = """\
 
 
 def digest(chart: Path = CHART) -> str:
-    """Of all files of the chart that objects are made from."""
+    """Of all files of the chart that these objects are made from."""
     found = hashlib.sha256()
     for path in sorted(path for path in chart.rglob("*") if path.is_file() and path.name not in _NOTES):
         content = path.read_bytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 from deploy.monitoring.panel import Panel, Section, Variable
@@ -73,7 +74,7 @@ def _variable(variable: Variable) -> dict[str, Any]:
 def _layout() -> list[dict[str, Any]]:
     found, top = list[dict[str, Any]](), 0
     for section in SECTIONS:
-        found.append(_heading(section, len(found) + 1, top))
+        found.append(_heading(section, top))
         top += 1
         for start in range(0, len(section.panels), COLUMNS):
             line = section.panels[start : start + COLUMNS]
@@ -81,14 +82,26 @@ def _layout() -> list[dict[str, Any]]:
             for column, panel in enumerate(line):
                 width = GRID_WIDTH // COLUMNS
                 place = {"x": column * width, "y": top, "w": width, "h": height}
-                found.append({"id": len(found) + 1, "gridPos": place, **_panel(panel)})
+                found.append({"id": _identifier(section, panel), "gridPos": place, **_panel(panel)})
             top += height
     return found
 
 
-def _heading(section: Section, number: int, top: int) -> dict[str, Any]:
+def _identifier(section: Section, panel: Panel | None = None) -> int:
+    """The number that links to a panel name it by. It stays the same when others come and go."""
+    return zlib.crc32(f"{section.title}/{panel.title if panel else ''}".encode()) >> 1
+
+
+def _heading(section: Section, top: int) -> dict[str, Any]:
     place = {"x": 0, "y": top, "w": GRID_WIDTH, "h": 1}
-    return {"id": number, "type": "row", "title": section.title, "collapsed": False, "panels": [], "gridPos": place}
+    return {
+        "id": _identifier(section),
+        "type": "row",
+        "title": section.title,
+        "collapsed": False,
+        "panels": [],
+        "gridPos": place,
+    }
 
 
 def _panel(panel: Panel) -> dict[str, Any]:

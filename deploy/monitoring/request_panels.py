@@ -103,6 +103,12 @@ ERRORS = Section(
             unit="reqps",
         ),
         panel(
+            "Failed turns",
+            "Engine turns that failed, per second. Each ends all of its requests.",
+            Query(rate("glossa_engine_turns_failed_total", MODEL, "model"), "{{model}}"),
+            unit="cps",
+        ),
+        panel(
             "Connections closed",
             "Connections closed, per second, because most of their calls were reset or had no message.",
             Query(rate("glossa_connections_closed_total", SERVER, "instance"), "{{instance}}"),

@@ -29,6 +29,7 @@ from service.measurements import (
     RequestEnded,
     Speculated,
     Stepped,
+    TurnFailed,
 )
 from service.memory.engine_limits import EngineLimits
 from service.request import Event, Finished, TextDelta
@@ -199,6 +200,7 @@ class EngineCore:
         """Ends the requests of a failed turn. Raises DeviceLost, and then leaves them to `end_all`."""
         log.exception("a turn failed; its requests: %s", ", ".join(sequence.request.log_name for sequence in plan.live))
         self.failures_in_a_row += 1
+        self._measure(TurnFailed())
         self._reset_runner()
         for sequence in self.scheduler.drop_live():
             error = InternalFailure(sequence.request.request_id)

@@ -1,5 +1,6 @@
 """A trained and exported toy model, and a server without engines, for the verbs that need one."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,20 +10,38 @@ from tests.bundles.make import development, kept_model
 from tests.cli.command import PAIRS, run
 from tests.edge import running
 from tests.tiny import tiny_tokenizer
+from tests.tiny_training import quick_trainings
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_trainings():
+    quick_trainings()
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory):
-    out = tmp_path_factory.mktemp("trained") / "checkpoint"
-    run("train", "tiny-copy", "--steps", 3, "--out", out)
-    return out
+def trained(build_cache):
+    """A checkpoint, built once per run as its bundle: neither may be changed."""
+
+    def checkpoint(directory):
+        run("train", "tiny-copy", "--steps", 3, "--out", directory / "checkpoint")
+        return directory / "checkpoint"
+
+    return build_cache.once(checkpoint)
 
 
 @pytest.fixture(scope="session")
-def trained_bundle(trained):
-    out = trained.parent / "bundle"
-    assert "passed" in run("export", trained, out)
-    return out
+def export_report(build_cache, trained):
+    """The bundle of `trained` and what its export reported."""
+
+    def trained_bundle(directory):
+        return directory / "bundle", json.loads(run("export", trained, directory / "bundle", "--json"))
+
+    return build_cache.once(trained_bundle)
+
+
+@pytest.fixture(scope="session")
+def trained_bundle(export_report):
+    return export_report[0]
 
 
 @pytest.fixture

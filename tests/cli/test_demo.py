@@ -1,6 +1,9 @@
 """`glossa demo`: what it prints of metrics, and how it continues. The demo itself: `tests/test_readme.py`."""
 
+import functools
+
 from cli.demo import counters
+from model.training.data.embedded import embedded_examples
 from tests.cli.command import interrupted, run
 
 EXPOSITION = """\
@@ -21,5 +24,7 @@ def test_counters_are_summed_over_their_labels():
 
 def test_an_interrupted_demo_is_repeated(tmp_path, monkeypatch):
     monkeypatch.setattr("model.training.train.train", interrupted)
+    few = functools.partial(embedded_examples, most=100)
+    monkeypatch.setattr("model.training.data.embedded.embedded_examples", few)
     printed = run("demo", "--out", tmp_path / "my run", fails=True)
     assert "stopped after step 5, state saved in x; to continue, repeat the command\n" in printed

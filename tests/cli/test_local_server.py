@@ -124,7 +124,7 @@ def test_samples_of_a_metric_are_those_of_all_its_labels_and_of_no_other_metric(
     assert samples(EXPOSITION, "process_resident") == []
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_measured_server_counts_its_engine_processes(trained_bundle, monkeypatch, processes):
     monkeypatch.setenv("GLOSSA_ENGINES", "2")
     monkeypatch.setenv("GLOSSA_ENGINES_PER_PROCESS", str(2 // processes))

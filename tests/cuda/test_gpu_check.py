@@ -35,7 +35,8 @@ def models(build_cache):
 
 @pytest.fixture
 def report(models, run_fake):
-    return json.loads(run_fake("-m", "bench", "gpu-check", "--smoke", "--json", "--models", str(models)))
+    arguments = ("-m", "bench", "gpu-check", "--smoke", "--json", "--models", str(models))
+    return json.loads(run_fake(*arguments, timeout_s=300.0))  # every part imports much on its own
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ def test_answers_are_those_of_unary_calls(client):
         return answer.text, answer.tokens, answer.finish_reason
 
     alone = [key(client.translate(text, include_tokens=True)) for text in MIXED]
-    assert [key(answer) for answer in client.translate_batch(MIXED * 8, include_tokens=True)] == alone * 8
+    assert [key(answer) for answer in client.translate_batch(MIXED * 4, include_tokens=True)] == alone * 4
     assert len(set(alone)) > 32
 
 
@@ -60,11 +60,11 @@ def test_a_lost_engine_costs_no_item(models):
     with serving(models={"en-de": models["en-de"]}, engines=1) as server, Client(server.address) as client:
         alone = [client.translate(text, ignore_eos=True).text for text in MIXED]
         (pid,), answers = engine_pids(server.process.pid), list[str]()
-        for answer in client.translate_batch(MIXED * 6, ignore_eos=True):
+        for answer in client.translate_batch(MIXED * 4, ignore_eos=True):
             if not answers:
                 os.kill(pid, signal.SIGKILL)
             answers.append(answer.text)
-        assert answers == alone * 6
+        assert answers == alone * 4
         assert engine_pids(server.process.pid) != [pid]
 
 
@@ -79,13 +79,14 @@ def test_a_drain_loses_no_answer_of_an_item_that_has_begun(models):
                 answers.append(answer.text)
 
         with Client(server.address) as client:
-            alone = [client.translate(text, ignore_eos=True).text for text in MIXED]
+            texts = MIXED[:20]
+            alone = [client.translate(text, ignore_eos=True).text for text in texts]
             with pytest.raises(ClientError) as caught:
-                read(client.translate_batch(MIXED * 64, ignore_eos=True))
+                read(client.translate_batch(texts * 200, ignore_eos=True))
         server.process.wait(60)
         server._reader.join(60)
         assert caught.value.reason == "SHUTTING_DOWN"
-        assert answers == (alone * 64)[: len(answers)]
+        assert answers == (alone * 200)[: len(answers)]
         (line,) = [
             line for line in server.events if line.get("method", "").endswith("TranslateBatch") and "items" in line
         ]

@@ -11,7 +11,7 @@ from export.bundle.manifest import FORMAT_VERSION, MANIFEST
 from export.bundle.manifest_migration import MIGRATIONS
 from export.verification.verifier import verify_bundle
 from glossa.client import Client
-from tests.bundles.make import PRECISIONS, answers
+from tests.bundles.make import answers
 from tests.e2e.process import serving
 
 KEPT = Path(__file__).parents[1] / "bundles"
@@ -55,7 +55,7 @@ def confidences(found):
     return [answer.pop("confidence") for answer in found if "confidence" in answer]
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.slow), "int8"])
 def test_kept_bundles_are_served_with_their_recorded_answers(precision):
     models = {f"format-{version}": str(kept(version)) for version in FORMATS}
     with serving(models=models, precision=precision) as server, Client(server.address) as client:

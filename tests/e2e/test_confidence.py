@@ -14,7 +14,7 @@ from tests.tiny import TEXTS
 BUNDLE = Path(make.__file__).parent / "format-11" / "bundle"
 
 
-@pytest.fixture(scope="module", params=["fp32", "int8"])
+@pytest.fixture(scope="module", params=[pytest.param("fp32", marks=pytest.mark.slow), "int8"])
 def precision(request):
     return request.param
 

@@ -34,7 +34,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def client(model, exported):
-    bundle = exported(model, TOKENIZER, attention=True)
+    bundle = exported(model, TOKENIZER)
     with serving(models={"en-de": str(bundle)}) as server, Client(server.address) as client:
         yield client
 
@@ -65,10 +65,13 @@ def test_a_document_has_the_answers_of_the_uncached_reference(client, model, siz
     assert whole.text == "\n\n7\n\n".join(" ".join(paragraph) for paragraph in expected)
 
 
-def test_tags_are_placed_by_the_text_alone(client, model):
+@pytest.mark.slow  # exports a graph of alignments
+def test_tags_are_placed_by_the_text_alone(model, exported):
     """Without its tags, a sentence has the same answer."""
     page = f"<p>{SENTENCES[0]} {SENTENCES[1].replace('black', '<b>black</b>')} {SENTENCES[2]}</p>"
-    whole = client.translate_document(page, format="html", context_sentences=2, max_tokens=MAX_TOKENS)
+    bundle = exported(model, TOKENIZER, attention=True)
+    with serving(models={"en-de": str(bundle)}) as server, Client(server.address) as client:
+        whole = client.translate_document(page, format="html", context_sentences=2, max_tokens=MAX_TOKENS)
     assert whole.errors == ()
     assert whole.text.count("<b>") == whole.text.count("</b>") == 1
     expected = " ".join(chained(model, TOKENIZER, SENTENCES[:3], 2))

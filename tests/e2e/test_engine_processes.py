@@ -46,14 +46,14 @@ def probe(server, path):
 @pytest.mark.parametrize(
     ("number", "reason", "how"),
     [
-        (signal.SIGKILL, "killed", "killed by SIGKILL"),
+        pytest.param(signal.SIGKILL, "killed", "killed by SIGKILL", marks=pytest.mark.slow),
         pytest.param(signal.SIGSTOP, "hung", "killed by SIGKILL", marks=pytest.mark.slow),
         (signal.SIGSEGV, "killed", "killed by SIGSEGV: Fatal Python error: Segmentation fault"),
     ],
     ids=["killed", "stopped", "crashed"],
 )
 def test_an_end_under_load_costs_only_the_requests_of_its_process(tiny_translation_bundle, number, reason, how):
-    count = 600
+    count = 400
     with serving(models={"en-de": str(tiny_translation_bundle)}, **TWO) as server:
         with Client(server.address) as client:
             right = {client.translate(text, **LONG).text for text in TEXTS[:2]}
@@ -89,23 +89,31 @@ def test_an_end_under_load_costs_only_the_requests_of_its_process(tiny_translati
         assert ("Fatal Python error: Segmentation fault" in lines) == (number == signal.SIGSEGV)
 
 
-def test_a_killed_server_leaves_no_process(tiny_translation_bundle):
-    with serving(models={"en-de": str(tiny_translation_bundle)}, **TWO) as server:
+def test_a_model_tells_its_engines_and_a_killed_server_leaves_no_process(tiny_translation_bundle):
+    models = {"en-de": str(tiny_translation_bundle)}
+    with serving(models=models, engines=4, engines_per_process=2) as server:
+        with Client(server.address) as client:
+            model = client.get_model("en-de")
+        assert (model.engines, model.engine_processes) == (4, 2)
         assert len(server.engine_pids()) == 2
+        assert server.metric("glossa_engine_process_up") == 2
+        assert server.metric("glossa_engine_process_resident_memory_bytes") > 2e6
         server.process.kill()
         assert server.wait() == -signal.SIGKILL
         until(lambda: not server.engine_pids())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
 def test_a_signal_to_all_processes_drains(tiny_translation_bundle, number):
     models = {"en-de": str(tiny_translation_bundle)}
     with serving(models=models, **TWO) as server, Client(server.address) as client:
         expected = [client.translate(text, **LONG).text for text in TEXTS]
         streams = [client.stream_translate(text, **LONG) for text in TEXTS]
         begun = [next(stream).text for stream in streams]
-        for pid in (*server.engine_pids(), server.process.pid):
-            os.kill(pid, number)
+        for pid in server.engine_pids():
+            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, signal.SIGINT)
+        os.kill(server.process.pid, number)
         texts = [first + "".join(piece.text for piece in stream) for first, stream in zip(begun, streams, strict=True)]
         assert texts == expected
         assert server.wait() == 0
@@ -138,7 +146,7 @@ def other_golden_output(path, manifest):
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (empty_graph, "error: model en: .*; fix: "),
+        pytest.param(empty_graph, "error: model en: .*; fix: ", marks=pytest.mark.slow),
         (other_golden_output, "error: model en: self-check failed: .*; fix: "),
     ],
 )
@@ -148,16 +156,6 @@ def test_a_bundle_that_cannot_be_served_ends_the_start_with_one_line(tiny_genera
     (line,) = server.other
     assert re.match(problem, line), line
     assert server.engine_pids() == []
-
-
-def test_a_model_tells_its_engines_and_their_processes(tiny_translation_bundle):
-    models = {"en-de": str(tiny_translation_bundle)}
-    with serving(models=models, engines=4, engines_per_process=2) as server, Client(server.address) as client:
-        model = client.get_model("en-de")
-        assert (model.engines, model.engine_processes) == (4, 2)
-        assert len(server.engine_pids()) == 2
-        assert server.metric("glossa_engine_process_up") == 2
-        assert server.metric("glossa_engine_process_resident_memory_bytes") > 2e6
 
 
 def test_probes_and_requests_while_the_only_process_of_a_model_is_started_again(

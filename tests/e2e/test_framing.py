@@ -1,6 +1,8 @@
 """Models whose texts stand among other tokens than one start and one end token: languages, longer beginnings of
 answers, prompts without a beginning. All through the whole service, against PyTorch."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -22,14 +24,14 @@ FRAMING = SpecialTokenTemplate(
 TRANSLATOR = tiny_model(
     tiny_config(vocab_size=WORDS + 5, special_token_template=FRAMING), seed=2
 )  # whose answers differ most
-GENERATOR = tiny_model(tiny_config("decoder", special_token_template=SpecialTokenTemplate()))
-INTO = {"source_language": "en_XX", "target_language": "de_DE"}
+GENERATOR = tiny_model(tiny_config("decoder", num_decoder_layers=1, special_token_template=SpecialTokenTemplate()))
+INTO: dict[str, Any] = {"source_language": "en_XX", "target_language": "de_DE"}
 MOST = 20
 
 
 @pytest.fixture(scope="module")
 def client(exported):
-    models = {"many": str(exported(TRANSLATOR, attention=True)), "bare": str(exported(GENERATOR))}
+    models = {"many": str(exported(TRANSLATOR)), "bare": str(exported(GENERATOR))}
     with serving(models=models) as server, Client(server.address) as client:
         yield client
 
@@ -93,17 +95,27 @@ def test_beams_stops_and_limits_count_the_answer_alone(client):
     assert prefixed.tokens[:2] == tuple(TOKENIZER.encode("a black"))
 
 
-def test_scores_and_attention_are_those_of_the_answer(client):
+def test_scores_are_those_of_the_answer(client):
     text, target = TEXTS[0], "a black cat"
     tokens = [*TOKENIZER.encode(target), 2]
-    result = client.score(text, target, model="many", alignment="both", **INTO)
+    result = client.score(text, target, model="many", **INTO)
     assert [token.token for token in result.tokens] == tokens
     expected = score(TRANSLATOR, [2, WORDS], tokens, source=source_of(text))
     assert [token.logprob for token in result.tokens] == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.slow  # exports graphs of attention
+def test_alignment_is_that_of_the_answer(exported):
+    text, target = TEXTS[0], "a black cat"
+    tokens = [*TOKENIZER.encode(target), 2]
+    models = {"many": str(exported(TRANSLATOR, attention=True))}
+    with serving(models=models) as server, Client(server.address) as client:
+        result = client.score(text, target, model="many", alignment="both", **INTO)
+        layer = client.get_model("many").alignment_layers  # the bundle's own choice may be any of them
     weights_LHTS = cross_attention(TRANSLATOR, [2, WORDS, *tokens[:-1]], source=source_of(text))
+    assert result.alignment is not None
     reported = np.array(result.alignment.rows)
     assert reported.shape == (len(tokens), len(source_of(text)))
-    layer = client.get_model("many").alignment_layers  # the bundle's own choice may be any of them
     candidates = [weights_LHTS[at].mean(0)[1:].numpy() for at in range(layer)]
     assert min(np.abs(reported - one).max() for one in candidates) < 1e-5
     spans = result.alignment.source_spans

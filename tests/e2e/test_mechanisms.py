@@ -90,9 +90,9 @@ def test_a_request_past_the_learned_positions_is_refused_before_it_is_computed(c
         client.generate(" ".join(TEXTS), model="learned")
 
 
-QUICK = {"shaw": {"position_range": 4}, "alibi": {}}
+QUICK = {"shaw": {"position_range": 4}}
 SLOW = {
-    "sinusoidal": {}, "learned": {}, "none": {}, "rotary": {},
+    "sinusoidal": {}, "learned": {}, "none": {}, "rotary": {}, "alibi": {},
     "bucketed": {"position_buckets": 8, "position_range": 16},
     "beside": {"positions": "sinusoidal", "position_dim": 8, "tie_embeddings": False},
 }  # fmt: skip

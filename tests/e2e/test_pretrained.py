@@ -25,8 +25,8 @@ from tests.engines import engine_limits
 from tests.fakes import CheckedEngine, ask
 from tests.tiny import TEXTS
 
-# One of each family; `tests.model.test_pretrained` compares the logits of all of them.
-SERVED = ("gpt2", "llama3", "mistral", "qwen2", "qwen3", "gemma", "phi", "phi3")
+# One of each family; `tests.model.pretrained.test_decoder` compares the logits of all of them.
+SERVED = ("gpt2", "llama3", "qwen2", "qwen3", "gemma", "phi", "phi3")
 
 
 def words(size):
@@ -102,14 +102,14 @@ async def check(theirs, path, prompts, *, max_tokens, rows, beam_size=1):
     assert [sink.finals[0].hypotheses[0].tokens for sink in sinks] == expected
 
 
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", ["mistral", *(pytest.param(name, marks=pytest.mark.slow) for name in SERVED)])
 async def test_served_answers_are_those_of_generate(name, tmp_path):
     theirs = make_decoder(name, num_hidden_layers=1)
     prompts = prompts_for(theirs, 20, [1, 5, 17, 70, 140], seed=name)
     await check(theirs, tmp_path, prompts, max_tokens=12, rows=8)
 
 
-@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.slow), 4])
 async def test_any_of_several_tokens_ends_an_answer(tmp_path, beam_size):
     theirs = make_decoder("llama3", num_hidden_layers=1)
     theirs.generation_config.eos_token_id = ends = [2, *range(5, 97, 7)]
@@ -146,9 +146,12 @@ def test_texts_are_answered_as_generate_answers_them(tmp_path):
     theirs = make_decoder("llama3", vocab_size=len(tokenizer) + 3, num_hidden_layers=1, **ids)
     theirs.save_pretrained(tmp_path / "theirs")
     tokenizer.save_pretrained(tmp_path / "theirs")
-    for arguments in (["import", "theirs", "ours"], ["export", "ours", "bundle"]):
-        paths = [str(tmp_path / name) for name in arguments[1:]]
-        done = CliRunner().invoke(cli.main.app, [arguments[0], *paths])
+    for verb, *names, options in (
+        ("import", "theirs", "ours", []),
+        ("export", "ours", "bundle", ["--precision", "fp32"]),
+    ):
+        paths = [str(tmp_path / name) for name in names]
+        done = CliRunner().invoke(cli.main.app, [verb, *paths, *options])
         assert done.exit_code == 0, done.output
     texts = [*TEXTS, "Füße 日本 <|end|> 🦊"]  # special tokens that a user types are text
     prompts = [tokenizer(text, split_special_tokens=True)["input_ids"] for text in texts]

@@ -36,8 +36,8 @@ def sentences(count, seed):
 
 
 def test_answers_are_those_of_the_reference_beside_all_others(client):
-    """100 sentences of each of two models at once."""
-    texts = sentences(100, seed=1)
+    """40 sentences of each of two models at once."""
+    texts = sentences(40, seed=1)
     asks = [(name, text) for text in texts for name in MODELS]
 
     def ask(one):
@@ -48,7 +48,7 @@ def test_answers_are_those_of_the_reference_beside_all_others(client):
         answers = list(threads.map(ask, asks))
     expected = [greedy(MODELS[name], [1], source=source_of(text), max_tokens=MOST) for name, text in asks]
     assert [list(answer) for answer in answers] == expected
-    assert len({tuple(tokens) for (name, _), tokens in zip(asks, expected, strict=True) if name == "recurrent"}) > 50
+    assert len({tuple(tokens) for (name, _), tokens in zip(asks, expected, strict=True) if name == "recurrent"}) > 20
 
 
 @pytest.mark.parametrize(

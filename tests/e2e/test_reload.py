@@ -20,7 +20,7 @@ from tests.sealed_manifest import read_manifest, write_manifest
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 
 OPTIONS = {"max_tokens": 20, "ignore_eos": True}
-RELOADS = 6
+RELOADS = 4  # even: the last one is of the first bundle
 
 
 def digest_of(bundle):
@@ -203,7 +203,13 @@ def offered(bundles, admin_server):
         return serve_alone(admin, bundles[0])
 
 
-@pytest.mark.parametrize("kind", BAD)
+# `tests.export.bundle` and `tests.service.edge.versions` refuse the others.
+QUICK = ("a wrong digest", "a damaged graph", "a wrong golden decode", "no graphs for the CPU")
+
+
+@pytest.mark.parametrize(
+    "kind", [*QUICK, *(pytest.param(kind, marks=pytest.mark.slow) for kind in BAD if kind not in QUICK)]
+)
 async def test_a_bad_bundle_is_refused_and_the_old_one_goes_on_serving(admin_server, bundles, offered, tmp_path, kind):
     server, address = admin_server
     damage, reason = BAD[kind]

@@ -12,6 +12,7 @@ from export.graphs.group_query_attention import encoder_operator
 from export.graphs.tracing import trace
 from export.passes.optimize import name_weights, optimize
 from export.variants import trace_model
+from tests.export.graphs.kinds import KINDS
 from tests.tiny import tiny_config, tiny_model
 
 
@@ -39,21 +40,11 @@ def test_logits_in_half_precision_are_refused():
         check_graph(graph, "decode", model.config)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"positions": "alibi"},
-        {"positions": "bucketed", "position_buckets": 8, "position_range": 16},
-        {"positions": "shaw", "position_range": 4},
-        {"positions": "rotary"},
-        {"num_decoder_layers": 2, "compression_stride": 3, "sliding_window": 4},
-    ],
-    ids=lambda changes: changes.get("positions", "compressed"),
-)
-def test_attention_alone_reads_the_total_length(changes):
+@pytest.mark.parametrize("kind", ["alibi-window", "bucketed", "shaw", "parallel", "compressed"])
+def test_attention_alone_reads_the_total_length(kind):
     """Whatever follows from it is an input: on CUDA its value is in main memory, and a captured graph copies nothing
     from there."""
-    model = tiny_model(tiny_config("decoder", **{"num_decoder_layers": 1, **changes}))
+    model = tiny_model(KINDS[kind])
     graph = trace_model(model).graphs["decode"].graph
     totals = {"total_length", "total_slots"}
     read = [(node.op_type, i) for node in graph.node for i, name in enumerate(node.input) if name in totals]
@@ -95,8 +86,12 @@ def test_a_state_that_does_not_depend_on_what_was_is_refused():
 
 @pytest.mark.parametrize(
     ("changes", "attention", "softmaxes", "opset"),
-    [({}, 2, 0, 24), ({"num_kv_heads": 2}, 2, 0, 24), ({"positions": "alibi"}, 0, 2, 23), ({"head_dim": 4}, 0, 2, 23)],
-    ids=["plain", "grouped", "biases", "narrow heads"],
+    [
+        pytest.param({}, 2, 0, 24, id="plain"),
+        pytest.param({"num_kv_heads": 2}, 2, 0, 24, id="grouped", marks=pytest.mark.slow),
+        pytest.param({"positions": "alibi", "num_encoder_layers": 1}, 0, 1, 23, id="biases"),
+        pytest.param({"head_dim": 4}, 0, 2, 23, id="narrow heads", marks=pytest.mark.slow),
+    ],
 )
 def test_half_precision_encoders_attend_in_one_node_where_it_reads_lengths(changes, attention, softmaxes, opset):
     """On CUDA the node of float32 encoders would attend to padding."""

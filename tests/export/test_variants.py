@@ -35,9 +35,9 @@ def test_half_precision_is_a_second_variant_with_the_same_golden_answer(tmp_path
     assert model.decoder.unembedding.weight.dtype == torch.float32
 
 
-@pytest.mark.parametrize("precisions", [("fp32", "w4a16"), ("fp16", "w4a16")])
+@pytest.mark.parametrize("precisions", [("fp32", "w4a16"), pytest.param(("fp16", "w4a16"), marks=pytest.mark.slow)])
 def test_weights_of_4_bits_for_cuda_are_a_variant_of_their_own(tmp_path, precisions):
-    model = tiny_model(tiny_config("decoder", num_decoder_layers=1, d_model=64, d_ff=128))
+    model = tiny_model(tiny_config("decoder", num_decoder_layers=1))
     options = ExportOptions(precisions=precisions, texts=TEXTS)
     manifest = export_model(model, tiny_tokenizer(), tmp_path / "out", options)
     assert [variant.precision for variant in manifest.variants] == list(precisions)
@@ -90,7 +90,7 @@ def test_without_text_to_measure_on_there_is_no_quantized_variant(tmp_path, monk
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder"])
+@pytest.mark.parametrize("architecture", [pytest.param("encoder_decoder", marks=pytest.mark.slow), "decoder"])
 def test_a_bundle_keeps_the_chosen_scheme_only_and_the_figures_of_all(architecture, tmp_path):
     model, limit = tiny_model(tiny_config(architecture)), 100.0
     schemes = QuantizationOptions(max_loss=limit)

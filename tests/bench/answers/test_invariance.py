@@ -13,7 +13,7 @@ def test_answers_are_those_of_single_requests(tiny_translation_bundle, tmp_path,
         bundle=tiny_translation_bundle,
         data=pairs_file(tmp_path, times=6),
         precision="all",
-        requests=24,
+        requests=12,
         mixes=1,
         json=False,
     )
@@ -21,5 +21,5 @@ def test_answers_are_those_of_single_requests(tiny_translation_bundle, tmp_path,
         invariance(asked)
     printed = capsys.readouterr().out
     assert end.value.code == 0, printed
-    assert "answers of 24 requests" in printed
+    assert "answers of 12 requests" in printed
     assert "that differ between alone and in a batch: 0" in printed

@@ -59,7 +59,7 @@ def test_a_message_names_path_and_cause(output, is_bad):
 
 
 def test_a_training_run_survives_faults():
-    command = [sys.executable, "-m", "bench", "io-faults", "--only", "training", "--sample", "6"]
+    command = [sys.executable, "-m", "bench", "io-faults", "--only", "training", "--sample", "3"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "met  training: promises broken in" in done.stdout

@@ -25,7 +25,9 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("kind", ["translation", "generation", pytest.param("recurrent", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["translation", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("generation", "recurrent"))]
+)
 def test_a_server_stays_within_its_prediction(request, tmp_path, capsys, kind):
     bundle = request.getfixturevalue(f"tiny_{kind}_bundle")
     with pytest.raises(SystemExit) as end:

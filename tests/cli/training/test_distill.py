@@ -8,10 +8,12 @@ from model.training.data.examples import read_tsv
 from tests.cli.command import PAIRS, run
 
 
-@pytest.fixture
-def written(trained_bundle, test_set, tmp_path):
-    out = tmp_path / "distilled.tsv"
-    printed = run("distill", trained_bundle, "--data", test_set, "--beam", 3, "--keep", 2, "--out", out, "--json")
+@pytest.fixture(scope="module")
+def written(trained_bundle, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("distilled")
+    data, out = folder / "test.tsv", folder / "distilled.tsv"
+    data.write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS))
+    printed = run("distill", trained_bundle, "--data", data, "--beam", 3, "--keep", 2, "--out", out, "--json")
     rows = [tuple(line.split("\t")) for line in out.read_text().splitlines()]
     return json.loads(printed.splitlines()[-1]), rows
 

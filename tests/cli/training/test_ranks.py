@@ -68,7 +68,7 @@ with joined_ranks(os.environ, timeout_s=60) as ranks:
 @pytest.mark.parametrize(
     ("last", "code", "said"),
     [
-        ("", 0, "gathered [(1.0,)]\n"),
+        pytest.param("", 0, "gathered [(1.0,)]\n", marks=pytest.mark.slow),
         ("raise typer.Exit(3)", 3, "gathered [(1.0,)]\n"),
         ("raise KeyError", 1, "gathered [(1.0,)]\nfinalised\n"),
     ],

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 RANGE_S = 60
 # What returns series, as everything does, but only zeros until something happens that no load makes.
 STILL = {
+    "panel Failed turns",  # a graph that raises
     "panel Draining",  # the end of a server
     "panel Lost lines of the log",  # nobody reads the log
     "alert GlossaCPUFallback",  # a CUDA device that does not work

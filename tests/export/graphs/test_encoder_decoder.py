@@ -14,7 +14,8 @@ from export.variants import save_variant, trace_model
 from export.verification.golden import common_golden
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import verify_graphs
-from tests.tiny import tiny_config, tiny_model
+from tests.export.graphs.kinds import KINDS
+from tests.tiny import tiny_model
 
 
 def operators(bundle, role):
@@ -87,62 +88,27 @@ def test_tied_embeddings_are_one_constant_of_gather_and_head(tiny_translation_bu
     assert users == ["Gather", "Gemm"]
 
 
-VARIANTS = {
-    "rotary": tiny_config(
-        "decoder", positions="rotary", norm="rms", num_kv_heads=2, gated=True, activation="silu", bias=False,
-        head_dim=16, tie_embeddings=False, num_decoder_layers=1,
-    ),
-    "post-norm": tiny_config(
-        norm_position="post", positions="learned", activation="gelu", num_kv_heads=1, tie_embeddings=False,
-        num_encoder_layers=1, num_decoder_layers=1, max_source_len=29, max_target_len=21,
-    ),
-    "rotary-source": tiny_config(
-        positions="rotary", norm="rms", norm_position="post", gated=True, activation="gelu", num_kv_heads=2,
-        num_encoder_layers=1, num_decoder_layers=1,
-    ),
-    "shaw": tiny_config("decoder", positions="shaw", position_range=3, num_decoder_layers=1),
-    "bucketed": tiny_config(
-        positions="bucketed", position_buckets=8, position_range=16, attention_scale=1.0, embedding_scale=1.0,
-        num_kv_heads=2, num_encoder_layers=1, num_decoder_layers=1,
-    ),
-    "alibi-window": tiny_config("decoder", positions="alibi", sliding_window=5, num_decoder_layers=1),
-    "beside": tiny_config(
-        positions="learned", position_dim=8, tie_embeddings=False, embedding_norm=True, output_bias=True,
-        num_encoder_layers=1, num_decoder_layers=1,
-    ),
-    "parallel": tiny_config(
-        "decoder", positions="rotary", head_dim=16, rotary_dims=8, rotary_scaling="llama3", rotary_factor=8.0,
-        rotary_original_len=16, parallel_residual=True, qk_norm=True, bias=False, qkv_bias=True, num_decoder_layers=1,
-    ),
-    "compressed": tiny_config("decoder", compression_stride=3, sliding_window=4, num_kv_heads=2),
-    "unequal-sides": tiny_config(encoder_num_heads=2, encoder_d_ff=96, num_encoder_layers=1, num_decoder_layers=1),
-    "experts": tiny_config(num_experts=3, num_encoder_layers=1, num_decoder_layers=1),
-    "two-experts": tiny_config(
-        "decoder", num_experts=4, experts_per_token=2, gated=True, activation="gelu", bias=False, num_decoder_layers=1
-    ),
-}  # fmt: skip
-
-
-SLOW = ("rotary-source", "post-norm", "bucketed", "beside", "unequal-sides", "experts")
+SLOW = ("rotary", "rotary-source", "post-norm", "bucketed", "beside", "unequal-sides", "experts")
 """Half a minute each; imported checkpoints and other kinds have what they have."""
 
 
 @pytest.mark.parametrize(
     "config",
-    [pytest.param(VARIANTS[name], id=name, marks=[pytest.mark.slow] if name in SLOW else []) for name in VARIANTS],
+    [pytest.param(KINDS[name], id=name, marks=[pytest.mark.slow] if name in SLOW else []) for name in KINDS],
 )
 def test_every_kind_of_model_passes_verification(config, tmp_path):
     model = tiny_model(config, seed=3)
-    variant = save_variant(trace_model(model, attention=True), tmp_path, SCHEMES["fp32"])
+    traced = trace_model(model, attention=not config.num_experts)  # experts attend like all others
+    variant = save_variant(traced, tmp_path, SCHEMES["fp32"])
     verification = verify_graphs(tmp_path, variant, model, sample_inputs(config))
     assert [check for check in verification.checks if not check.passed] == []
     assert common_golden([verification.answers]) is not None
 
 
-@pytest.mark.parametrize("name", ["experts", "two-experts"])
+@pytest.mark.parametrize("name", [pytest.param("experts", marks=pytest.mark.slow), "two-experts"])
 def test_half_precision_supports_experts(name, tmp_path):
     """Of this seed no two experts are so close that rounding chooses the other one, which verification would refuse."""
-    config = VARIANTS[name]
+    config = KINDS[name]
     model = tiny_model(config, seed=2)
     variant = save_variant(trace_model(copy.deepcopy(model).half()), tmp_path, SCHEMES["fp16"])
     checks = verify_graphs(tmp_path, variant, model, sample_inputs(config)).checks
@@ -158,7 +124,7 @@ def test_half_precision_supports_experts(name, tmp_path):
     ],
 )
 def test_quantization_supports_position_biases_and_experts(name, schemes, tmp_path):
-    config = VARIANTS[name]
+    config = KINDS[name]
     model, samples = tiny_model(config, seed=3), sample_inputs(config)
     sources = samples.sources or ((),) * len(samples.targets)
     ranges = calibrate(model, list(zip(sources, samples.targets, strict=True)))

@@ -17,6 +17,7 @@ from export.to_onnx import export_model
 from export.variants import save_variant, trace_model
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import verify_graphs
+from tests.export.graphs.kinds import ADDITIVE
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 
 DOT = {"score": "dot", "encoder_dim": 0, "input_feeding": False}
@@ -35,10 +36,10 @@ def assert_verified(model, scheme, directory, *, attention=True):
 @pytest.mark.parametrize(
     ("scheme", "changes"),
     [
-        ("fp32", {"score": "none", "input_feeding": False, "bidirectional": False}),
+        ("fp32", {"score": "none", "input_feeding": False, "bidirectional": False, "num_encoder_layers": 1}),
         pytest.param("fp32", {"cell": "gru", **DOT}, marks=pytest.mark.slow),
-        ("fp32", {"cell": "gru", "score": "additive", "num_encoder_layers": 1}),
-        ("fp16", {"score": "additive", "attention_dim": 24, "num_decoder_layers": 1}),
+        ("fp32", ADDITIVE["fp32"]),
+        ("fp16", ADDITIVE["fp16"]),
         ("w8a8-dynamic", {}),
         pytest.param("w8a8-static", {"cell": "gru", "score": "additive"}, marks=pytest.mark.slow),
     ],
@@ -102,7 +103,7 @@ def test_what_cannot_be_exported_is_refused(changes, arguments, problem, tmp_pat
 
 
 def test_int8_is_chosen_among_the_forms_that_there_are(tmp_path):
-    model = tiny_model(tiny_config("recurrent", cell="gru", score="dot", encoder_dim=0))
+    model = tiny_model(tiny_config("recurrent"))
     schemes = QuantizationOptions(development=Development(TEXTS), max_loss=1.0)
     options = ExportOptions(precisions=("int8",), quantization=schemes)
     manifest = export_model(model, tiny_tokenizer(), tmp_path / "bundle", options)

@@ -41,19 +41,21 @@ def prepared(architecture):
 
 
 @cache
-def traced_for(architecture, *, is_half):
-    """The graphs that a scheme rounds: of the float32 model, or of the same model in float16."""
+def traced_for(architecture, *, is_half, attention=False):
+    """The graphs that a scheme rounds: of the float32 model, or of the same model in float16. attention: also those
+    that return weights; they take long to trace."""
     model, traced, _ = prepared(architecture)
     if not is_half:
         return traced
-    return trace_model(copy.deepcopy(model).half(), attention=model.config.has_encoder)
+    return trace_model(copy.deepcopy(model).half(), attention=attention)
 
 
 @cache
 def graph(architecture, role, scheme):
     _, _, ranges = prepared(architecture)
     found = ModelProto()
-    found.CopyFrom(traced_for(architecture, is_half=SCHEMES[scheme].is_half).graphs[role])
+    traced = traced_for(architecture, is_half=SCHEMES[scheme].is_half, attention=role == "align")
+    found.CopyFrom(traced.graphs[role])
     return quantize(found, role, SCHEMES[scheme], ranges)
 
 

@@ -128,7 +128,7 @@ MODELS: dict[str, Any] = {  # architecture, changes, fused norms of `decode`, an
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "llama" else []) for name in MODELS]
+    "name", [pytest.param(name, marks=[] if name == "translation" else [pytest.mark.slow]) for name in MODELS]
 )
 def test_every_residual_of_an_fp16_model_is_added_by_a_norm(name):
     architecture, changes, fused, apart = MODELS[name]

@@ -7,7 +7,7 @@ from onnx import TensorProto, numpy_helper
 from tests.export.passes.quantized_graphs import graph, operators, prepared
 
 
-@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder"])
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder rms"])
 def test_int8_caches_are_int8_wherever_they_are_seen(architecture):
     model = graph(architecture, "decode", "w8a8-static-kv8")
     caches = [
@@ -16,7 +16,10 @@ def test_int8_caches_are_int8_wherever_they_are_seen(architecture):
         if v.name.partition(".")[0] in ("past", "present", "passed", "cross_key", "cross_value")
     ]
     assert {value.type.tensor_type.elem_type for value in caches} == {TensorProto.INT8}
-    counts = {"encoder_decoder": (4, 12), "decoder": (0, 8)}  # TensorScatter; past and present, handed through, sources
+    counts = {
+        "encoder_decoder": (4, 12),
+        "decoder rms": (0, 8),
+    }  # TensorScatter; past and present, handed through, sources
     scatters, seen = counts[architecture]
     assert operators(model).count("TensorScatter") == scatters
     assert len(caches) == seen + (4 + 4 if architecture == "encoder_decoder" else 0)

@@ -30,10 +30,16 @@ def test_products_of_the_largest_weights_and_bytes_are_exact_on_this_processor(r
     assert np.array_equal(found_MN, x_MK.astype(np.int32) @ integers_KN.astype(np.int32))
 
 
-@pytest.mark.parametrize("scheme", QUANTIZED)
-@pytest.mark.parametrize(
-    ("architecture", "role"), [("encoder_decoder", r) for r in ("encode", "decode", "align")] + [("decoder", "decode")]
-)
+def graphs_of_schemes():
+    """Two graphs in float16 are traced for one scheme of this test alone."""
+    for scheme in QUANTIZED:
+        marks = [pytest.mark.slow] if SCHEMES[scheme].is_half else []
+        yield from (("encoder_decoder", role, scheme) for role in ("encode", "decode"))
+        yield pytest.param("encoder_decoder", "align", scheme, marks=marks)
+        yield pytest.param("decoder rms", "decode", scheme, marks=marks)
+
+
+@pytest.mark.parametrize(("architecture", "role", "scheme"), list(graphs_of_schemes()))
 def test_no_matrix_of_floats_is_left(architecture, role, scheme):
     model = graph(architecture, role, scheme)
     wide = {
@@ -49,7 +55,7 @@ def test_no_matrix_of_floats_is_left(architecture, role, scheme):
     kind = "MatMulNBits" if has_blocks else "MatMulIntegerToFloat"
     products = {("encoder_decoder", "encode"): 2 * 4 + 2, ("encoder_decoder", "decode"): 2 * 6 + 1}
     # The weights of the last layer are all that `align` wants of it.
-    products |= {("encoder_decoder", "align"): 6 + 3, ("decoder", "decode"): 2 * 4 + 1}
+    products |= {("encoder_decoder", "align"): 6 + 3, ("decoder rms", "decode"): 2 * 4 + 1}
     assert operators(model).count(kind) == products[architecture, role]
 
 

@@ -10,6 +10,7 @@ from onnx import numpy_helper
 
 from export.passes.vector_products import widen_vectors
 from export.variants import trace_model
+from tests.export.graphs.kinds import ADDITIVE
 from tests.tiny import tiny_config, tiny_model
 
 SHAPES = {"vector": (8,), "matrix": (8, 3)}
@@ -61,10 +62,10 @@ def test_other_nodes_stay(node, result):
     assert widen_vectors(copy.deepcopy(model)).graph.node == model.graph.node
 
 
-@pytest.mark.parametrize("is_half", [True, False])
-def test_only_fp16_graphs_of_an_additive_score_change(is_half):
-    model = tiny_model(tiny_config("recurrent", score="additive"))
-    traced = trace_model(model.half() if is_half else model)
+@pytest.mark.parametrize(("scheme", "is_half"), [("fp16", True), ("fp32", False)])
+def test_only_fp16_graphs_of_an_additive_score_change(scheme, is_half):
+    model = tiny_model(tiny_config("recurrent", **ADDITIVE[scheme]))
+    traced = trace_model(model.half() if is_half else model, attention=True)
     decode = traced.graphs["decode"].graph
     vectors = {tensor.name for tensor in decode.initializer if len(tensor.dims) == 1}
     assert any(node.op_type == "MatMul" and node.input[1] in vectors for node in decode.node) != is_half

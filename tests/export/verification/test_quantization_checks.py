@@ -265,7 +265,15 @@ def test_integers_whose_products_saturate_somewhere_are_refused(tmp_path, monkey
 
 @pytest.mark.parametrize(
     "scheme",
-    ["w8a8-dynamic", "w8a8-static", "w8a8-dynamic-kv8", "w8a8-static-kv8", "w8-block64", "w4-block32", "w4-block128"],
+    [
+        "w8a8-dynamic",
+        pytest.param("w8a8-static", marks=pytest.mark.slow),
+        pytest.param("w8a8-dynamic-kv8", marks=pytest.mark.slow),
+        "w8a8-static-kv8",
+        pytest.param("w8-block64", marks=pytest.mark.slow),
+        pytest.param("w4-block32", marks=pytest.mark.slow),
+        "w4-block128",
+    ],
 )
 def test_without_a_fault_no_scheme_is_refused(scheme, quantized):
     directory, variant, model, samples = quantized(scheme)

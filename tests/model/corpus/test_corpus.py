@@ -36,7 +36,7 @@ def test_no_held_out_adjective_stands_before_its_noun_in_train_text():
 
 
 def test_every_word_of_the_test_split_occurs_in_train_text():
-    texts = [text for pair in pairs(5, 60_000, "train") for text in pair]
+    texts = [text for pair in pairs(5, 20_000, "train") for text in pair]
     tokenizer = Tokenizer.train(texts, kind="words", vocab_size=2_000)
     for pair in pairs(6, 5_000, "test"):
         for text in pair:

@@ -41,7 +41,7 @@ def test_a_run_ends_after_the_patience_with_the_best_state(stopped):
     assert state.read_bytes() == weights(stopped)
 
 
-@pytest.mark.parametrize("stops", [[3, 5], [9]])
+@pytest.mark.parametrize("stops", [[3, 5], pytest.param([9], marks=pytest.mark.slow)])
 def test_an_interrupted_run_stops_at_the_same_step_with_the_same_bits(stopped, tmp_path, stops):
     for number, steps in enumerate(stops):
         try:

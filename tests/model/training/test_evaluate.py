@@ -20,7 +20,10 @@ def sources(count, seed=0):
     return [torch.randint(4, TOKENIZER.vocab_size, (length,), generator=generator).tolist() for length in lengths]
 
 
-@pytest.mark.parametrize("changes", [{}, {"positions": "rotary", "num_kv_heads": 2, "norm": "rms"}])
+@pytest.mark.parametrize(
+    "changes",
+    [pytest.param({}, marks=pytest.mark.slow), {"positions": "rotary", "num_kv_heads": 2, "norm": "rms"}],
+)
 def test_batched_translations_are_those_of_the_uncached_reference(changes, monkeypatch):
     monkeypatch.setattr(evaluate, "CAPACITY_STEP", 4)  # caches grow several times
     model = tiny_model(tiny_config(**changes))

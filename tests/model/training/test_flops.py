@@ -67,29 +67,29 @@ def check_fit(model, *, rel=0, r_drop_weight=0.0):
     assert StepFlops(model, r_drop_weight=r_drop_weight)(batch) == pytest.approx(expected, rel=rel, abs=0)
 
 
-TRANSFORMERS = {
-    "plain": {},
-    "grouped queries": {"num_kv_heads": 2, "head_dim": 12, "qk_norm": True},
-    "gated": {"gated": True, "activation": "silu", "positions": "rotary", "norm": "rms"},
-    "shaw": {"positions": "shaw", "position_range": 3},
-    "experts": {"num_experts": 4, "experts_per_token": 2},
-    "bias of the logits": {"output_bias": True},
-}
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 CONFIGS = [
-    *(("encoder_decoder", fields) for fields in TRANSFORMERS.values()),
-    ("encoder_decoder", {"encoder_num_heads": 2, "encoder_d_ff": 48, "num_decoder_layers": 1}),
-    ("decoder", {}),
+    ("encoder_decoder", {"positions": "shaw", "position_range": 3}),
+    ("encoder_decoder", {"num_experts": 4, "experts_per_token": 2}),
+    ("encoder_decoder", {"output_bias": True, "encoder_num_heads": 2, "encoder_d_ff": 48, "num_decoder_layers": 1}),
     ("decoder", {"positions": "alibi", "parallel_residual": True}),
     ("decoder", {"compression_stride": 2, "sliding_window": 4, "num_decoder_layers": 3, "num_kv_heads": 1}),
     *(("encoder", fields) for fields in ENCODERS.values()),
-    ("encoder", {"head": "classify", "labels": ("a", "b")}),
+    slow("encoder_decoder", {}),
+    slow("encoder_decoder", {"num_kv_heads": 2, "head_dim": 12, "qk_norm": True}),
+    slow("encoder_decoder", {"gated": True, "activation": "silu", "positions": "rotary", "norm": "rms"}),
+    slow("decoder", {}),
+    slow("encoder", {"head": "classify", "labels": ("a", "b")}),
 ]
 RECURRENT = [
     {},
-    {"score": "none", "input_feeding": False},
-    {"score": "dot", "encoder_dim": 32, "input_feeding": False},
     {"score": "additive", "attention_dim": 24, "cell": "gru", "num_encoder_layers": 3},
-    {"bidirectional": False, "cell": "gru", "num_decoder_layers": 1, "tie_embeddings": False},
+    slow({"score": "none", "input_feeding": False}),
+    slow({"score": "dot", "encoder_dim": 32, "input_feeding": False}),
+    slow({"bidirectional": False, "cell": "gru", "num_decoder_layers": 1, "tie_embeddings": False}),
 ]
 
 
@@ -173,7 +173,19 @@ TUNINGS = {  # of translation models
 }
 
 
-@pytest.mark.parametrize("tuning", TUNINGS.values(), ids=TUNINGS)
+QUICK = (
+    "encoder and the tied embeddings",
+    "all but the last block",
+    "LoRA on all linear layers",
+    "LoRA on cross-attention beside norms",
+    "LoRA on keys of the source",
+)
+
+
+@pytest.mark.parametrize(
+    "tuning",
+    [pytest.param(TUNINGS[name], id=name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in TUNINGS],
+)
 def test_products_of_frozen_parts_are_those_that_torch_computes(tuning):
     config = tiny_config(vocab_size=tiny_tokenizer(with_mask=True).vocab_size)
     check_fit(model_of(config, tuning))

@@ -212,7 +212,7 @@ def sha256(data):
     return hashlib.sha256(data).hexdigest()
 
 
-@pytest.mark.parametrize("head", ["classify", "tokens"])
+@pytest.mark.parametrize("head", [pytest.param("classify", marks=pytest.mark.slow), "tokens"])
 def test_a_masked_model_gets_a_new_head(masked, tmp_path, head):
     data = SPANS if head == "tokens" else PLURALS
     out = tune(masked, tmp_path / "run", head=head, data=data, config=TUNED.replace(steps=60, learning_rate=1e-2))

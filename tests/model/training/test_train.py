@@ -31,7 +31,7 @@ from model.training.train import Interrupted, TrainError, train
 from model.training.training_state import DamagedStateWarning, list_states
 from tests.full_disk import FullDisk
 from tests.tiny import as_decoder
-from tests.tiny_training import MODEL, TRAIN
+from tests.tiny_training import MODEL, TRAIN, with_figures
 
 DATA = copy_examples(300, seed=1)
 CLOCK = ("seconds", "tokens_per_s", "peak_share")  # columns of metrics.csv
@@ -48,7 +48,8 @@ def one_thread():
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """A run from start to end without interruption."""
-    return train(MODEL, TRAIN, data=DATA, out=tmp_path_factory.mktemp("runs") / "undisturbed")
+    with with_figures():
+        return train(MODEL, TRAIN, data=DATA, out=tmp_path_factory.mktemp("runs") / "undisturbed")
 
 
 def after(steps):
@@ -86,7 +87,9 @@ def test_a_finished_run_leaves_everything_needed(undisturbed):
     assert [path.name[-2:] for path in list_states(undisturbed / "states")] == ["15", "20", "24"]
 
 
-@pytest.mark.parametrize("stops", [[1], [5, 6], [7, 1, 14]])
+@pytest.mark.parametrize(
+    "stops", [[7, 1, 14], *(pytest.param(stops, marks=pytest.mark.slow) for stops in ([1], [5, 6]))]
+)
 def test_an_interrupted_run_ends_in_the_same_bits(stops, undisturbed, tmp_path):
     for number, steps in enumerate(stops):
         interrupted(tmp_path / "run", steps, resume=number > 0)
@@ -97,7 +100,10 @@ def test_an_interrupted_run_ends_in_the_same_bits(stops, undisturbed, tmp_path):
 
 @pytest.mark.parametrize(
     ("changes", "documents", "text"),
-    [({"dropout": 0.0}, "lines", "b"), ({"positions": "rotary"}, "stream", "a b c d e f g h i j\n" * 200)],
+    [
+        ({"dropout": 0.0}, "lines", "b"),
+        ({"positions": "rotary"}, "stream", "a b c d e f g h i j\n" * 200),
+    ],
 )
 def test_a_language_model_resumes_exactly_in_bfloat16_too(changes, documents, text, tmp_path):
     model = as_decoder(MODEL, **changes)
@@ -113,7 +119,7 @@ def test_a_language_model_resumes_exactly_in_bfloat16_too(changes, documents, te
     assert (whole / "model_card.md").read_text().count(" | ") > 5  # prompt | continuation
 
 
-@pytest.mark.parametrize("documents", ["lines", "stream"])
+@pytest.mark.parametrize("documents", [pytest.param("lines", marks=pytest.mark.slow), "stream"])
 def test_a_run_with_bpe_dropout_resumes_exactly(documents, tmp_path):
     """Its tokenizer, segmentations and scores on held-out text, which are of the ordinary segmentation."""
     words = ["reader", "readers", "read", "lower", "lowest", "newest", "newer", "wide", "wider", "widest"]
@@ -138,6 +144,7 @@ def test_bpe_dropout_needs_merges_and_leaves_nothing_otherwise(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_killed_processes_resume_to_the_same_bits(tmp_path):
     kill_resume.run(tmp_path / "undisturbed", kills=1)
     kill_resume.killed_run(tmp_path / "killed", kills=1, seed=11)
@@ -163,7 +170,9 @@ def test_when_every_state_is_damaged_the_error_names_them(tmp_path):
         train(MODEL, TRAIN, data=DATA, out=tmp_path / "run", resume=True)
 
 
-@pytest.mark.parametrize("failing", [1, 5, 12, 20, 30, 50, 60])
+@pytest.mark.parametrize(
+    "failing", [5, 30, 60, *(pytest.param(failing, marks=pytest.mark.slow) for failing in (1, 12, 20, 50))]
+)
 def test_a_run_stopped_by_a_full_disk_resumes_to_the_same_bits(failing, undisturbed, tmp_path):
     out = tmp_path / "run"
     with pytest.raises(CheckpointError, match="cannot be saved: No space left on device"):
@@ -300,10 +309,10 @@ def test_a_log_step_is_one_line_of_figures(tmp_path):
 
 
 def test_a_minutes_run_ends_by_the_clock(tmp_path):
-    config = TRAIN.replace(steps=0, minutes=0.06, save_every_steps=1000)
+    config = TRAIN.replace(steps=0, minutes=0.02, save_every_steps=1000)
     out = train(MODEL, config, data=DATA, out=tmp_path / "run")
     metrics = load_checkpoint(out).metrics
-    assert 3.6 <= metrics["seconds"] < 12.4
+    assert 1.2 <= metrics["seconds"] < 10.0
     assert metrics["steps"] > 1
 
 
@@ -370,7 +379,7 @@ PLURALS = Examples(
 )
 
 
-@pytest.mark.parametrize("head", ["masked", "attention"])
+@pytest.mark.parametrize("head", ["masked", pytest.param("attention", marks=pytest.mark.slow)])
 def test_an_encoder_resumes_to_the_same_bits(tmp_path, head):
     model = ENCODER.replace(head=head, dropout=0.2)
     data = DATA if head == "masked" else PLURALS
@@ -383,8 +392,17 @@ def test_an_encoder_resumes_to_the_same_bits(tmp_path, head):
     assert "encoder alone" in (whole / "model_card.md").read_text()
 
 
-@pytest.mark.parametrize(("head", "pooler"), [("classify", "none"), ("classify", "tanh"), ("attention", "none")])
-@pytest.mark.parametrize("multi_label", [False, True])
+@pytest.mark.parametrize(
+    ("head", "pooler", "multi_label"),
+    [
+        ("classify", "tanh", False),
+        ("attention", "none", True),
+        pytest.param("classify", "none", False, marks=pytest.mark.slow),
+        pytest.param("classify", "none", True, marks=pytest.mark.slow),
+        pytest.param("classify", "tanh", True, marks=pytest.mark.slow),
+        pytest.param("attention", "none", False, marks=pytest.mark.slow),
+    ],
+)
 def test_a_classifier_learns_what_can_be_read_off_one_word(tmp_path, head, pooler, multi_label):
     model = ENCODER.replace(head=head, pooler=pooler, multi_label=multi_label)
     config = TRAIN.replace(steps=40, learning_rate=1e-2, label_smoothing=0.0)

@@ -137,7 +137,9 @@ def test_draws_what_sorting_everything_draws_from_a_large_vocabulary(name):
         assert sampler.draw(row) == oracle(row.tolist(), next(stream), **FILTERS[name])
 
 
-@pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "all" else [pytest.mark.slow]) for name in FILTERS]
+)
 def test_tokens_are_drawn_as_often_as_the_reference_says(name):
     assert measure(FILTERS[name], zipf_row(250, seed=1), draws=10_000, seed=1).p > SIGNIFICANT
 

@@ -11,9 +11,19 @@ from service.errors import (
     InternalFailure,
     RequestError,
 )
-from service.measurements import Admitted, FirstToken, Generated, NextTokens, Prefilled, RequestEnded, Stepped
+from service.measurements import (
+    Admitted,
+    FirstToken,
+    Generated,
+    NextTokens,
+    Prefilled,
+    RequestEnded,
+    Stepped,
+    TurnFailed,
+)
 from service.memory.cache_layout import CacheLayout
 from service.request import Finished, FinishReason, Request
+from service.step import DeviceLost
 from tests.engines import (
     Recorded,
     answer_events,
@@ -58,6 +68,29 @@ def test_an_engine_whose_turns_all_fail_is_unhealthy_until_one_succeeds(manual):
         engine.turn()
         health.append(engine.is_ready)
     assert health == [True, True, False, True]
+
+
+def test_a_failed_turn_is_measured_once_however_many_requests_it_ends(manual):
+    runner, measured = ScriptedRunner(rule=never_ends), Recorded()
+    runner.fail_on = {2}
+    engine, loop = manual(runner, engine_limits(max_rows=2), measure=measured.append)
+    for name in "ab":
+        engine.submit(request(name), loop, Sink())
+    engine.turn()
+    assert measured.of(TurnFailed) == []
+    engine.turn()
+    assert measured.of(TurnFailed) == [[]]
+    assert measured.of(RequestEnded) == [["internal", 1], ["internal", 1]]
+
+
+def test_a_turn_that_fails_with_its_device_is_measured(manual):
+    runner, measured = ScriptedRunner(), Recorded()
+    runner.fail_on, runner.has_lost_device = {1}, True
+    engine, loop = manual(runner, measure=measured.append)
+    engine.submit(request(), loop, Sink())
+    with pytest.raises(DeviceLost):
+        engine.turn()
+    assert measured.of(TurnFailed) == [[]]
 
 
 def test_numbers_that_are_not_finite_fail_the_turn(manual):

@@ -294,7 +294,9 @@ def turned(bench, turn):
         return None
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=[] if seed < 2 else [pytest.mark.slow]) for seed in range(6)]
+)
 def test_random_traffic_violates_no_invariant(seed):
     """Arrivals, cancellations, deadlines, failed turns; every answer is the one that the request gets alone."""
     rng, has_source = random.Random(seed), seed % 2 == 0

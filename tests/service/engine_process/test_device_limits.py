@@ -23,7 +23,7 @@ CHOICE = ExecutionChoice("CUDAExecutionProvider", "auto", False, "", "fp16")
 @pytest.fixture(scope="module")
 def manifest(exported):
     """Of a decoder with float16 graphs."""
-    return load_bundle(exported(tiny_model(tiny_config("decoder")), precisions=("fp32", "fp16")))
+    return load_bundle(exported(tiny_model(tiny_config("decoder", num_decoder_layers=1)), precisions=("fp32", "fp16")))
 
 
 @pytest.fixture

@@ -71,11 +71,12 @@ def test_a_bundle_that_changed_since_the_server_started_is_refused(tiny_translat
 @pytest.fixture(scope="module")
 def half_bundle(exported):
     """Path of a bundle with float32 and float16 graphs."""
-    return exported(tiny_model(tiny_config("decoder")), precisions=("fp32", "fp16"))
+    return exported(tiny_model(tiny_config("decoder", num_decoder_layers=1)), precisions=("fp32", "fp16"))
 
 
 def test_engines_know_where_sources_have_their_context(tiny_translation_bundle, exported):
-    config = tiny_config(context_sentences=2, separator_id=4, extra_eos_ids=(4,))
+    one_layer = {"num_encoder_layers": 1, "num_decoder_layers": 1}
+    config = tiny_config(context_sentences=2, separator_id=4, extra_eos_ids=(4,), **one_layer)
     for path, place in ((tiny_translation_bundle, None), (exported(tiny_model(config)), ContextPlace(0, 4))):
         (engine,) = open_engines(path, EngineSettings(device="cpu")).engines
         assert engine._context == place

@@ -1,7 +1,6 @@
 """Whole messages over a socket pair: inline and as memory files, full and closed sockets, and what nobody may send."""
 
 import fcntl
-import gc
 import mmap
 import os
 import random
@@ -31,7 +30,6 @@ def exists(descriptor):
 
 @pytest.fixture(autouse=True)
 def _no_descriptor_is_left():
-    gc.collect()
     before = open_descriptors()
     yield
     assert not open_descriptors().items() - before.items()

@@ -27,6 +27,7 @@ from service.measurements import (
     RequestEnded,
     Speculated,
     Stepped,
+    TurnFailed,
 )
 from service.memory.engine_limits import EngineLimits
 from service.option_checks import CHOICES
@@ -152,7 +153,9 @@ STATE = messages.State(3, 4, 0.5, 1e9, True, False)
 MEASUREMENTS: list[Measurement] = [
     *(Admitted(0.5, 7), Preempted(2), Prefilled(NAN, 48, 9), LookedUp(70, 2, 64), Stepped(0.1, 32, 1)),
     *(Speculated(8, 5), FirstToken(0.25), NextTokens(0.1, 3), Generated(3), RequestEnded("length", 0)),
+    TurnFailed(),
 ]
+assert {type(one) for one in MEASUREMENTS} == set(get_args(Measurement)), "an example of each"
 TO_ENGINE: list[messages.ToEngine] = [
     messages.Start(
         program="0.3.0",

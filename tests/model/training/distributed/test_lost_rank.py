@@ -28,7 +28,7 @@ def loses_a_rank(monkeypatch, name, call):
     monkeypatch.setattr(Replica, name, counted)
 
 
-@pytest.mark.parametrize("patience", [0, 2])
+@pytest.mark.parametrize("patience", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_the_validation_in_which_a_rank_was_lost_is_repeated(tmp_path, monkeypatch, patience):
     observed = []
 

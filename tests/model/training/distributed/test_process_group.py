@@ -38,7 +38,7 @@ def alone(tmp_path_factory):
     return whole_run(tmp_path_factory.mktemp("alone") / "run")
 
 
-@pytest.mark.parametrize("shard", [False, True])
+@pytest.mark.parametrize("shard", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_two_ranks_train_as_one(shard, alone, tmp_path):
     assert train_in(2, tmp_path / "run", shard=shard) == WITHOUT_FAULT
     assert difference(alone, tmp_path / "run") < 1e-5

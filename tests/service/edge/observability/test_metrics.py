@@ -36,6 +36,7 @@ from service.measurements import (
     RequestEnded,
     Speculated,
     Stepped,
+    TurnFailed,
 )
 from service.wire.messages import Beat, State
 from tests.edge import CHOICE, manifest
@@ -206,6 +207,7 @@ def test_an_engine_reports_to_its_model(metrics, report):
         [
             *(Admitted(0.002, 7), Preempted(4), Prefilled(0.004, 48, 9), LookedUp(70, hits=2, reused=64)),
             *(Stepped(0.001, 3, 1), FirstToken(0.01), Speculated(8, 5), Generated(3), RequestEnded("cancelled", 2)),
+            TurnFailed(),
         ]
     )
     got = {
@@ -217,10 +219,10 @@ def test_an_engine_reports_to_its_model(metrics, report):
             *("glossa_prefix_cache_queried_tokens_total", "glossa_prefix_cache_hits_total"),
             *("glossa_prefix_cache_hit_tokens_total", "glossa_prefill_tokens_total", "glossa_padding_tokens_total"),
             *("glossa_speculation_draft_tokens_total", "glossa_speculation_accepted_tokens_total"),
-            "glossa_preemptions_total",
+            *("glossa_preemptions_total", "glossa_engine_turns_failed_total"),
         )
     }
-    assert list(got.values()) == [7, 3, 2, 0.002, 0.004, 0.001, 3, 0.01, 70, 2, 64, 48, 9, 8, 5, 4]
+    assert list(got.values()) == [7, 3, 2, 0.002, 0.004, 0.001, 3, 0.01, 70, 2, 64, 48, 9, 8, 5, 4, 1]
     assert value(metrics, "glossa_requests_finished_total", model="en-de", reason="cancelled") == 1
     assert {s.labels["reason"] for s in families(metrics)["glossa_requests_finished"].samples} == set(END_REASONS)
 
