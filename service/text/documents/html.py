@@ -136,6 +136,8 @@ def _translated(source: str, splitter: Splitter) -> Iterator[Segment]:
         if is_tag and token.name in BLOCK:
             yield from sentences_of(source, block, splitter)
             block = []
+        if token.kind == "open" and token.name == "meta":
+            yield from _charset(source, token)
         if token.kind == "open":
             values = _values(source, token) if elements.translates(source, token) else ()
             block.append(Run(token.start, token.end, "", values, elements.opens(source, token)))
@@ -144,6 +146,16 @@ def _translated(source: str, splitter: Splitter) -> Iterator[Segment]:
         if is_tag:
             elements.read(source, token)
     yield from sentences_of(source, block, splitter)
+
+
+def _charset(source: str, tag: Token) -> Iterator[Segment]:
+    """The encoding that a page declares, which becomes that of its translation: text in UTF-8."""
+    for attribute in attributes(source, tag):
+        if attribute.name == "charset" or (attribute.name == "content" and "charset=" in attribute.value.lower()):
+            start = attribute.start + attribute.value.lower().rfind("charset=") + len("charset=")
+            start = attribute.start if attribute.name == "charset" else start
+            if start < attribute.end:
+                yield Segment(Span(start, attribute.end), ("utf-8",))
 
 
 def _text_runs(source: str, token: Token) -> Iterator[Run]:

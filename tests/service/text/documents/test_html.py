@@ -215,6 +215,16 @@ def test_blanks_between_tags_do_not_part_them_from_their_partners():
     assert [extract(part.text, Kinds(tags=True)).plain for part in segment.parts] == ["The dog sleeps."]
 
 
+@pytest.mark.parametrize(
+    "meta",
+    ['<meta charset="{}">', '<meta http-equiv="Content-Type" content="text/html; charset={}">', "<meta charset={}>"],
+)
+def test_a_declared_encoding_becomes_that_of_the_translation(meta):
+    source = f"<head>{meta}<title>x</title></head>"
+    assert answer(source.format("iso-8859-1")) == source.format("utf-8").replace("x<", "X<")
+    assert answer(source.format("")) == source.format("").replace("x<", "X<")
+
+
 def test_a_slash_ends_void_and_foreign_elements_only():
     assert texts('<div class="notranslate"/>One</div><p>Two') == ["Two"]
     assert texts('<svg class="notranslate"/>One<p>Two') == ["One", "Two"]
