@@ -1,9 +1,11 @@
-"""Texts that verbs read from files and standard input: UTF-8, with or without a byte order mark."""
+"""Texts that verbs read from files and standard input: UTF-8, with or without a byte order mark; documents also in the
+encoding that they declare."""
 
 from __future__ import annotations
 
 import codecs
 import contextlib
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +14,34 @@ from typing import BinaryIO
 from cli.terminal import UsageError
 
 STANDARD_INPUT = "-"
+DECLARED_WITHIN = 1024  # bytes of a document, as the HTML standard asks
+_DECLARED = re.compile(
+    rb"""
+    \A\s*<\?xml[^>]*?\sencoding\s*=\s*["'](?P<xml>[\w.:-]+) | <meta\s[^>]*?charset\s*=\s*["']?(?P<html>[\w.:-]+)
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
 
 
 def read_text(file: Path | str) -> str:
     """The text of a file, or of standard input for `-`, with its line breaks. Raises UsageError, OSError."""
     data = sys.stdin.buffer.read() if str(file) == STANDARD_INPUT else Path(file).read_bytes()
     return decoded(data, str(file))
+
+
+def read_document(file: Path | str) -> str:
+    """`read_text` of a document, which may declare another encoding: by a byte order mark, as XML, or as HTML does."""
+    data = sys.stdin.buffer.read() if str(file) == STANDARD_INPUT else Path(file).read_bytes()
+    is_wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    declared = _DECLARED.search(data, 0, DECLARED_WITHIN)
+    encoding = "utf-16" if is_wide else (declared["xml"] or declared["html"]).decode() if declared else "utf-8"
+    if not is_wide and encoding.lower().startswith("utf"):  # a declaration that can be read is in no wider encoding
+        return decoded(data, str(file))
+    try:
+        return data.decode(encoding)
+    except (LookupError, UnicodeDecodeError) as error:
+        problem = f"{file}: cannot be read in the encoding {encoding!r} that it declares: {error}"
+        raise UsageError(f"{problem}; convert it to UTF-8, e.g. with iconv") from None
 
 
 def lines_of(file: Path | str = STANDARD_INPUT) -> Iterator[str]:

@@ -15,7 +15,7 @@ from service.encoder_request import EncoderOutput
 from service.errors import RequestError
 from service.memory.cache_layout import CacheShape
 from service.request import FinishReason, Request
-from service.step import StepOutput
+from service.step import Predictions
 
 Outcome = FinishReason | RequestError
 Lane = tuple[int, str]
@@ -54,19 +54,17 @@ class Hypothesis:
 class Search(Protocol):
     """The decoding strategy of one request. It belongs to the sequence it was made for.
 
-    top_k: how many of the most likely tokens of a row it needs.
+    top_k: how many of the most likely tokens of a row it needs; 0: one, without log-probabilities.
     is_greedy: it has one hypothesis, which takes the most likely token wherever none is forced, without processors.
-    is_scored: it needs log-probabilities.
     """
 
     top_k: int
     is_greedy: bool
-    is_scored: bool
 
     def start(self) -> Hypothesis:
         """Returns the hypothesis without tokens."""
 
-    def advance(self, sequence: Sequence, output: StepOutput) -> None:
+    def advance(self, sequence: Sequence, output: Predictions) -> None:
         """Replaces the sequence's hypotheses by their continuations, and ends it when none is left.
 
         Raises Unsatisfiable when the request's constraints leave no possible token.

@@ -1,4 +1,4 @@
-"""What one turn of an engine requests from its runner (`StepPlan`) and what it returns (`StepOutput`, `TurnOutput`).
+"""What one turn of an engine requests from its runner (`StepPlan`) and what it returns (`TurnOutput`).
 
 A plan is plain data: it names rows and tokens, never tensors, sessions or requests, so that the scheduler stays pure
 and a script can replace a runner. Live rows are the dense prefix [0, rows) of the runner's buffers.
@@ -7,7 +7,7 @@ and a script can replace a runner. Live rows are the dense prefix [0, rows) of t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -105,64 +105,92 @@ class PrefixBlock:
     slot: int
 
 
-class StepPlan(NamedTuple):
-    """One turn, executed in this order: erasure of abandoned rows, parking, copies and cache growth, resumption,
-    encoder, shortlists, prefix loads, prefill, prefix stores, decode step, drafts.
+class Moves(NamedTuple):
+    """What happens to rows before anything is computed: they are erased, parked, copied, resumed.
 
-    rows: live rows after copies, resumption and new rows.
-    abandoned_rows: rows, as they are before the turn, of requests that ended in mid-prompt. No output has shown yet
+    abandoned_rows: to erase, as they are before the turn, of requests that ended in mid-prompt. No output has shown yet
         whether their contents are finite.
-    parked: rows to store, as they are before the turn. resumed: rows to restore, from slots that are free afterwards.
+    parked: to store, as they are before the turn. resumed: to restore, from slots that are free afterwards.
     slots: those in use, these included; the contents of all others are forgotten.
     copies: no row is both a source and a target, so their order does not matter.
-    new_rows: into free rows; ordered by row and by source length, so that neighbours need little padding.
-    prefix_loads, prefix_stores: from slots into rows, and from rows into slots. prefix_slots: number of slots.
-    prefill_chunks: in execution order; those of one row follow each other.
-    tokens, starts: input token and its position, by row; empty without a decoder and when no row steps.
-    prefilling_rows: rows with unread prompt tokens. They step along because live rows are a prefix; the result is
-        meaningless, and the next chunk overwrites what the step caches.
-    drafts: at most one a row. A row with a draft takes part in the step of the others, if there is one.
-    extra_greedy_steps: most steps that a single row makes in this turn after the first one: each feeds the most likely
-        token to the next, until that is an end token. extra_greedy_s: seconds after which none of them starts.
-    rows_before: rows with contents before the turn.
-    max_target_len, max_source_len, max_shortlist_len: largest sizes of a row at the end of the turn.
-    shortlist_rows: rows with a shortlist.
-    allocation_shape: what new buffers are allocated for: the reserved worst case, or more if memory allows.
-    top_k: most likely tokens wanted of each row.
-    is_scored: whether any row needs log-probabilities; if not, only the most likely token of each row is found.
     """
 
-    rows: int
     abandoned_rows: tuple[int, ...] = ()
     parked: tuple[Parked, ...] = ()
     resumed: tuple[Resumed, ...] = ()
     slots: frozenset[int] = frozenset()
     copies: tuple[Copy, ...] = ()
-    new_rows: tuple[NewRow, ...] = ()
-    prefix_loads: tuple[PrefixBlock, ...] = ()
-    prefill_chunks: tuple[PrefillChunk, ...] = ()
-    prefix_stores: tuple[PrefixBlock, ...] = ()
-    prefix_slots: int = 0
-    tokens: tuple[int, ...] = ()
-    starts: tuple[int, ...] = ()
+
+
+class Prompts(NamedTuple):
+    """What is read of prompts, in this order.
+
+    loads, stores: from slots of the prefix cache into rows, and from rows into slots. slots: their number.
+    chunks: in execution order; those of one row follow each other.
+    """
+
+    loads: tuple[PrefixBlock, ...] = ()
+    chunks: tuple[PrefillChunk, ...] = ()
+    stores: tuple[PrefixBlock, ...] = ()
+    slots: int = 0
+
+
+class ExtraSteps(NamedTuple):
+    """Greedy steps that a single row makes after its first one: each feeds the most likely token to the next, until
+    that is an end token. most: their number. max_s: seconds after which none of them starts."""
+
+    most: int
+    max_s: float
+
+
+class DecodeStep(NamedTuple):
+    """One step of all rows, by columns: 64 records cost 20 microseconds more.
+
+    tokens, starts: input token and its position, by row.
+    prefilling_rows: rows with unread prompt tokens. They step along because live rows are a prefix; the result is
+        meaningless, and the next chunk overwrites what the step caches.
+    """
+
+    tokens: tuple[int, ...]
+    starts: tuple[int, ...]
     prefilling_rows: frozenset[int] = frozenset()
-    drafts: tuple[Draft, ...] = ()
-    extra_greedy_steps: int = 0
-    extra_greedy_s: float = 0.0
-    rows_before: int = 0
-    max_target_len: int = 0
-    max_source_len: int = 0
-    max_shortlist_len: int = 0
-    shortlist_rows: frozenset[int] = frozenset()
+    extra: ExtraSteps | None = None
+
+
+class StepPlan(NamedTuple):
+    """One turn, executed in this order: moves and growth of the caches, encoder, shortlists, prompts, step, drafts.
+
+    rows_before: rows with contents before the turn.
+    shape: live rows after moves and new rows, and the largest sizes of one at the end of the turn.
+    allocation_shape: what new buffers are allocated for: the reserved worst case, or more if memory allows.
+    new_rows: into free rows; ordered by row and by source length, so that neighbours need little padding.
+    decode: None without a decoder and when no row steps.
+    drafts: at most one a row. A row with a draft takes part in the step of the others, if there is one.
+    shortlist_rows: rows with a shortlist.
+    top_k: most likely tokens wanted of each row, with log-probabilities; 0: the most likely one, without.
+    """
+
+    rows_before: int
+    shape: CacheShape
     allocation_shape: CacheShape = CacheShape()
+    moves: Moves = Moves()
+    new_rows: tuple[NewRow, ...] = ()
+    prompts: Prompts = Prompts()
+    decode: DecodeStep | None = None
+    drafts: tuple[Draft, ...] = ()
+    shortlist_rows: frozenset[int] = frozenset()
     top_k: int = 1
-    is_scored: bool = True
+
+    @property
+    def step_rows(self) -> int:
+        """Rows that step: all or none."""
+        return 0 if self.decode is None else self.shape.rows
 
     @property
     def rows_after_copies(self) -> int:
         """Rows with contents after the copies: all but the new and resumed rows at the end."""
-        new, kept = {join.row for join in self.new_rows}, self.rows
-        new.update(row for resumed in self.resumed for row in resumed.lines)
+        new = {join.row for join in self.new_rows}.union(*[resumed.lines for resumed in self.moves.resumed])
+        kept = self.shape.rows
         while kept - 1 in new:
             kept -= 1
         return kept
@@ -173,87 +201,122 @@ ByRow = Sequence[T] | Mapping[int, T]
 
 
 @dataclass(slots=True, eq=False)
-class StepOutput:
-    """Next-token predictions by row: after the decode step of a turn, or after one draft token or one extra step of a
-    row. Log-probabilities are the unmodified model's, over the full vocabulary or the row's shortlist. Only a turn in
-    which a row is scored (`StepPlan.is_scored`) has them; elsewhere reading one raises KeyError.
+class Plain:
+    """Predictions of a turn in which no row is scored: the most likely token of each row."""
+
+    tokens: ByRow[int]
+    deferred: DeferredOutputs
+
+    def best(self, row: int) -> int:
+        """The most likely token."""
+        return self.tokens[row]
+
+    def of(self, row: int, line: int) -> Plain:
+        """The prediction for one row in another line of the turn."""
+        return Plain({row: self.tokens[line]}, self.deferred)
+
+
+@dataclass(slots=True, eq=False)
+class Ranked:
+    """Predictions of a turn in which a row is scored. Log-probabilities are the unmodified model's, over the full
+    vocabulary or the row's shortlist.
 
     top_ids: at least StepPlan.top_k tokens of each row, best first, of equal ones the lowest id first; fewer where a
-        shortlist is shorter. Without log-probabilities only the most likely token.
-    top_logprobs: those of `top_ids`. lines: where `turn` has the distribution of each row.
+        shortlist is shorter. top_logprobs: theirs. lines: where the turn has the distribution of each row.
     """
 
     top_ids: ByRow[list[int]]
     top_logprobs: ByRow[list[float]]
     lines: ByRow[int]
-    turn: TurnOutput
+    deferred: DeferredOutputs
+
+    def best(self, row: int) -> int:
+        """The most likely token."""
+        return self.top_ids[row][0]
+
+    def of(self, row: int, line: int) -> Ranked:
+        """The prediction for one row in another line of the turn."""
+        return Ranked({row: self.top_ids[line]}, {row: self.top_logprobs[line]}, {row: line}, self.deferred)
 
     def logprobs(self, row: int) -> np.ndarray:
         """The distribution, float32 (V,): log-softmax of the logits, -inf outside a shortlist. Read-only."""
-        return self.turn.deferred.logprobs(row, self.lines[row])
+        return self.deferred.logprobs(row, self.lines[row])
 
     def logsumexp(self, row: int) -> float:
         """Log-sum-exp of the logits: log-probabilities plus this are logits."""
-        return self.turn.deferred.logsumexp(row, self.lines[row])
+        return self.deferred.logsumexp(row, self.lines[row])
+
+
+Predictions = Plain | Ranked
+"""Predictions of next tokens, by row."""
+
+
+class Burst(NamedTuple):
+    """Extra greedy steps of a single row. tokens: their inputs. lines: of the predictions after the first step and
+    after each of these."""
+
+    tokens: Sequence[int]
+    lines: range
+
+
+class VerifiedDraft(NamedTuple):
+    """A draft that a row has read in `seconds`. tokens: the guesses. lines: of the predictions after the token before
+    them and after each of these."""
+
+    tokens: Sequence[int]
+    lines: range
+    seconds: float
+
+
+class PrefillCost(NamedTuple):
+    """What encoder and prefill of a turn took. encode_s: of the seconds those until the encoder had run. tokens: that
+    they computed; padding_tokens: of these the ones that only fill a batch."""
+
+    seconds: float
+    encode_s: float
+    tokens: int
+    padding_tokens: int
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class TurnOutput:
-    """All that a turn computed; valid until the next run. Predictions stand in lines: first one for each row of the
-    step, then one for each draft token or extra step.
+    """All that a turn computed; valid until the next run.
 
-    top_ids, top_scores: by line, best first. If the turn is ranked, scores are log-probabilities; otherwise they only
-        show whether the numbers are finite.
-    token_lines: by row with a draft or extra steps, the lines after each of its tokens.
-    extra_tokens: inputs of the extra greedy steps.
-    encoder_outputs: by new row with an encoder request.
-    prefill_tokens: that encoder and prefill computed, padding_tokens: of these the ones that only fill a batch.
-    prefill_s: seconds of encoder and prefill, encode_s: of these until the encoder had run; step_s: of one step;
-        draft_s: of each draft.
+    predictions: in lines: first one for each row of the step, by row, then one for each draft token or extra step.
+    non_finite: lines whose best score is NaN or infinite.
+    drafts: by row. burst: extra steps, if any was made. prefill: None where nothing was encoded or prefilled.
+    step_s: seconds of one step.
     """
 
-    rows: int
-    is_ranked: bool
-    top_ids: list[list[int]]
-    top_scores: list[list[float]]
-    deferred: DeferredOutputs
-    token_lines: Mapping[int, Sequence[int]]
-    extra_tokens: Sequence[int] = ()
-    encoder_outputs: Mapping[int, EncoderOutput]
-    prefill_s: float
+    predictions: Predictions
+    non_finite: Sequence[int] = ()
+    drafts: Mapping[int, VerifiedDraft]
+    burst: Burst | None = None
+    prefill: PrefillCost | None = None
     step_s: float
-    draft_s: Sequence[float] = ()
-    encode_s: float = 0.0
-    prefill_tokens: int = 0
-    padding_tokens: int = 0
 
-    def step(self) -> StepOutput:
-        """Predictions after the decode step, by row."""
-        if self.is_ranked:
-            return StepOutput(self.top_ids, self.top_scores, range(self.rows), self)
-        return StepOutput(self.top_ids, {}, {}, self)
+    @property
+    def extra_steps(self) -> int:
+        """Steps of the only row after the first one."""
+        return 0 if self.burst is None else len(self.burst.tokens)
 
-    def after_each_token(self, row: int) -> Iterator[StepOutput]:
-        """Predictions for a row after each token of its draft, or after each step of the turn, in order."""
-        for line in self.token_lines[row]:
-            ids = {row: self.top_ids[line]}
-            if self.is_ranked:
-                yield StepOutput(ids, {row: self.top_scores[line]}, {row: line}, self)
-            else:
-                yield StepOutput(ids, {}, {}, self)
 
-    def non_finite_lines(self) -> list[int]:
-        """Lines whose best score is NaN or infinite."""
-        return [line for line, scores in enumerate(self.top_scores) if not math.isfinite(scores[0])]
+def non_finite(scores: Iterable[float]) -> list[int]:
+    """Lines whose best score is NaN or infinite. scores: the best one of each line."""
+    finite = [*map(math.isfinite, scores)]
+    return [] if all(finite) else [line for line, is_finite in enumerate(finite) if not is_finite]
 
 
 class DeferredOutputs(Protocol):
     """Outputs that are computed, or copied out of the runner's memory, only on demand."""
 
     def logprobs(self, row: int, line: int) -> np.ndarray:
-        """See StepOutput.logprobs: of a row, in a line of the turn."""
+        """See Ranked.logprobs: of a row, in a line of a ranked turn."""
 
     def logsumexp(self, row: int, line: int) -> float: ...
+
+    def encoder_output(self, row: int) -> EncoderOutput:
+        """Of a new row with an encoder request."""
 
     def cross_attention(self, row: int, tokens: Sequence[int]) -> np.ndarray:
         """Cross-attention weights over the source of a row for the decoder inputs `tokens`, start token first: float32
@@ -286,7 +349,7 @@ class Runner(Protocol):
     @property
     def max_rows(self) -> int: ...
 
-    def run(self, plan: StepPlan) -> StepOutput:
+    def run(self, plan: StepPlan) -> TurnOutput:
         """Executes one turn. A run that raises leaves the rows undefined until `reset`."""
 
     def reset(self) -> None:

@@ -22,7 +22,7 @@ from service.memory.cache_layout import CacheLayout
 from service.options import DecodingOptions
 from service.request import Finished, Request, TextDelta
 from service.runtime.cuda_memory import CudaMemory, CudaRuntime, CudaStream
-from service.step import DeviceLost, TurnOutput
+from service.step import Burst, DeviceLost, Plain, PrefillCost, Ranked, TurnOutput, VerifiedDraft, non_finite
 
 EOS = 2
 
@@ -112,6 +112,9 @@ class ScriptedOutputs:
             weights_TS[place, place % len(self.sources[row])] = 1.0
         return np.stack([weights_TS, weights_TS])[None]
 
+    def encoder_output(self, row):
+        return EncoderOutput(vector=np.array(self.sources[row], np.float32))
+
     def attention(self, source, tokens, kinds):
         """Every position attends to the first one alone."""
         lengths = {"encoder": (source, source), "decoder": (tokens, tokens), "cross": (tokens, source)}
@@ -121,20 +124,24 @@ class ScriptedOutputs:
         return weights
 
 
-def scripted_output(logprobs_RV, sources, top_k=1, *, rows=None, is_scored=True, **turn):
+def scripted_output(logprobs_LV, sources, top_k=1, *, rows=None, drafts=(), extra_tokens=(), **turn):
     """What a runner returns that predicts these lines of log-probabilities, of which the first `rows` follow the step;
-    `turn`: more fields of service.step.TurnOutput."""
-    ids_RK = np.argsort(-logprobs_RV, axis=1, kind="stable")[:, : top_k if is_scored else 1]
-    defaults = {"token_lines": {}, "prefill_s": 0.0, "step_s": 0.0}
+    drafts: by row, guesses. top_k: 0: no row is scored. `turn`: more fields of service.step.TurnOutput."""
+    ids_LK = np.argsort(-logprobs_LV, axis=1, kind="stable")[:, : max(1, top_k)]
+    scores_LK = np.take_along_axis(logprobs_LV, ids_LK, axis=1)
+    rows, deferred = len(logprobs_LV) if rows is None else rows, ScriptedOutputs(logprobs_LV, sources)
+    ranked, plain = Ranked(ids_LK.tolist(), scores_LK.tolist(), range(rows), deferred), ids_LK[:, 0].tolist()
+    verified, first = {}, rows
+    for row, guesses in dict(drafts).items():
+        verified[row] = VerifiedDraft(guesses, range(first, first + 1 + len(guesses)), 0.003)
+        first += 1 + len(guesses)
     return TurnOutput(
-        rows=len(logprobs_RV) if rows is None else rows,
-        is_ranked=is_scored,
-        top_ids=ids_RK.tolist(),
-        top_scores=np.take_along_axis(logprobs_RV, ids_RK, axis=1).tolist(),
-        deferred=ScriptedOutputs(logprobs_RV, sources),
-        encoder_outputs={row: EncoderOutput(vector=np.array(source, np.float32)) for row, source in enumerate(sources)},
-        **{**defaults, **turn},
-    ).step()
+        predictions=ranked if top_k else Plain(plain, deferred),
+        non_finite=non_finite(scores_LK[:, 0].tolist()),
+        drafts=verified,
+        burst=Burst(extra_tokens, range(1 + len(extra_tokens))) if extra_tokens else None,
+        **{"step_s": 0.0, **turn},
+    )
 
 
 class ScriptedRunner:
@@ -206,62 +213,61 @@ class ScriptedRunner:
         self._park(plan)
         self._copy(plan)
         self._resume(plan)
-        assert not {join.row for join in plan.new_rows} & {copy.target for copy in plan.copies}
+        assert not {join.row for join in plan.new_rows} & {copy.target for copy in plan.moves.copies}
         assert [join.row for join in plan.new_rows] == sorted({join.row for join in plan.new_rows})
         for join in plan.new_rows:
             assert join.row <= len(self.rows)
             assert bool(join.source) == bool(self.limits.max_source_len)
             self.rows[join.row : join.row + 1] = [(join.source, [])]
             self.words[join.row] = join.shortlist
-        assert len(self.rows) == plan.rows
-        own = {row: self.words[row] for row in range(plan.rows) if self.words.get(row)}
-        assert (plan.shortlist_rows, plan.max_shortlist_len) == (own.keys(), max(map(len, own.values()), default=0))
+        assert len(self.rows) == plan.shape.rows
+        own = {row: self.words[row] for row in range(plan.shape.rows) if self.words.get(row)}
+        assert (plan.shortlist_rows, plan.shape.shortlist_len) == (own.keys(), max(map(len, own.values()), default=0))
         self._read(plan)
-        steps = self.limits.max_target_len > 0 and len(plan.prefilling_rows) + len(plan.drafts) < plan.rows
-        assert len(plan.tokens) == len(plan.starts) == (plan.rows if steps else 0)
-        for row, (token, start) in enumerate(zip(plan.tokens, plan.starts, strict=True)):
-            fed = self._rewound(row, start)
-            if row not in plan.prefilling_rows:
-                fed.append(token)
-        assert plan.max_source_len == max(len(source) for source, _ in self.rows)
-        words = self.limits.vocab_size
-        predicted = [
-            words - 1 if row in plan.prefilling_rows else self.rule(source, fed, words)
-            for row, (source, fed) in enumerate(self.rows[: len(plan.tokens)])
-        ]
+        assert plan.shape.source_len == max(len(source) for source, _ in self.rows)
+        predicted = self._feed(plan) if plan.decode else []
         after = self._draft(plan)
-        assert plan.max_target_len >= max(len(fed) for _, fed in self.rows)
-        extra = self._extra_steps(plan, predicted)
+        assert plan.shape.target_len >= max(len(fed) for _, fed in self.rows)
+        extra, words = self._extra_steps(plan, predicted), self.limits.vocab_size
         lines = [*predicted, *[line for lines in after.values() for line in lines]]
         logprobs_LV = np.array([certain(what, words) if isinstance(what, int) else what for what in lines])
-        token_lines, first = {0: range(len(predicted))} if extra else {}, len(predicted)
-        for row, draft in after.items():
-            token_lines[row], first = range(first, first + len(draft)), first + len(draft)
+        prefills = plan.new_rows or plan.prompts.chunks
+        encode_s, tokens, padding = 0.0004 if plan.new_rows else 0.0, 16 * len(plan.new_rows), 5 * len(plan.new_rows)
         return scripted_output(
             logprobs_LV.reshape(len(lines), words),
             [source for source, _ in self.rows],
             plan.top_k,
-            rows=len(plan.tokens),
-            is_scored=plan.is_scored,
-            token_lines=token_lines,
+            rows=plan.step_rows,
+            drafts={draft.row: draft.tokens[1:] for draft in plan.drafts},
             extra_tokens=extra,
-            prefill_s=0.001 if plan.new_rows or plan.prefill_chunks else 0.0,
-            encode_s=0.0004 if plan.new_rows else 0.0,
-            prefill_tokens=16 * len(plan.new_rows),
-            padding_tokens=5 * len(plan.new_rows),
-            step_s=0.002 if plan.tokens else 0.0,
-            draft_s=[0.003] * len(after),
+            prefill=PrefillCost(0.001, encode_s, tokens, padding) if prefills else None,
+            step_s=0.002 if plan.decode else 0.0,
         )
+
+    def _feed(self, plan):
+        """Reads the tokens of a step; what follows each row."""
+        step, words = plan.decode, self.limits.vocab_size
+        assert self.limits.max_target_len
+        assert len(step.prefilling_rows) + len(plan.drafts) < plan.shape.rows
+        for row, (token, start) in enumerate(zip(step.tokens, step.starts, strict=True)):
+            fed = self._rewound(row, start)
+            if row not in step.prefilling_rows:
+                fed.append(token)
+        assert len(step.tokens) == plan.shape.rows
+        return [
+            words - 1 if row in step.prefilling_rows else self.rule(source, fed, words)
+            for row, (source, fed) in enumerate(self.rows)
+        ]
 
     def _extra_steps(self, plan, predicted):
         """Inputs of the extra steps of the only row; what follows each of them is appended to `predicted`."""
-        if not plan.extra_greedy_steps:
+        if not (plan.decode and plan.decode.extra):
             return []
-        assert plan.rows == len(predicted) == 1
+        assert plan.shape.rows == len(predicted) == 1
         assert not plan.drafts
         ((source, fed),), words = self.rows, self.limits.vocab_size
         extra: list[int] = []
-        while len(extra) < plan.extra_greedy_steps:
+        while len(extra) < plan.decode.extra.most:
             token = predicted[-1] if isinstance(predicted[-1], int) else int(np.argmax(predicted[-1]))
             if token in self.eos_ids:
                 break
@@ -294,19 +300,19 @@ class ScriptedRunner:
         return after
 
     def _read(self, plan):
-        for load in plan.prefix_loads:
+        for load in plan.prompts.loads:
             _, fed = self.rows[load.row]
             kept = self.kept[load.slot]
             assert (len(fed), len(kept)) == (load.start, load.start + load.count)
             assert kept[: load.start] == fed, "what is kept followed something else"
             fed += kept[load.start :]
-        for block in plan.prefill_chunks:
+        for block in plan.prompts.chunks:
             assert self.limits.max_block != 1
             assert 0 < len(block.tokens) <= (self.limits.max_block or 10**6)
             fed = self._rewound(block.row, block.start)
             fed += block.tokens
-        for save in plan.prefix_stores:
-            assert save.slot < plan.prefix_slots
+        for save in plan.prompts.stores:
+            assert save.slot < plan.prompts.slots
             _, fed = self.rows[save.row]
             assert len(fed) >= save.start + save.count
             self.kept[save.slot] = fed[: save.start + save.count]
@@ -314,9 +320,9 @@ class ScriptedRunner:
     def _park(self, plan):
         assert plan.rows_before <= len(self.rows)
         del self.rows[plan.rows_before :]  # a turn without rows is not run
-        self.parked = {slot: found for slot, found in self.parked.items() if slot in plan.slots}
-        for parked in plan.parked:
-            assert parked.slot in plan.slots
+        self.parked = {slot: found for slot, found in self.parked.items() if slot in plan.moves.slots}
+        for parked in plan.moves.parked:
+            assert parked.slot in plan.moves.slots
             assert parked.slot not in self.parked
             words = self.words.get(parked.rows[0], ())
             for row in parked.rows:
@@ -327,7 +333,7 @@ class ScriptedRunner:
             self.parked[parked.slot] = rows, words
 
     def _resume(self, plan):
-        for resumed in plan.resumed:
+        for resumed in plan.moves.resumed:
             rows, words = self.parked.pop(resumed.slot)
             for row, line in resumed.lines.items():
                 source, fed = rows[line]
@@ -336,11 +342,11 @@ class ScriptedRunner:
                 self.words[row] = words
 
     def _copy(self, plan):
-        assert not {copy.source for copy in plan.copies} & {copy.target for copy in plan.copies}
-        assert len({copy.target for copy in plan.copies}) == len(plan.copies)
+        assert not {copy.source for copy in plan.moves.copies} & {copy.target for copy in plan.moves.copies}
+        assert len({copy.target for copy in plan.moves.copies}) == len(plan.moves.copies)
         kept = plan.rows_after_copies
         rows = [*self.rows, *[((), []) for _ in range(kept - len(self.rows))]]
-        for copy in plan.copies:
+        for copy in plan.moves.copies:
             source, fed = self.rows[copy.source]
             old_source, old = rows[copy.target]
             assert copy.stop <= len(fed) if copy.source in self.guessed else copy.stop == len(fed)
@@ -393,7 +399,7 @@ def drain(scheduler, runner, on_run=lambda plan, outputs: None, on_turn=lambda p
             on_run(plan, outputs)
             advance(scheduler.commit(plan), outputs)
             scheduler.record_drafts(plan, outputs)
-            scheduler.shares.record(outputs.turn.step_s, plan.live, {})
+            scheduler.shares.record(outputs.step_s, plan.live, {})
         assert check_invariants(scheduler) == []
         on_turn(plan)
 

@@ -87,7 +87,7 @@ def decode(
             on_run(plan, output)
             advance(scheduler.commit(plan), output)
             scheduler.record_drafts(plan, output)
-            scheduler.shares.record(output.turn.step_s, plan.live, {})
+            scheduler.shares.record(output.step_s, plan.live, {})
         assert check_invariants(scheduler) == []
         turn += 1
     return sequences
@@ -100,7 +100,9 @@ def logprobs_of(runner, requests, **more):
     def note(plan, output):
         for sequence in plan.live:
             if sequence not in plan.prefill.unfinished:
-                found.setdefault(sequence.request.request_id, []).append(output.logprobs(sequence.rows[0]).copy())
+                found.setdefault(sequence.request.request_id, []).append(
+                    output.predictions.logprobs(sequence.rows[0]).copy()
+                )
 
     decode(runner, requests, on_run=note, **more)
     return {name: np.stack(lines) for name, lines in found.items()}

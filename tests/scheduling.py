@@ -37,7 +37,7 @@ class Bench:
             model = self.runner.run(plan.step)
             advance(self.scheduler.commit(plan), model)
             self.scheduler.record_drafts(plan, model)
-            self.scheduler.shares.record(model.turn.step_s, plan.live, {})
+            self.scheduler.shares.record(model.step_s, plan.live, {})
         assert check_invariants(self.scheduler) == []
         return plan
 
@@ -62,4 +62,4 @@ def prefill_bench(runner=None, **config):
 
 def chunks_of(plan):
     """(row, start, length) of the prefill chunks of a turn."""
-    return [(block.row, block.start, len(block.tokens)) for block in plan.step.prefill_chunks]
+    return [(block.row, block.start, len(block.tokens)) for block in plan.step.prompts.chunks]

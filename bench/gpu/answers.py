@@ -16,9 +16,10 @@ from bench.gpu.placement import place
 from export.bundle.directory import load_bundle
 from service.engine.golden_check import check_golden_decode
 from service.errors import StartupError
+from service.memory.cache_layout import CacheShape
 from service.runtime.cuda_memory import CudaMemory
 from service.runtime.runner import OnnxRunner
-from service.step import StepPlan
+from service.step import DecodeStep, Ranked, StepPlan
 
 SHAPE_ARITHMETIC = {"Cast", "Concat", "Gather", "Squeeze"}  # of a few integers, which ONNX Runtime leaves to the CPU
 REQUESTS, RACE_STEPS, RACE_TOKENS = 40, 100_000, 64
@@ -162,8 +163,9 @@ def race(setting: Setting, found: Findings) -> None:
 
 def _step(runner: OnnxRunner, token: int, *, first: bool = False) -> tuple[int, float]:
     """The best token after a single one, and its log-probability."""
-    plan = StepPlan(rows=1, tokens=(token,), starts=(0,), rows_before=0 if first else 1, max_target_len=1)
-    output = runner.run(plan)
+    plan = StepPlan(0 if first else 1, CacheShape(rows=1, target_len=1), decode=DecodeStep((token,), (0,)))
+    output = runner.run(plan).predictions
+    assert isinstance(output, Ranked)
     return output.top_ids[0][0], float(output.top_logprobs[0][0])
 
 

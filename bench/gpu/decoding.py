@@ -23,7 +23,7 @@ from service.request import Request
 from service.runtime.runner import OnnxModel, OnnxRunner
 from service.sequence import Sequence as DecodedSequence
 from service.settings.engine_settings import Device
-from service.step import StepPlan
+from service.step import Ranked, StepPlan
 
 SCORED = DecodingOptions(token_logprobs=True)
 ROWS = 16
@@ -98,11 +98,12 @@ def decode(
         if not plan.live:
             continue
         on_plan(plan.step)
-        output = runner.run(plan.step)
+        turn = runner.run(plan.step)
         for sequence in plan.live:
             if sequence not in plan.prefill.unfinished and sequence.request.options.beam_size <= 1:
-                steps[sequence.request.request_id].append(output.logprobs(sequence.rows[0]).copy())
-        advance(scheduler.commit(plan), output)
+                assert isinstance(turn.predictions, Ranked)
+                steps[sequence.request.request_id].append(turn.predictions.logprobs(sequence.rows[0]).copy())
+        advance(scheduler.commit(plan), turn)
     runner.reset()
     answers = {sequence.request.request_id: sequence.answers[0].tokens for sequence in sequences}
     # Models that take no chunks read their prompts by steps, which come first.

@@ -15,13 +15,13 @@ from bench.gpu.bundles import LARGE, path_of
 from bench.gpu.decoding import decode, open_model, questions, runner_for
 from bench.gpu.findings import Findings, Setting
 from bench.measure import interleaved
-from service.memory.cache_layout import row_capacity_for
+from service.memory.cache_layout import CacheShape, row_capacity_for
 from service.runtime import decoder as decoder_module
 from service.runtime.cuda_memory import CudaMemory
 from service.runtime.runner import OnnxRunner
 from service.runtime.sessions import run_options
 from service.settings.engine_settings import Device
-from service.step import NewRow, StepPlan
+from service.step import DecodeStep, NewRow, StepPlan
 
 DEVICES: tuple[Device, ...] = ("cuda", "cpu")
 BY_ROWS = (1, 8, 32, 64, 256)
@@ -64,17 +64,11 @@ def _new_rows(runner: OnnxRunner, rows: int, source_tokens: int) -> tuple[NewRow
 def _stepper(runner: OnnxRunner, rows: int, context: int) -> Callable[[], float]:
     """Starts rows; the function makes a step of them and returns its microseconds, with reading the best tokens."""
     has_source = bool(runner.limits.max_source_len)
-    plan = StepPlan(
-        rows=rows,
-        tokens=_tokens(runner, rows),
-        starts=(context,) * rows,
-        rows_before=rows,
-        max_target_len=context + 1,
-        max_source_len=SOURCE_TOKENS if has_source else 0,
-    )
+    shape, tokens = CacheShape(rows, context + 1, SOURCE_TOKENS if has_source else 0), _tokens(runner, rows)
+    plan = StepPlan(rows, shape, decode=DecodeStep(tokens, (context,) * rows))
     runner.reset()
     joins = _new_rows(runner, rows, SOURCE_TOKENS) if has_source else ()
-    runner.run(plan._replace(starts=(0,) * rows, new_rows=joins, rows_before=0))
+    runner.run(StepPlan(0, shape, new_rows=joins, decode=DecodeStep(tokens, (0,) * rows)))
 
     def step() -> float:
         began_s = time.perf_counter()
@@ -142,10 +136,11 @@ def copies(setting: Setting, found: Findings) -> None:
     asked = questions(runner.model.manifest, requests, tokens=setting.pick(4, 32), beam_size=beams)
     decode(runner, asked, seed=None, on_plan=plans.append)
     # First copies give rows their sources, and stay. What the caches hold does not change the time of a step.
-    without = [plan._replace(copies=tuple(copy for copy in plan.copies if copy.source_len)) for plan in plans]
+    first = [tuple(copy for copy in plan.moves.copies if copy.source_len) for plan in plans]
+    without = [plan._replace(moves=plan.moves._replace(copies=kept)) for plan, kept in zip(plans, first, strict=True)]
     jobs = {"with copies": _replay(runner, plans), "without copies": _replay(runner, without)}
     spreads = interleaved(jobs, setting.pick(1, 7))
-    found.tell(f"{name}, {requests} requests, beam {beams}: copied rows", sum(len(plan.copies) for plan in plans))
+    found.tell(f"{name}, {requests} requests, beam {beams}: copied rows", sum(len(plan.moves.copies) for plan in plans))
     for way, spread in spreads.items():
         found.time(f"{name}, {requests} requests, beam {beams}, {way}: µs a turn", spread)
     share = 1 - spreads["without copies"].median / spreads["with copies"].median
@@ -179,7 +174,7 @@ def encode(setting: Setting, found: Findings) -> None:
 
 
 def _encoder(runner: OnnxRunner, rows: int, width: int) -> Callable[[], float]:
-    plan = StepPlan(rows=rows, new_rows=_new_rows(runner, rows, width), max_target_len=1, max_source_len=width)
+    plan = StepPlan(0, CacheShape(rows, 1, width), new_rows=_new_rows(runner, rows, width))
 
     def run() -> float:
         runner.reset()

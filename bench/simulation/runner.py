@@ -16,7 +16,18 @@ from export.bundle.manifest import Limits
 from service.encoder_request import EncoderOutput
 from service.memory.cache_layout import CacheLayout
 from service.request import Request
-from service.step import StepOutput, StepPlan, TurnOutput
+from service.step import (
+    Burst,
+    DecodeStep,
+    ExtraSteps,
+    Plain,
+    Predictions,
+    PrefillCost,
+    Ranked,
+    StepPlan,
+    TurnOutput,
+    VerifiedDraft,
+)
 
 EOS = 2
 LINES = 509  # different distributions
@@ -36,8 +47,6 @@ class Table:
         ids_LV = np.argsort(-self.logprobs_LV, axis=1, kind="stable")
         self.ids: list[list[int]] = ids_LV.tolist()
         self.scores: list[list[float]] = np.take_along_axis(self.logprobs_LV, ids_LV, axis=1).tolist()
-        self.first = [[ids[0]] for ids in self.ids]
-        self.first_scores = [[scores[0]] for scores in self.scores]
 
 
 def begun(source: Sequence[int]) -> int:
@@ -100,13 +109,14 @@ class SimulatedRunner:
         self._kept: dict[int, list[int]] = {}  # of the prefix cache, by slot
         self._parked: dict[int, list[list[int]]] = {}  # by slot
         self._lines: list[int] = []  # of the last turn
+        self._sources: dict[int, tuple[int, ...]] = {}  # of its new rows
 
     def reset(self) -> None:
         self._rows = []
 
     def mark_idle(self) -> None: ...
 
-    def run(self, plan: StepPlan) -> StepOutput:
+    def run(self, plan: StepPlan) -> TurnOutput:
         try:
             return self._run(plan)
         except ScriptedFailure:
@@ -115,11 +125,11 @@ class SimulatedRunner:
             self._report(f"a plan cannot be executed: {error!r}")
             raise
 
-    def _run(self, plan: StepPlan) -> StepOutput:
+    def _run(self, plan: StepPlan) -> TurnOutput:
         fault = self._next_fault()
         prefill = sum([len(new.source) for new in plan.new_rows])
-        prefill += sum([len(chunk.tokens) for chunk in plan.prefill_chunks])
-        step_s = self._step_s * (1 + plan.rows / 16)
+        prefill += sum([len(chunk.tokens) for chunk in plan.prompts.chunks])
+        step_s = self._step_s * (1 + plan.shape.rows / 16)
         prefill_s = self._step_s * prefill / 32
         if fault == "raises":
             self._spend(prefill_s)
@@ -127,102 +137,82 @@ class SimulatedRunner:
         if fault == "kills its thread":
             raise SystemExit("the thread was ended")
         self._place(plan)
-        lines = [row[-1] for row in self._feed(plan)] if plan.tokens else []
-        extra = self._extra(plan, lines, step_s)
-        token_lines: dict[int, Sequence[int]] = {0: range(1 + len(extra))} if extra else {}
+        lines = [row[-1] for row in self._feed(plan.decode)] if plan.decode else []
+        extra = self._extra(plan.decode.extra, lines, step_s) if plan.decode and plan.decode.extra else []
+        drafts = {}
         for draft in plan.drafts:
-            row = self._rows[draft.row]
+            row, first = self._rows[draft.row], len(lines)
             del row[draft.start + 1 :]
-            token_lines[draft.row] = range(len(lines), len(lines) + len(draft.tokens))
             for token in draft.tokens:
                 row.append(following(row[-1], token))
                 lines.append(row[-1])
+            drafts[draft.row] = VerifiedDraft(draft.tokens[1:], range(first, len(lines)), step_s)
         self._lines = [line % LINES for line in lines]
+        self._sources = {new.row: new.source for new in plan.new_rows}
         self._spend(prefill_s + step_s * (1 + len(extra) + len(plan.drafts)))
-        return self._output(plan, token_lines, extra, prefill_s, step_s, is_finite=fault != "is not finite")
+        return TurnOutput(
+            predictions=self._predictions(plan),
+            non_finite=[0] if lines and fault == "is not finite" else [],
+            drafts=drafts,
+            burst=Burst(extra, range(1 + len(extra))) if extra else None,
+            prefill=PrefillCost(prefill_s, 0.0, prefill, 0) if prefill else None,
+            step_s=step_s,
+        )
 
     def _place(self, plan: StepPlan) -> None:
         del self._rows[plan.rows_before :]
-        self._parked = {slot: rows for slot, rows in self._parked.items() if slot in plan.slots}
-        for parked in plan.parked:
+        self._parked = {slot: rows for slot, rows in self._parked.items() if slot in plan.moves.slots}
+        for parked in plan.moves.parked:
             self._parked[parked.slot] = [self._rows[row][: parked.target_len + 1] for row in parked.rows]
         before = list(self._rows)
-        self._rows += [[0] for _ in range(plan.rows - len(self._rows))]
-        del self._rows[plan.rows :]
-        for copy in plan.copies:
+        self._rows += [[0] for _ in range(plan.shape.rows - len(self._rows))]
+        del self._rows[plan.shape.rows :]
+        for copy in plan.moves.copies:
             self._rows[copy.target] = before[copy.source][: copy.stop + 1]
-        for resumed in plan.resumed:
+        for resumed in plan.moves.resumed:
             for place, line in resumed.lines.items():
                 self._rows[place] = list(self._parked[resumed.slot][line])
         for new in plan.new_rows:
             self._rows[new.row] = [begun(new.source)]
-        for load in plan.prefix_loads:
+        for load in plan.prompts.loads:
             row, kept = self._rows[load.row], self._kept[load.slot]
             assert len(row) == load.start + 1, "a chunk of the prefix cache does not continue its row"
             assert kept[load.start] == row[-1], "a chunk of the prefix cache follows another beginning"
             row += kept[load.start + 1 :]
-        for chunk in plan.prefill_chunks:
+        for chunk in plan.prompts.chunks:
             row = self._rows[chunk.row]
             del row[chunk.start + 1 :]
             for token in chunk.tokens:
                 row.append(following(row[-1], token))
-        for save in plan.prefix_stores:
+        for save in plan.prompts.stores:
             self._kept[save.slot] = self._rows[save.row][: save.start + save.count + 1]
 
-    def _feed(self, plan: StepPlan) -> Iterator[list[int]]:
-        for place, (row, token, start) in enumerate(zip(self._rows, plan.tokens, plan.starts, strict=True)):
+    def _feed(self, step: DecodeStep) -> Iterator[list[int]]:
+        for place, (row, token, start) in enumerate(zip(self._rows, step.tokens, step.starts, strict=True)):
             assert start < len(row), "a row lacks positions before its input"
             del row[start + 1 :]
-            if place in plan.prefilling_rows:
+            if place in step.prefilling_rows:
                 yield [0]
             else:
                 row.append(following(row[-1], token))
                 yield row
 
-    def _extra(self, plan: StepPlan, lines: list[int], step_s: float) -> list[int]:
+    def _extra(self, steps: ExtraSteps, lines: list[int], step_s: float) -> list[int]:
         """Inputs of the extra steps of the only row."""
         extra: list[int] = []
-        most = min(plan.extra_greedy_steps, int(plan.extra_greedy_s / step_s))
+        most = min(steps.most, int(steps.max_s / step_s))
         while len(extra) < most and (token := self.table.ids[lines[-1] % LINES][0]) != EOS:
             extra.append(token)
             lines.append(following(lines[-1], token))
             self._rows[0].append(lines[-1])
         return extra
 
-    def _output(
-        self,
-        plan: StepPlan,
-        token_lines: dict[int, Sequence[int]],
-        extra: list[int],
-        prefill_s: float,
-        step_s: float,
-        *,
-        is_finite: bool,
-    ) -> StepOutput:
+    def _predictions(self, plan: StepPlan) -> Predictions:
         table, lines, top_k = self.table, self._lines, plan.top_k
-        if plan.is_scored:
-            ids, scores = [table.ids[line][:top_k] for line in lines], [table.scores[line][:top_k] for line in lines]
-        else:
-            ids, scores = [table.first[line] for line in lines], [table.first_scores[line] for line in lines]
-        if not is_finite and scores:
-            scores[0] = [float("nan")] * len(scores[0])
-        return TurnOutput(
-            rows=len(plan.tokens),
-            is_ranked=plan.is_scored,
-            top_ids=ids,
-            top_scores=scores,
-            deferred=self,
-            token_lines=token_lines,
-            extra_tokens=extra,
-            encoder_outputs={
-                new.row: EncoderOutput(vector=np.array(new.source, np.float32))
-                for new in plan.new_rows
-                if new.encoder_request is not None
-            },
-            prefill_s=prefill_s,
-            step_s=step_s,
-            draft_s=[step_s] * len(plan.drafts),
-        ).step()
+        if not top_k:
+            return Plain([table.ids[line][0] for line in lines], self)
+        ids, scores = [table.ids[line][:top_k] for line in lines], [table.scores[line][:top_k] for line in lines]
+        return Ranked(ids, scores, range(plan.step_rows), self)
 
     def logprobs(self, row: int, line: int) -> np.ndarray:
         found: np.ndarray = self.table.logprobs_LV[self._lines[line]]
@@ -230,6 +220,9 @@ class SimulatedRunner:
 
     def logsumexp(self, row: int, line: int) -> float:
         return 3.0
+
+    def encoder_output(self, row: int) -> EncoderOutput:
+        return EncoderOutput(vector=np.array(self._sources[row], np.float32))
 
     def cross_attention(self, row: int, tokens: Sequence[int]) -> Any:
         raise NotImplementedError

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import typer
 
 from cli.terminal import UsageError, one_line, print_json
-from cli.text_input import read_text
+from cli.text_input import read_document
 
 if TYPE_CHECKING:
     from glossa.client import Client
@@ -68,7 +68,7 @@ def translate_document(
     """
     threshold = options.pop("uncertain_below", UNCERTAIN_BELOW)
     settings["format"] = format_of(document, settings["format"])
-    text = read_text(document)
+    text = read_document(document)
     translated: Any = None
     line, place = 1, 0  # of the last error
     with contextlib.nullcontext() if out is None else new_file(out) as file:

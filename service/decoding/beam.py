@@ -22,7 +22,7 @@ from service.decoding.lexical_constraints import ConstraintState, LexicalConstra
 from service.decoding.token_selection import TokenSelector, unsatisfiable
 from service.request import FinishReason
 from service.sequence import Hypothesis, Sequence
-from service.step import Scored, StepOutput
+from service.step import Predictions, Ranked, Scored
 
 Candidate = tuple[float, int, int, float]
 """Negated score of the hypothesis, rank of the hypothesis it continues, token, score of the token. Sorted ascending,
@@ -54,7 +54,7 @@ class BeamSearch:
         # without processors, prefix, stop strings and alternatives
         self._is_plain = selector.is_plain and not (selector.stops or options.top_logprobs)
         self._groups: list[_Group] = []
-        self.is_greedy, self.is_scored = False, True
+        self.is_greedy = False
         self._candidates_per_slot = max(2, 1 + len(selector.eos_ids))
         self.top_k = max(self._candidates_per_slot * options.beam_size, options.top_logprobs) + selector.spare
 
@@ -64,8 +64,9 @@ class BeamSearch:
         self._groups = [_Group(root) for _ in range(self._options.num_beam_groups)]
         return root
 
-    def advance(self, sequence: Sequence, output: StepOutput) -> None:
+    def advance(self, sequence: Sequence, output: Predictions) -> None:
         """Extends the beam of each group by one token. Raises Unsatisfiable if every group ends without an answer."""
+        assert isinstance(output, Ranked)
         sequence.steps += 1
         sequence.num_generated += 1
         is_free = sequence.steps > len(sequence.request.prefix)
@@ -94,7 +95,7 @@ class BeamSearch:
         finished = [hypothesis for group in self._groups for hypothesis in group.pool]
         return sorted(finished, key=lambda hypothesis: -hypothesis.normalised)
 
-    def _advance(self, group: _Group, output: StepOutput, taken: dict[int, int]) -> None:
+    def _advance(self, group: _Group, output: Ranked, taken: dict[int, int]) -> None:
         """One step of one group. taken: how often earlier groups selected each token."""
         candidates = self._candidates(group, output, taken)
         constraints, states = self._constraints, dict[Candidate, ConstraintState]()
@@ -122,14 +123,14 @@ class BeamSearch:
         for candidate, reason in ending:
             hypothesis = self._child(group, candidate, output)
             hypothesis.reason = reason
-            self._selector.normalise(hypothesis, hypothesis.row, output)
+            self._selector.normalise(hypothesis, hypothesis.row, output.deferred)
             group.pool.append(hypothesis)
         if ending:
             group.pool.sort(key=lambda finished: -finished.normalised)  # stable: of equal ones the earlier stays first
             del group.pool[self._pool_size :]
         group.live = [self._child(group, candidate, output) for candidate in unfinished[:width]]
 
-    def _candidates(self, group: _Group, output: StepOutput, taken: dict[int, int]) -> list[Candidate]:
+    def _candidates(self, group: _Group, output: Ranked, taken: dict[int, int]) -> list[Candidate]:
         """The best continuations of all live hypotheses, best first. With constraints, also the best one of each
         hypothesis and all that make progress."""
         penalty, count = self._options.diversity_penalty, self._candidates_per_slot * self._width
@@ -157,7 +158,7 @@ class BeamSearch:
             seen.add(rank)
         return kept
 
-    def _best_by_score(self, group: _Group, output: StepOutput, count: int) -> list[Candidate]:
+    def _best_by_score(self, group: _Group, output: Ranked, count: int) -> list[Candidate]:
         """The `count` best continuations without penalties, possibly followed by others. The continuations of each
         hypothesis come best first, so those of later hypotheses mostly end at the first one that is too bad."""
         candidates: list[Candidate] = []
@@ -184,7 +185,7 @@ class BeamSearch:
         """The state of the constraints of each live hypothesis."""
         return [hypothesis.processor_states[self._state_index] for hypothesis in group.live]
 
-    def _child(self, group: _Group, candidate: Candidate, output: StepOutput) -> Hypothesis:
+    def _child(self, group: _Group, candidate: Candidate, output: Ranked) -> Hypothesis:
         negated, rank, token, score = candidate
         parent = group.live[rank]
         if self._is_plain:

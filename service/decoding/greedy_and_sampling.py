@@ -13,7 +13,7 @@ from service.decoding.sampling import TOP_CANDIDATES, Sampler
 from service.decoding.token_selection import TokenSelector, unsatisfiable
 from service.request import FinishReason
 from service.sequence import Hypothesis, Sequence
-from service.step import StepOutput
+from service.step import Predictions, Ranked
 
 
 class GreedyAndSampling:
@@ -29,23 +29,25 @@ class GreedyAndSampling:
         self.is_greedy = is_single and not selector.processors
         # without processors, prefix, stop strings and alternatives
         self._is_plain = self.is_greedy and not (selector.request.prefix or selector.stops)
-        self.is_scored = selector.is_scored = not self.is_greedy or options.returns_hypotheses
+        self._is_scored = selector.is_scored = not self.is_greedy or options.returns_hypotheses
         wanted = TOP_CANDIDATES if options.is_sampling else options.num_hypotheses
-        self.top_k = max(1, options.top_logprobs, wanted) + (0 if options.is_sampling else selector.spare)
+        top_k = max(1, options.top_logprobs, wanted) + (0 if options.is_sampling else selector.spare)
+        self.top_k = top_k if self._is_scored else 0
 
     def start(self) -> Hypothesis:
         """Returns the hypothesis without tokens."""
         return self._selector.start()
 
-    def advance(self, sequence: Sequence, output: StepOutput) -> None:
+    def advance(self, sequence: Sequence, output: Predictions) -> None:
         """Extends each hypothesis by one token. Raises Unsatisfiable if one has no possible token."""
         sequence.steps += 1
         if self._is_plain:
             (hypothesis,) = sequence.hypotheses
             row = hypothesis.row
-            token = output.top_ids[row][0]
+            token = output.best(row)
             hypothesis.tokens.append(token)
-            if self.is_scored:
+            if self._is_scored:
+                assert isinstance(output, Ranked)
                 hypothesis.logprobs.append(output.top_logprobs[row][0])
             if token in self._selector.eos_ids:
                 hypothesis.reason = FinishReason.END_OF_SEQUENCE
@@ -64,7 +66,7 @@ class GreedyAndSampling:
                 return
         self._retire(sequence, output)
 
-    def _fork(self, sequence: Sequence, output: StepOutput) -> None:
+    def _fork(self, sequence: Sequence, output: Predictions) -> None:
         """Forks the hypothesis into the requested number, and extends each by its first token after the prefix."""
         (root,) = sequence.hypotheses
         options = self._selector.options
@@ -76,6 +78,7 @@ class GreedyAndSampling:
             for hypothesis in self._all:
                 self._extend(hypothesis, output)
         else:
+            assert isinstance(output, Ranked)
             least = options.min_alternative_probability
             least = math.log(least) if least else -math.inf
             found = self._selector.best_tokens(root, output, self._count)
@@ -87,18 +90,21 @@ class GreedyAndSampling:
                 self._selector.extend(hypothesis, token, output, score)
         sequence.hypotheses = self._all
 
-    def _extend(self, hypothesis: Hypothesis, output: StepOutput) -> None:
+    def _extend(self, hypothesis: Hypothesis, output: Predictions) -> None:
         selector, row, score = self._selector, hypothesis.row, None
+        if not self._is_scored:
+            forced = selector.forced_token(hypothesis)
+            selector.extend(hypothesis, output.best(row) if forced is None else forced, output)
+            return
+        assert isinstance(output, Ranked)
         sampler = self._samplers.get(hypothesis)
-        if sampler is None and self.is_scored:
+        if sampler is None:
             found = selector.best_tokens(hypothesis, output, 1)
             if not found:
                 raise unsatisfiable(len(hypothesis.tokens))
             token, score = found[0]
         elif (forced := selector.forced_token(hypothesis)) is not None:
             token = forced
-        elif sampler is None:
-            token = output.top_ids[row][0]
         else:
             scores_V = selector.scores(hypothesis, output)
             if scores_V is None:
@@ -109,7 +115,7 @@ class GreedyAndSampling:
                 token = sampler.draw(scores_V)
         selector.extend(hypothesis, token, output, score)
 
-    def _retire(self, sequence: Sequence, output: StepOutput) -> None:
+    def _retire(self, sequence: Sequence, output: Predictions) -> None:
         """Releases the rows of finished hypotheses, and finishes the sequence with the last of them. The score of an
         answer is the model's log-probability."""
         live = [hypothesis for hypothesis in sequence.hypotheses if hypothesis.reason is None]
@@ -121,7 +127,7 @@ class GreedyAndSampling:
             return
         answers = self._all or sequence.hypotheses
         for hypothesis in answers:
-            hypothesis.score = sum(hypothesis.logprobs) if self.is_scored else math.nan
-            self._selector.normalise(hypothesis, sequence.rows[0], output)
+            hypothesis.score = sum(hypothesis.logprobs) if self._is_scored else math.nan
+            self._selector.normalise(hypothesis, sequence.rows[0], output.deferred)
         sequence.hypotheses = []
         sequence.finish_with(answers)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Items
 
 from service.decoding.beam import BeamSearch
 from service.decoding.greedy_and_sampling import GreedyAndSampling
@@ -18,7 +17,7 @@ from service.decoding.token_selection import ContextPlace, TokenSelector
 from service.errors import InternalFailure, RequestError
 from service.request import FinishReason, Request
 from service.sequence import Hypothesis, Search, Sequence
-from service.step import StepOutput
+from service.step import Burst, Predictions, TurnOutput, VerifiedDraft
 
 log = logging.getLogger(__name__)
 
@@ -34,20 +33,19 @@ class SingleTurn:
     of that step is ignored. Attention weights come from a separate pass, which `service.engine.response` requests.
     """
 
-    top_k = 1
-    is_greedy = is_scored = False
+    top_k, is_greedy = 0, False
 
     def start(self) -> Hypothesis:
         """Returns the only hypothesis, which stays without tokens."""
         return Hypothesis()
 
-    def advance(self, sequence: Sequence, output: StepOutput) -> None:
+    def advance(self, sequence: Sequence, output: Predictions) -> None:
         """Takes the encoder's output if it is requested. Raises NotFinite if that contains NaN or infinity."""
         sequence.steps += 1
         reason = FinishReason.ATTENTION
         if sequence.request.encoder_request is not None:
             reason = FinishReason.ENCODED
-            sequence.encoder_output = output.turn.encoder_outputs[sequence.rows[0]]
+            sequence.encoder_output = output.deferred.encoder_output(sequence.rows[0])
             if not sequence.encoder_output.is_finite:
                 raise NotFinite("the encoder's output is not finite")
         sequence.hypotheses = []
@@ -75,22 +73,22 @@ def search_for(
 
 
 def advance(
-    sequences: Iterable[Sequence], output: StepOutput, clock: Callable[[], float] = lambda: 0.0
+    sequences: Iterable[Sequence], turn: TurnOutput, clock: Callable[[], float] = lambda: 0.0
 ) -> dict[Sequence, float]:
     """Extends every sequence by one token, and by the accepted tokens of its draft or of extra greedy steps. Returns
     the seconds that each took on this clock.
 
     A sequence that fails ends with its error; the others are not affected. Raises NotFinite before any change.
     """
-    if rows := output.turn.non_finite_lines():
-        raise NotFinite(f"log-probabilities of rows {rows} are not finite")
+    if turn.non_finite:
+        raise NotFinite(f"log-probabilities of rows {turn.non_finite} are not finite")
     seconds, before_s = {}, clock()
     for sequence in sequences:
         try:
-            if guesses := sequence.draft_tokens or output.turn.extra_tokens:
-                _extend(sequence, guesses, output)
+            if several := turn.burst or (sequence.draft_tokens and turn.drafts[sequence.rows[0]]):
+                _extend(sequence, several, turn.predictions)
             else:
-                sequence.search.advance(sequence, output)
+                sequence.search.advance(sequence, turn.predictions)
         except RequestError as error:
             sequence.finish(error)
         except Exception:  # a defect in the processors of one request must not fail the others
@@ -101,12 +99,12 @@ def advance(
     return seconds
 
 
-def _extend(sequence: Sequence, guesses: Items[int], output: StepOutput) -> None:
-    """Extends a sequence by one token, and further as long as the guesses are right."""
-    outputs = output.turn.after_each_token(sequence.rows[0])
-    sequence.search.advance(sequence, next(outputs))
-    for guess, following in zip(guesses, outputs, strict=True):
-        if sequence.outcome is not None or sequence.hypotheses[0].tokens[-1] != guess:
+def _extend(sequence: Sequence, several: Burst | VerifiedDraft, output: Predictions) -> None:
+    """Extends a sequence by one token, and further as long as it takes those that its row has read already."""
+    row, (first, *others) = sequence.rows[0], several.lines
+    sequence.search.advance(sequence, output.of(row, first))
+    for token, line in zip(several.tokens, others, strict=True):
+        if sequence.outcome is not None or sequence.hypotheses[0].tokens[-1] != token:
             return
         sequence.accept_draft_token()
-        sequence.search.advance(sequence, following)
+        sequence.search.advance(sequence, output.of(row, line))

@@ -22,7 +22,7 @@ from service.decoding.stop_strings import StopMatcher, StopState
 from service.errors import Unsatisfiable
 from service.request import FinishReason, Request
 from service.sequence import Hypothesis
-from service.step import Scored, StepOutput
+from service.step import DeferredOutputs, Predictions, Ranked, Scored
 
 Active = tuple[LogitsProcessor, Any]  # with its state
 SPARE = 6  # with one more, the graph ranks 8
@@ -74,11 +74,11 @@ class TokenSelector:
         states = tuple([processor.initial_state() for processor in self.processors])
         return Hypothesis(states, StopState())
 
-    def scores(self, hypothesis: Hypothesis, output: StepOutput) -> np.ndarray | None:
+    def scores(self, hypothesis: Hypothesis, output: Ranked) -> np.ndarray | None:
         """The distribution after all processors, float32 (V,); None if none applies. Raises Unsatisfiable."""
         return self._scores(hypothesis, output, self._active(hypothesis))
 
-    def _scores(self, hypothesis: Hypothesis, output: StepOutput, active: Items[Active]) -> np.ndarray | None:
+    def _scores(self, hypothesis: Hypothesis, output: Ranked, active: Items[Active]) -> np.ndarray | None:
         """`scores` with these processors."""
         tokens = hypothesis.tokens
         if not active:
@@ -101,9 +101,7 @@ class TokenSelector:
         pairs = zip(self.processors, hypothesis.processor_states, strict=True)
         return [(processor, state) for processor, state in pairs if processor.applies(state, tokens)]
 
-    def _ranked(
-        self, hypothesis: Hypothesis, output: StepOutput, active: Items[Active], count: int
-    ) -> list[Scored] | None:
+    def _ranked(self, hypothesis: Hypothesis, output: Ranked, active: Items[Active], count: int) -> list[Scored] | None:
         """`best_tokens` out of those that the graph has ranked; None if these do not suffice."""
         if not self._is_masked:
             return None
@@ -124,7 +122,7 @@ class TokenSelector:
         return self.request.prefix[position] if position < len(self.request.prefix) else None
 
     def best_tokens(
-        self, hypothesis: Hypothesis, output: StepOutput, count: int, also: Collection[int] = ()
+        self, hypothesis: Hypothesis, output: Ranked, count: int, also: Collection[int] = ()
     ) -> list[Scored]:
         """At most `count` possible tokens of a scored row, best first; of equal ones the lowest id first.
 
@@ -155,22 +153,22 @@ class TokenSelector:
             return FinishReason.STOP_STRING
         return FinishReason.LENGTH if len(hypothesis.tokens) + 1 >= self.request.max_tokens else None
 
-    def extend(self, hypothesis: Hypothesis, token: int, output: StepOutput, score: float | None = None) -> None:
+    def extend(self, hypothesis: Hypothesis, token: int, output: Predictions, score: float | None = None) -> None:
         """Appends a token, and sets the finish reason if the hypothesis ends with it. The search sets the score."""
         hypothesis.reason = self.finish_reason(hypothesis, token)
         self.append(hypothesis, token, output, score)
 
-    def append(self, hypothesis: Hypothesis, token: int, output: StepOutput, score: float | None = None) -> None:
+    def append(self, hypothesis: Hypothesis, token: int, output: Predictions, score: float | None = None) -> None:
         """Appends a token without setting the finish reason. score: of the token, from `best_tokens`."""
-        row = hypothesis.row
         if self.is_scored:
+            assert isinstance(output, Ranked)
+            row = hypothesis.row
             if score is None or not self._is_masked:
                 score = float(output.logprobs(row)[token])
             hypothesis.logprobs.append(score)
-        if count := self._num_alternatives:
-            hypothesis.alternatives.append(
-                tuple(zip(output.top_ids[row][:count], output.top_logprobs[row][:count], strict=True))
-            )
+            if count := self._num_alternatives:
+                pairs = zip(output.top_ids[row][:count], output.top_logprobs[row][:count], strict=True)
+                hypothesis.alternatives.append(tuple(pairs))
         if token not in self.eos_ids:
             if self.processors:
                 states = zip(self.processors, hypothesis.processor_states, strict=True)
@@ -184,14 +182,14 @@ class TokenSelector:
         base = float(length) if self.options.length_normalization == "average" else (5 + length) / 6
         return float(base**self.options.length_penalty)
 
-    def normalise(self, hypothesis: Hypothesis, row: int, output: StepOutput) -> None:
+    def normalise(self, hypothesis: Hypothesis, row: int, deferred: DeferredOutputs) -> None:
         """Sets the normalised score of a finished hypothesis, with the weighted coverage penalty (Wu et al. 2016,
         equation 14), 0 by default: Σ_i log(min(Σ_j a_ij, 1)) over source positions i, where a is the mean of all layers
         and heads. Sentences before the text are not among these positions: the prompt translates them, not the answer.
         row: one that has the request's source."""
         coverage = 0.0
         if weight := self.options.coverage_penalty:
-            attention_LHTS = attention_of(self.request, hypothesis, row, output)
+            attention_LHTS = attention_of(self.request, hypothesis, row, deferred)
             covered_S = attention_LHTS.mean((0, 1), dtype=np.float64).sum(0)
             if self._context is not None:
                 covered_S = np.delete(covered_S, self._context.positions(self.request.source))
@@ -199,11 +197,11 @@ class TokenSelector:
         hypothesis.normalised = hypothesis.score / self.length_norm(len(hypothesis.tokens)) + coverage
 
 
-def attention_of(request: Request, hypothesis: Hypothesis, row: int, output: StepOutput) -> np.ndarray:
+def attention_of(request: Request, hypothesis: Hypothesis, row: int, deferred: DeferredOutputs) -> np.ndarray:
     """Cross-attention weights with which each token of a finished hypothesis was predicted: float32 (layers, heads,
     tokens, source positions). row: one that has the request's source."""
     inputs = (*request.prompt, *hypothesis.tokens[:-1])
-    return output.turn.deferred.cross_attention(row, inputs)[:, :, len(request.prompt) - 1 :]
+    return deferred.cross_attention(row, inputs)[:, :, len(request.prompt) - 1 :]
 
 
 def unsatisfiable(steps: int) -> Unsatisfiable:

@@ -34,7 +34,7 @@ from service.measurements import (
 from service.memory.engine_limits import EngineLimits
 from service.request import Event, Finished, TextDelta
 from service.sequence import Sequence
-from service.step import Runner, StepOutput, StepPlan
+from service.step import Runner, StepPlan, TurnOutput
 
 MAX_STREAM_GAP_S = 0.1
 """Longest time for which a token waits for the next ones, however many streams there are."""
@@ -75,7 +75,7 @@ class EngineCore:
         limits: EngineLimits,
         measure: Measure,
         *,
-        run: Callable[[StepPlan], StepOutput],
+        run: Callable[[StepPlan], TurnOutput],
         clock: Callable[[], float],
     ) -> None:
         self.scheduler = Scheduler(limits, runner.limits, runner.layout)
@@ -128,48 +128,47 @@ class EngineCore:
     def _compute(self, plan: Plan) -> None:
         try:
             began_s = self._clock()
-            output = self._run(plan.step)
+            turn = self._run(plan.step)
             run_s = self._clock() - began_s
             advanced = self.scheduler.commit(plan)
             generated = sum([sequence.num_generated for sequence in advanced])
-            own_s = advance(advanced, output, self._clock)
+            own_s = advance(advanced, turn, self._clock)
             generated = sum([sequence.num_generated for sequence in advanced]) - generated
-            drafted, accepted = self.scheduler.record_drafts(plan, output)
+            drafted, accepted = self.scheduler.record_drafts(plan, turn)
             self.scheduler.shares.record(run_s, plan.live, own_s)
         except Exception:
             self._fail(plan)
             return
         self.failures_in_a_row = 0
-        turn = output.turn
-        if plan.step.new_rows or plan.step.prefill_chunks:
-            self._measure(Prefilled(turn.prefill_s, turn.prefill_tokens, turn.padding_tokens))
+        if cost := turn.prefill:
+            self._measure(Prefilled(cost.seconds, cost.tokens, cost.padding_tokens))
             for sequence in {*plan.admitted, *plan.prefill.computed}:
-                self._responses[sequence].prefilled(began_s, turn)
+                self._responses[sequence].prefilled(began_s, cost)
         if plan.prefix_queried_tokens:
-            hits = len({load.row for load in plan.step.prefix_loads})
+            hits = len({load.row for load in plan.step.prompts.loads})
             self._measure(LookedUp(plan.prefix_queried_tokens, hits, plan.prefix_hit_tokens))
-        if plan.step.tokens:
-            self._measure(Stepped(turn.step_s, len(plan.step.tokens), 1 + len(turn.extra_tokens)))
+        if plan.step.step_rows:
+            self._measure(Stepped(turn.step_s, plan.step.step_rows, 1 + turn.extra_steps))
         if drafted:
             self._measure(Speculated(drafted, accepted))
             self._measure(NextTokens(0.0, accepted))  # they came with others
         self._measure(Generated(generated))
-        self._emit(advanced, output)
+        self._emit(advanced, turn)
 
-    def _emit(self, advanced: Items[Sequence], output: StepOutput) -> None:
+    def _emit(self, advanced: Items[Sequence], turn: TurnOutput) -> None:
         """Turns the newly committed tokens of each sequence into text and events."""
         now_s = self._clock()
-        measure, turn = self._measure, output.turn
+        measure, extra_steps = self._measure, turn.extra_steps
         repeated = 0
         streams = sum([sequence.request.is_streamed for sequence in advanced])
         gap_s = min(MAX_STREAM_GAP_S, self._s_per_message * streams)
         for sequence in advanced:
             response = self._responses[sequence]
             if response.first_s is None:
-                response.first_s = now_s - len(turn.extra_tokens) * turn.step_s
+                response.first_s = now_s - extra_steps * turn.step_s
                 measure(FirstToken(response.first_s - response.arrived_s))
-                if turn.extra_tokens:
-                    measure(NextTokens(turn.step_s, len(turn.extra_tokens)))
+                if extra_steps:
+                    measure(NextTokens(turn.step_s, extra_steps))
             else:
                 repeated += 1
             if isinstance(sequence.outcome, RequestError):
@@ -180,7 +179,7 @@ class EngineCore:
                 continue
             events: list[TextDelta | Finished] | list[InternalFailure]
             try:
-                events = response.extend(now_s, output)
+                events = response.extend(now_s, turn.predictions.deferred)
             except Exception:  # the text of one answer must not cost others theirs
                 log.exception("request %s: its text failed", sequence.request.log_name)
                 error = InternalFailure(sequence.request.request_id)
@@ -192,7 +191,7 @@ class EngineCore:
                 else:
                     self._finish(sequence, event)
         if repeated:
-            steps = 1 + len(turn.extra_tokens)
+            steps = 1 + extra_steps
             measure(NextTokens((now_s - self._last_tokens_s) / steps, repeated * steps))
         self._last_tokens_s = now_s
 

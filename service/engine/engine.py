@@ -28,7 +28,7 @@ from service.measurements import Measure, not_measured
 from service.memory.engine_limits import EngineLimits
 from service.request import Event, Request
 from service.sequence import Sequence
-from service.step import DeviceLost, Runner, StepOutput, StepPlan
+from service.step import DeviceLost, Runner, StepPlan, TurnOutput
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ class Engine:
         with self._ownership:
             self._end_all(InternalFailure)
 
-    def _compute(self, step: StepPlan) -> StepOutput:
+    def _compute(self, step: StepPlan) -> TurnOutput:
         """The only blocking part of a turn. `close` may take over meanwhile, if it does not come back."""
         self._ownership.release()
         try:

@@ -17,17 +17,14 @@ from typing import NamedTuple
 from service.engine.prefix_cache import PrefixCache
 from service.engine.row_assignment import Assigned
 from service.sequence import Sequence
-from service.step import PrefillChunk, PrefixBlock, padded
+from service.step import PrefillChunk, PrefixBlock, Prompts, padded
 
 
 class Prefill(NamedTuple):
-    """The prefill of a turn. computed: sequences with a chunk. unfinished: live ones whose prompts are not computed up
-    to the last token when the turn is over. loads, stores: from and to the prefix cache. abandoned_rows: see
-    `service.step.StepPlan`."""
+    """The prefill of a turn. abandoned_rows: see `service.step.Moves`. computed: sequences with a chunk. unfinished:
+    live ones whose prompts are not computed up to the last token when the turn is over."""
 
-    loads: tuple[PrefixBlock, ...] = ()
-    chunks: tuple[PrefillChunk, ...] = ()
-    stores: tuple[PrefixBlock, ...] = ()
+    prompts: Prompts = Prompts()
     abandoned_rows: tuple[int, ...] = ()
     computed: frozenset[Sequence] = frozenset()
     unfinished: frozenset[Sequence] = frozenset()
@@ -79,7 +76,7 @@ class PrefillPlanner:
         if live:
             self._abandoned_rows = ()
         if not self.chunk_tokens or not (unfinished or admitted):
-            return NO_PREFILL._replace(abandoned_rows=abandoned_rows) if abandoned_rows else NO_PREFILL
+            return Prefill(abandoned_rows=abandoned_rows) if abandoned_rows else NO_PREFILL
         loads = self._load(admitted)
         candidates = [*unfinished, *admitted]
         counts = self._share(unfinished[:1], candidates, self.budget(live, len(candidates)))
@@ -88,9 +85,7 @@ class PrefillPlanner:
         for chunk in chunks:
             left[rows[chunk.row][0]] -= len(chunk.tokens)
         return Prefill(
-            tuple(loads),
-            tuple(chunks),
-            tuple(self._store(chunks, rows)),
+            Prompts(tuple(loads), tuple(chunks), tuple(self._store(chunks, rows)), self.prefix_cache.slots),
             abandoned_rows,
             frozenset(counts),
             frozenset([sequence for sequence, tokens in left.items() if tokens > 0]),

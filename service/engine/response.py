@@ -15,7 +15,7 @@ from service.engine.detokenizer import Detokenizer
 from service.progress import Progress, Stage, Timings
 from service.request import AttentionResult, Finished, FinishReason, HypothesisResult, TextDelta
 from service.sequence import Hypothesis, Sequence
-from service.step import StepOutput, TurnOutput
+from service.step import DeferredOutputs, PrefillCost
 
 
 @dataclass(slots=True, eq=False)
@@ -43,14 +43,14 @@ class Response:
     def __post_init__(self) -> None:
         self._text = self.new_text()
 
-    def prefilled(self, began_s: float, turn: TurnOutput) -> None:
+    def prefilled(self, began_s: float, cost: PrefillCost) -> None:
         """Takes in the encoder run and prefill of a turn that it was part of. began_s: when the run began."""
-        self.prefill_s += turn.prefill_s
-        self.prefilled_s = began_s + turn.prefill_s
+        self.prefill_s += cost.seconds
+        self.prefilled_s = began_s + cost.seconds
         if self.encoded_s is None:
-            self.encoded_s = began_s + turn.encode_s
+            self.encoded_s = began_s + cost.encode_s
 
-    def extend(self, now_s: float, output: StepOutput) -> list[TextDelta | Finished]:
+    def extend(self, now_s: float, deferred: DeferredOutputs) -> list[TextDelta | Finished]:
         """Consumes the newly committed tokens. []: there is nothing to report yet. Tokens of a draft are reported as if
         they had come one by one."""
         sequence = self.sequence
@@ -63,7 +63,7 @@ class Response:
             new = new[-1:]
         if isinstance(sequence.outcome, FinishReason):
             self._unsent += new
-            return [*events, self._finished(sequence.outcome, new, now_s, output)]
+            return [*events, self._finished(sequence.outcome, new, now_s, deferred)]
         if deltas := self._deltas(new):
             self.reported_s = now_s
         return events + deltas
@@ -97,7 +97,7 @@ class Response:
         self._unsent.clear()
         return [delta]
 
-    def _finished(self, reason: FinishReason, new: list[int], now_s: float, output: StepOutput) -> Finished:
+    def _finished(self, reason: FinishReason, new: list[int], now_s: float, deferred: DeferredOutputs) -> Finished:
         assert self.first_s is not None
         assert self.admitted_s is not None
         timings = Timings(
@@ -112,9 +112,9 @@ class Response:
         text, results, answers = "", list[HypothesisResult](), self.sequence.answers
         if answers:
             text = _end_of_text(self._text, answers[0], new)
-            results = [self._result(answers[0], "".join([*self._pieces, text]), output)]
+            results = [self._result(answers[0], "".join([*self._pieces, text]), deferred)]
         for other in answers[1:]:
-            results.append(self._result(other, _end_of_text(self.new_text(), other, other.tokens), output))
+            results.append(self._result(other, _end_of_text(self.new_text(), other, other.tokens), deferred))
         request = self.sequence.request
         return Finished(
             reason=reason,
@@ -125,10 +125,10 @@ class Response:
             timings=timings,
             hypotheses=tuple(results),
             encoder_output=self.sequence.encoder_output,
-            attention=self._attention(output),
+            attention=self._attention(deferred),
         )
 
-    def _attention(self, output: StepOutput) -> AttentionResult | None:
+    def _attention(self, deferred: DeferredOutputs) -> AttentionResult | None:
         """Attention of a pass of its own, if requested: over the forced target, or over the prompt and the best answer
         without its last token, which is never an input."""
         request = self.sequence.request
@@ -137,13 +137,13 @@ class Response:
         tokens = request.forced_target
         if self.sequence.answers:
             tokens = (*request.prompt, *self.sequence.answers[0].tokens[:-1])
-        return AttentionResult(tokens, output.turn.deferred.attention(request.source, tokens, request.attention_kinds))
+        return AttentionResult(tokens, deferred.attention(request.source, tokens, request.attention_kinds))
 
-    def _result(self, hypothesis: Hypothesis, text: str, output: StepOutput) -> HypothesisResult:
+    def _result(self, hypothesis: Hypothesis, text: str, deferred: DeferredOutputs) -> HypothesisResult:
         assert hypothesis.reason is not None
         request, attention_LHTS = self.sequence.request, None
         if request.options.alignment != "none":
-            attention_LHTS = attention_of(request, hypothesis, self.sequence.rows[0], output)
+            attention_LHTS = attention_of(request, hypothesis, self.sequence.rows[0], deferred)
         return HypothesisResult(
             text=text,
             tokens=tuple(hypothesis.tokens),

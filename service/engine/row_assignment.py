@@ -28,8 +28,8 @@ class Assignment(NamedTuple):
     """rows: by row. copies: what must be copied for that. resumed: what must be restored."""
 
     rows: list[Assigned]
-    copies: list[Copy]
-    resumed: list[Resumed]
+    copies: tuple[Copy, ...] = ()
+    resumed: tuple[Resumed, ...] = ()
 
 
 def assign(rows: list[Assigned], live: list[Sequence], admitted: list[Sequence], resumed: list[Sequence]) -> Assignment:
@@ -63,7 +63,7 @@ def assign(rows: list[Assigned], live: list[Sequence], admitted: list[Sequence],
         if sequence in lines:
             lines[sequence][row] = hypothesis.row
     restored = [Resumed(slot, by_row) for one, by_row in lines.items() if (slot := one.slot) is not None]
-    return Assignment(_stored(assigned, live), copies, restored)
+    return Assignment(_stored(assigned, live), tuple(copies), tuple(restored))
 
 
 def _keep(live: list[Sequence], entering: int) -> tuple[dict[int, Assigned], list[Assigned]]:

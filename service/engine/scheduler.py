@@ -31,10 +31,10 @@ from service.engine.prefill import Prefill, PrefillPlanner
 from service.engine.prompt_lookup import DraftProposer
 from service.engine.row_assignment import Assigned, Assignment, assign, is_settled
 from service.engine.waiting_queue import WaitingQueue
-from service.memory.cache_layout import CacheLayout
+from service.memory.cache_layout import CacheLayout, CacheShape
 from service.memory.engine_limits import EngineLimits
 from service.sequence import Sequence
-from service.step import Draft, NewRow, Parked, StepOutput, StepPlan, padded
+from service.step import DecodeStep, Draft, ExtraSteps, Moves, NewRow, Parked, StepPlan, TurnOutput, padded
 
 
 class Plan(NamedTuple):
@@ -55,7 +55,7 @@ class Plan(NamedTuple):
     @property
     def prefix_hit_tokens(self) -> int:
         """How many of the queried tokens are copied from the prefix cache."""
-        return sum([load.count for load in self.step.prefix_loads])
+        return sum([load.count for load in self.step.prompts.loads])
 
 
 @dataclass(slots=True)
@@ -120,16 +120,15 @@ class Scheduler:
         unfinished = self._prefill.unfinished(self.live)
         self._admit(unfinished, turn)
         slots = self.parking.slots
-        assignment = Assignment(self.rows, [], [])
+        assignment = Assignment(self.rows)
         if turn.parked or turn.admitted or turn.resumed or not was_settled:
             assignment = assign(self.rows, self.live, turn.admitted, turn.resumed)
             self.rows = assignment.rows
         for sequence in turn.resumed:
             self.parking.free(sequence)
         prefill = self._prefill.plan(self.rows, unfinished, turn.admitted, live=len(self.live))
-        step = self._step(rows_before, assignment, turn.admitted, prefill)
-        if slots:
-            step = step._replace(parked=tuple(turn.stored), resumed=tuple(assignment.resumed), slots=slots)
+        moves = Moves(prefill.abandoned_rows, tuple(turn.stored), assignment.resumed, slots, assignment.copies)
+        step = self._step(rows_before, moves, turn.admitted, prefill)
         queried = sum([len(new.request.prompt) for new in turn.admitted]) if self._prefill.prefix_cache.slots else 0
         admitted, parked = tuple(turn.admitted), tuple(turn.parked)
         return Plan(step, tuple(self.live), admitted, tuple(ended), prefill, queried, parked)
@@ -137,25 +136,25 @@ class Scheduler:
     def commit(self, plan: Plan) -> list[Sequence]:
         """Records that the inputs of `plan`, the last one made, are cached. Returns the sequences whose whole prompts
         are: the output of the turn for each of their rows is about a new token, if there is a decoder."""
-        for chunk in plan.step.prefill_chunks:
+        for chunk in plan.step.prompts.chunks:
             self.rows[chunk.row][0].num_computed += len(chunk.tokens)
         unfinished = plan.prefill.unfinished
         for sequence in plan.live:
             sequence.num_computed += sequence not in unfinished
         return [sequence for sequence in plan.live if sequence.num_computed >= len(sequence.request.prompt)]
 
-    def record_drafts(self, plan: Plan, output: StepOutput) -> tuple[int, int]:
+    def record_drafts(self, plan: Plan, turn: TurnOutput) -> tuple[int, int]:
         """Records the times of `plan`, the last one made, and how many drafted tokens were accepted, after its
         sequences were extended. Returns the numbers of drafted and of accepted tokens."""
         if self.draft_proposer is None:
             return 0, 0
-        if plan.step.tokens and not plan.step.prefilling_rows:
-            self.draft_proposer.record_step(plan.step.rows, output.turn.step_s)
+        if plan.step.decode is not None and not plan.step.decode.prefilling_rows:
+            self.draft_proposer.record_step(plan.step.shape.rows, turn.step_s)
         drafted = accepted = 0
-        for draft, seconds in zip(plan.step.drafts, output.turn.draft_s, strict=True):
+        for draft in plan.step.drafts:
             sequence, size = self.rows[draft.row][0], len(draft.tokens)
             right = sequence.num_computed - draft.start - 1
-            self.draft_proposer.record_draft(sequence, size, right, seconds)
+            self.draft_proposer.record_draft(sequence, size, right, turn.drafts[draft.row].seconds)
             drafted, accepted = drafted + size - 1, accepted + right
         return drafted, accepted
 
@@ -250,45 +249,40 @@ class Scheduler:
                     return leaving
         return []
 
-    def _step(self, rows_before: int, assigned: Assignment, admitted: list[Sequence], prefill: Prefill) -> StepPlan:
-        drafts = self._drafts(prefill.unfinished)
+    def _step(self, rows_before: int, moves: Moves, admitted: list[Sequence], prefill: Prefill) -> StepPlan:
+        chunks, drafts = prefill.prompts.chunks, self._drafts(prefill.unfinished)
         starts = [sequence.num_computed for sequence, _ in self.rows]
-        for chunk in prefill.chunks:
+        for chunk in chunks:
             starts[chunk.row] = chunk.start + len(chunk.tokens)
-        has_step = self._model.max_target_len > 0 and len(prefill.unfinished) + len(drafts) < len(self.live)
-        tokens = []
-        if has_step:
+        decode, end = None, max(starts, default=-1) + 1
+        if self._model.max_target_len > 0 and len(prefill.unfinished) + len(drafts) < len(self.live):
             tokens = [
                 hypothesis.tokens[-1] if at >= len(prompt := sequence.request.prompt) else prompt[at]
                 for at, (sequence, hypothesis) in zip(starts, self.rows, strict=True)
             ]
-        extra_steps = self._extra_greedy_steps(starts[0]) if has_step and not prefill.unfinished else 0
-        ends = [chunk.start + padded(len(chunk.tokens)) for chunk in prefill.chunks]
+            prefilling_rows = frozenset([row for sequence in prefill.unfinished for row in sequence.rows])
+            extra = None if prefill.unfinished else self._extra_steps(starts[0])
+            decode = DecodeStep(tuple(tokens), tuple(starts), prefilling_rows, extra)
+            end += extra.most if extra else 0
+        ends = [chunk.start + padded(len(chunk.tokens)) for chunk in chunks]
         ends += [draft.start + len(draft.tokens) for draft in drafts]
         with_shortlist = [sequence for sequence in self.live if sequence.request.shortlist]
         return StepPlan(
-            rows=len(self.rows),
-            abandoned_rows=prefill.abandoned_rows,
-            copies=tuple(assigned.copies),
-            new_rows=tuple([_new_row(sequence) for sequence in admitted]),
-            prefix_loads=prefill.loads,
-            prefill_chunks=prefill.chunks,
-            prefix_stores=prefill.stores,
-            prefix_slots=self._prefill.prefix_cache.slots,
-            tokens=tuple(tokens),
-            starts=tuple(starts if has_step else ()),
-            prefilling_rows=frozenset([row for sequence in prefill.unfinished for row in sequence.rows]),
-            drafts=tuple(drafts),
-            extra_greedy_steps=extra_steps,
-            extra_greedy_s=self.limits.greedy_turn_s,
             rows_before=rows_before,
-            max_target_len=max([start + 1 + extra_steps for start in starts] + ends, default=0),
-            max_source_len=max([len(sequence.request.source) for sequence in self.live], default=0),
-            max_shortlist_len=max([len(sequence.request.shortlist) for sequence in with_shortlist], default=0),
-            shortlist_rows=frozenset([row for sequence in with_shortlist for row in sequence.rows]),
+            shape=CacheShape(
+                len(self.rows),
+                max([end, *ends]),
+                max([len(sequence.request.source) for sequence in self.live], default=0),
+                max([len(sequence.request.shortlist) for sequence in with_shortlist], default=0),
+            ),
             allocation_shape=self.capacity.allocation_shape(),
-            top_k=max([sequence.search.top_k for sequence in self.live], default=1),
-            is_scored=any(sequence.search.is_scored for sequence in self.live),
+            moves=moves,
+            new_rows=tuple([_new_row(sequence) for sequence in admitted]),
+            prompts=prefill.prompts,
+            decode=decode,
+            drafts=tuple(drafts),
+            shortlist_rows=frozenset([row for sequence in with_shortlist for row in sequence.rows]),
+            top_k=max([sequence.search.top_k for sequence in self.live], default=0),
         )
 
     def _drafts(self, unfinished: frozenset[Sequence]) -> list[Draft]:
@@ -305,17 +299,18 @@ class Scheduler:
                 drafts.append(Draft(hypothesis.row, sequence.num_computed, (hypothesis.tokens[-1], *guesses)))
         return drafts
 
-    def _extra_greedy_steps(self, start: int) -> int:
-        """Steps after the one at position `start` that the only row makes in the same turn: a turn costs a tenth of a
+    def _extra_steps(self, start: int) -> ExtraSteps | None:
+        """Those after the step at position `start` that the only row makes in the same turn: a turn costs a tenth of a
         step of one row or more, whatever it is for. A streamed answer must not come in bursts."""
         if len(self.rows) != 1 or self.waiting or self.draft_proposer is not None:
-            return 0
+            return None
         (sequence,) = self.live
         request = sequence.request
         is_free = start + 1 >= len(request.prompt) and sequence.steps >= len(request.prefix)
-        if request.is_streamed or not (is_free and sequence.search.is_greedy):
-            return 0
-        return max(0, min(self.limits.greedy_steps_per_turn - 1, request.max_tokens - sequence.steps - 1))
+        most = min(self.limits.greedy_steps_per_turn - 1, request.max_tokens - sequence.steps - 1)
+        if request.is_streamed or not (is_free and sequence.search.is_greedy) or most <= 0:
+            return None
+        return ExtraSteps(most, self.limits.greedy_turn_s)
 
 
 def _new_row(sequence: Sequence) -> NewRow:

@@ -23,7 +23,7 @@ from service.runtime.row_shortlist import RowShortlist
 from service.runtime.sessions import run_options
 from service.runtime.step_inputs import RowInputs
 from service.runtime.step_outputs import LogitsBlocks
-from service.step import Draft, PrefillChunk, Scored, StepPlan, padded
+from service.step import DecodeStep, Draft, PrefillChunk, Scored, StepPlan, VerifiedDraft, padded
 
 HOST_INPUTS = frozenset({"total_length", "total_slots"})
 """Inputs of `decode` that operators read in main memory, on every device."""
@@ -74,10 +74,10 @@ class Decoder:
         self._feed(binding, "positions", np.zeros((0, 2), np.int64))  # no logits
         binding.run()
 
-    def verify(self, drafts: Sequence[Draft], line: int) -> list[float]:
+    def verify(self, drafts: Sequence[Draft], line: int) -> dict[int, VerifiedDraft]:
         """Computes the logits after each token of each draft, into lines from `line` on; one draft at a time, because
-        the operator takes no others. Returns the seconds of each."""
-        seconds = []
+        the operator takes no others. Returns them by row."""
+        verified = {}
         for draft in drafts:
             started_s, count = time.perf_counter(), len(draft.tokens)
             binding = self._bind(draft.row, 1, lines=(line, count))
@@ -87,18 +87,20 @@ class Decoder:
             self._feed_total(binding, self._caches.capacities["self_kv"])
             self._feed(binding, "positions", np.stack([np.zeros(count, np.int64), np.arange(count)], 1))
             binding.run()
+            seconds = time.perf_counter() - started_s
+            verified[draft.row] = VerifiedDraft(draft.tokens[1:], range(line, line + count), seconds)
             line += count
-            seconds.append(time.perf_counter() - started_s)
-        return seconds
+        return verified
 
-    def step(self, plan: StepPlan) -> list[Scored]:
-        """One decode step of all rows, and the extra greedy steps of a single row. Returns the inputs of the latter,
-        with their scores. If the turn is ranked, each step writes a line of its own."""
-        rows, logits, is_host = len(plan.tokens), self._logits, self._arena.memory.device == "cpu"
-        self._tokens[:rows] = plan.tokens
-        self._starts[:rows] = plan.starts
-        self._lengths[:rows] = [start + 1 for start in plan.starts]
-        until_s = time.perf_counter() + plan.extra_greedy_s
+    def step(self, step: DecodeStep, plan: StepPlan) -> list[Scored]:
+        """The decode step of a plan and its extra steps. Returns the inputs of the latter, with their scores. If the
+        turn is ranked, each step writes a line of its own."""
+        rows, logits, is_host = plan.shape.rows, self._logits, self._arena.memory.device == "cpu"
+        self._tokens[:rows] = step.tokens
+        self._starts[:rows] = step.starts
+        self._lengths[:rows] = [start + 1 for start in step.starts]
+        most, max_s = step.extra or (0, 0.0)
+        until_s = time.perf_counter() + max_s
         num_logits, shortlist = logits_rows(plan), self._shortlist if plan.shortlist_rows else None
         room = rows if is_host else self._pad(rows)
         binding = self._step(room, 0, room if num_logits else 0)
@@ -108,7 +110,7 @@ class Decoder:
         if shortlist is not None:
             shortlist.rank(rows, line)
         # A device would have to be waited for after each, as it is after a turn.
-        while is_host and len(extra) < plan.extra_greedy_steps and time.perf_counter() < until_s:
+        while is_host and len(extra) < most and time.perf_counter() < until_s:
             token, score = logits.most_likely(line) if shortlist is None else shortlist.most_likely(line)
             if token in self._eos_ids:
                 break
@@ -116,7 +118,7 @@ class Decoder:
             if logits.is_ranked:
                 line += 1
                 binding = self._step(rows, line, num_logits)
-            start = plan.starts[0] + len(extra)
+            start = step.starts[0] + len(extra)
             self._tokens[0], self._starts[0], self._lengths[0] = token, start, start + 1
             self._run(binding)
             if shortlist is not None:
@@ -196,4 +198,4 @@ class Decoder:
 
 def logits_rows(plan: StepPlan) -> int:
     """Rows whose logits are wanted: all, unless each has a shortlist."""
-    return 0 if len(plan.shortlist_rows) == plan.rows else plan.rows
+    return 0 if len(plan.shortlist_rows) == plan.shape.rows else plan.shape.rows

@@ -29,11 +29,20 @@ from service.runtime.row_shortlist import RowShortlist
 from service.runtime.sessions import Sessions
 from service.runtime.step_inputs import RowInputs
 from service.runtime.step_outputs import LogitsBlocks
-from service.step import Scored, StepOutput, StepPlan, TurnOutput, padded
+from service.step import (
+    Burst,
+    Plain,
+    Predictions,
+    PrefillCost,
+    Ranked,
+    Scored,
+    StepPlan,
+    TurnOutput,
+    non_finite,
+    padded,
+)
 
 log = logging.getLogger(__name__)
-
-NO_LINES: dict[int, range] = {}
 
 SINGLE_ENGINE_ROWS = 16
 """Rows of a step that may use all cores. A load of more rows is soon shared with other engines, and such a step would
@@ -123,7 +132,6 @@ class OnnxRunner:
         self.cross_attention, self.attention = attention.cross_attention, attention.attention
         self._shortlist_rows: frozenset[int] = frozenset()  # of the last run
         self._encoder_outputs: dict[int, EncoderOutput] = {}  # by row; of the last run
-        self._encoded_s, self._prefilled = 0.0, TokenCount()  # of the last run: the encoder's end, or else its start
         self._steps = 0  # of the last run; 1 for one that only encodes or prefills
         self._shared = self._passes = self._passes_of(model.sessions)
         single = model.single_engine_sessions
@@ -164,41 +172,33 @@ class OnnxRunner:
         """Reports that no row is live: other engines may use the cores."""
         self.model.busy_engines.mark_idle(self)
 
-    def run(self, plan: StepPlan) -> StepOutput:
+    def run(self, plan: StepPlan) -> TurnOutput:
         """Executes one turn in the order of StepPlan."""
-        assert 0 < plan.rows <= self.max_rows, plan.rows
+        assert 0 < plan.shape.rows <= self.max_rows, plan.shape.rows
         self._passes = self._passes_for(plan)
-        self._encoded_s = started_s = time.perf_counter()
+        started_s = time.perf_counter()
         self._place_rows(plan)
-        self._start_rows(plan)
+        prefill = self._start_rows(plan, started_s)
         prefilled_s = time.perf_counter()
         decoder = self._passes.decoder
-        extra = decoder.step(plan) if decoder and plan.tokens else []
+        extra = decoder.step(plan.decode, plan) if decoder and plan.decode else []
         self._steps = 1 + len(extra)
         stepped_s = time.perf_counter()
-        draft_s = decoder.verify(plan.drafts, len(plan.tokens)) if decoder and plan.drafts else []
-        top_ids, top_scores = self._read(plan, extra)
+        drafts = decoder.verify(plan.drafts, plan.step_rows) if decoder and plan.drafts else {}
+        predictions, wrong = self._read(plan, extra)
         return TurnOutput(
-            rows=len(plan.tokens),
-            is_ranked=self._logits.is_ranked,
-            top_ids=top_ids,
-            top_scores=top_scores,
-            deferred=self,
-            token_lines=_token_lines(plan, len(extra)) if extra or draft_s else NO_LINES,
-            extra_tokens=[token for token, _ in extra],
-            encoder_outputs=self._encoder_outputs,
-            prefill_s=prefilled_s - started_s,
+            predictions=predictions,
+            non_finite=wrong,
+            drafts=drafts,
+            burst=Burst([token for token, _ in extra], range(1 + len(extra))) if extra else None,
+            prefill=prefill,
             step_s=(stepped_s - prefilled_s) / (1 + len(extra)),
-            draft_s=draft_s,
-            encode_s=self._encoded_s - started_s,
-            prefill_tokens=self._prefilled.tokens,
-            padding_tokens=self._prefilled.padding,
-        ).step()
+        )
 
     def _passes_for(self, plan: StepPlan) -> _Passes:
         """The sessions of this turn. Chosen anew for each: a step on cores that other engines need is short."""
         is_single = self.model.busy_engines.mark_busy(self)
-        if not is_single or plan.rows > SINGLE_ENGINE_ROWS:
+        if not is_single or plan.shape.rows > SINGLE_ENGINE_ROWS:
             return self._shared
         if self._single_engine is None and (sessions := self.model.sessions_for_single_engine(self._steps)):
             self._single_engine = self._passes_of({**self.model.sessions, **sessions})
@@ -207,8 +207,10 @@ class OnnxRunner:
     def _place_rows(self, plan: StepPlan) -> None:
         """Copies rows and resizes the buffers; the operation that needs less memory comes first, so that usage never
         exceeds the reservation."""
-        self._caches.erase(plan.abandoned_rows)
-        self._park(plan)
+        self._caches.erase(plan.moves.abandoned_rows)
+        self._parked.keep(plan.moves.slots)
+        for parked in plan.moves.parked:  # while they are where the last turn left them
+            self._parked.store(parked)
         live = plan.rows_after_copies
         if live <= plan.rows_before:
             self._copy(plan)
@@ -218,14 +220,8 @@ class OnnxRunner:
             self._copy(plan)
         self._resume(plan)
 
-    def _park(self, plan: StepPlan) -> None:
-        """Stores parked rows while they are where the last turn left them."""
-        self._parked.keep(plan.slots)
-        for parked in plan.parked:
-            self._parked.store(parked)
-
     def _resume(self, plan: StepPlan) -> None:
-        for resumed in plan.resumed:
+        for resumed in plan.moves.resumed:
             parked = self._parked.load(resumed)
             for row in resumed.lines:
                 self._inputs["source_lengths"][row] = parked.source_len
@@ -233,62 +229,71 @@ class OnnxRunner:
                     self._shortlist.restore(row, parked.shortlist_len)
 
     def _copy(self, plan: StepPlan) -> None:
-        if plan.copies:  # most turns have none
-            self._caches.copy(plan.copies)
-        for copy in plan.copies:
+        copies = plan.moves.copies
+        if copies:  # most turns have none
+            self._caches.copy(copies)
+        for copy in copies:
             if copy.source_len:
                 self._inputs["source_lengths"][copy.target] = copy.source_len
                 if self._shortlist is not None:
                     self._shortlist.copy(copy.source, copy.target)
 
     def _make_room(self, plan: StepPlan, *, live: int) -> None:
-        lengths: dict[StateKind, int] = {"self_kv": plan.max_target_len, "cross_kv": plan.max_source_len}
+        shape = plan.shape
+        lengths: dict[StateKind, int] = {"self_kv": shape.target_len, "cross_kv": shape.source_len}
         if self._shortlist is not None:
-            lengths["shortlist"] = plan.max_shortlist_len
-        self._caches.ensure(plan.rows, live=live, lengths=lengths, most=plan.allocation_shape)
-        lines = len(plan.tokens) + sum([len(draft.tokens) for draft in plan.drafts])
-        if self._logits.must_rank(is_scored=plan.is_scored) and self.memory.device == "cpu":
-            lines += plan.extra_greedy_steps
-        is_decoding = bool(lines or plan.prefill_chunks)
+            lengths["shortlist"] = shape.shortlist_len
+        self._caches.ensure(shape.rows, live=live, lengths=lengths, most=plan.allocation_shape)
+        lines = plan.step_rows + sum([len(draft.tokens) for draft in plan.drafts])
+        if plan.decode and plan.decode.extra and plan.top_k and self.memory.device == "cpu":
+            lines += plan.decode.extra.most
+        is_decoding = bool(lines or plan.prompts.chunks)
         lines = max(self._caches.rows, lines) if is_decoding else 0
         if self._shortlist is not None:
             self._shortlist.ensure(max(self._caches.rows, lines), plan.top_k)
-        self._logits.ensure(lines, plan.top_k, is_scored=plan.is_scored)
+        self._logits.ensure(lines, plan.top_k)
 
-    def _start_rows(self, plan: StepPlan) -> None:
-        """Fills the caches of new rows: encoder, shortlists, stored prefixes, prompts."""
+    def _start_rows(self, plan: StepPlan, started_s: float) -> PrefillCost | None:
+        """Fills the caches of new rows: encoder, shortlists, stored prefixes, prompts. started_s: of the turn."""
         encoder, decoder = self._passes
+        encoded_s, count = started_s, TokenCount()
         self._encoder_outputs.clear()
-        self._prefilled = TokenCount()
         for new_rows in source_batches(plan.new_rows):
             assert encoder is not None
             self._encoder_outputs |= encoder.encode(new_rows)
-            self._encoded_s = time.perf_counter()
-            self._prefilled.add([len(new.source) for new in new_rows], max(map(source_width, new_rows)))
+            encoded_s = time.perf_counter()
+            count.add([len(new.source) for new in new_rows], max(map(source_width, new_rows)))
         if self._shortlist is not None:
             for new in plan.new_rows:
                 self._shortlist.fill(new)
-        for block in plan.prefix_loads:
+        for block in plan.prompts.loads:
             self._prefixes.load(block)
-        for chunks in prefill_batches(plan.prefill_chunks):
+        for chunks in prefill_batches(plan.prompts.chunks):
             assert decoder is not None
             decoder.prefill(chunks)
-            self._prefilled.add([len(chunk.tokens) for chunk in chunks], padded(len(chunks[0].tokens)))
-        for block in plan.prefix_stores:
-            self._prefixes.store(block, slots=plan.prefix_slots)
+            count.add([len(chunk.tokens) for chunk in chunks], padded(len(chunks[0].tokens)))
+        for block in plan.prompts.stores:
+            self._prefixes.store(block, slots=plan.prompts.slots)
+        if not (plan.new_rows or plan.prompts.chunks):
+            return None
+        return PrefillCost(time.perf_counter() - started_s, encoded_s - started_s, count.tokens, count.padding)
 
-    def _read(self, plan: StepPlan, extra: list[Scored]) -> tuple[list[list[int]], list[list[float]]]:
-        """The best tokens of each line, and their scores."""
-        logits, rows = self._logits, len(plan.tokens)
+    def _read(self, plan: StepPlan, extra: list[Scored]) -> tuple[Predictions, list[int]]:
+        """The predictions of the turn, and the lines that are not finite."""
+        logits, rows = self._logits, plan.step_rows
         lines = rows + (len(extra) if logits.is_ranked else 0) + sum([len(draft.tokens) for draft in plan.drafts])
         if lines and logits.is_ranked and logits_rows(plan):
             logits.rank(0, lines)
         self._shortlist_rows = plan.shortlist_rows
         top_ids, top_scores = self._best(rows, lines)
-        if extra and not logits.is_ranked:  # all steps wrote to the same line, which now holds the last one
-            top_ids = [*[[token] for token, _ in extra], *top_ids]
-            top_scores = [*[[score] for _, score in extra], *top_scores]
-        return top_ids, top_scores
+        scores = [best[0] for best in top_scores]
+        if logits.is_ranked:
+            return Ranked(top_ids, top_scores, range(rows), self), non_finite(scores)
+        tokens = [best[0] for best in top_ids]
+        if extra:  # all steps wrote to the same line, which now holds the last one
+            tokens = [*[token for token, _ in extra], *tokens]
+            scores = [*[score for _, score in extra], *scores]
+        return Plain(tokens, self), non_finite(scores)
 
     def _best(self, rows: int, lines: int) -> tuple[list[list[int]], list[list[float]]]:
         """Ids and scores of the best tokens of each line. rows: live ones, of which the first lines are."""
@@ -314,13 +319,6 @@ class OnnxRunner:
         """See `service.step.DeferredOutputs`."""
         return self._of(row).logsumexp(row, line)
 
-
-def _token_lines(plan: StepPlan, extra: int) -> dict[int, range]:
-    """The lines after each token of a draft, or after each step of a single row, by row."""
-    if extra:
-        return {0: range(1 + extra)}
-    lines, first = {}, len(plan.tokens)
-    for draft in plan.drafts:
-        lines[draft.row] = range(first, first + len(draft.tokens))
-        first += len(draft.tokens)
-    return lines
+    def encoder_output(self, row: int) -> EncoderOutput:
+        """See `service.step.DeferredOutputs`."""
+        return self._encoder_outputs[row]

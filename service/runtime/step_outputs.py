@@ -103,14 +103,11 @@ class LogitsBlocks(OutputBlocks):
         self._first_V: list[np.ndarray] = []  # the logits of the first few lines, where they can be read in place
         self._session, self._options, self._rankings = session, options, BindingCache(arena, self._captured)
 
-    def must_rank(self, *, is_scored: bool) -> bool:
-        """Whether a turn needs the graph `logprobs`."""
-        return is_scored or self._memory.device != "cpu"
-
-    def ensure(self, lines: int, top_k: int, *, is_scored: bool = True) -> None:
-        """Makes room for `lines` lines, and if they are ranked for at least `top_k` best tokens of each."""
+    def ensure(self, lines: int, top_k: int) -> None:
+        """Makes room for `lines` lines, and if they are ranked for at least `top_k` best tokens of each. top_k: see
+        StepPlan; a device ranks always."""
         is_device = self._memory.device != "cpu"
-        self.is_ranked = self.must_rank(is_scored=is_scored)
+        self.is_ranked = top_k > 0 or is_device
         if lines > self._lines:
             self._hold("logits", lines)
             self._lines = lines  # only once there is room: the allocation may fail

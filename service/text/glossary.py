@@ -1,7 +1,7 @@
 """Glossaries: terms of a source language with the forms that translate them (`Glossary`).
 
-A term is found at the borders of words, longer ones first, and no two overlap. It is met by a translation that has one
-of its forms at the borders of words. Nothing here knows models; how a translation gets its terms is in
+A term is found at the borders of words (`Borders`), longer ones first, and no two overlap. It is met by a translation
+that has one of its forms at the borders of words. Nothing here knows models; how a translation gets its terms is in
 `service.edge.requests.terminology`.
 """
 
@@ -18,9 +18,28 @@ MAX_FORMS = 16  # of a term
 MAX_TERM_BYTES = 256  # of a term or a form, as of a phrase
 IGNORE_CASE = "ignore_case"
 _ROOT = 0
-# Letters and digits together, anything else by itself, as is what a joiner joins, each with the blanks before it:
-# borders of words are borders of parts, and a term has the same parts wherever it stands.
-_PARTS = re.compile(rf"\s*(?P<part>(?<=\u200d)\S|[^\W_{UNSPACED}]+|\S)")
+# Letters and digits together, anything else by itself, as is what a joiner joins and a syllable of Hangul, each with
+# the blanks before it: borders of words are borders of parts, and a term has the same parts wherever it stands.
+_PARTS = re.compile(rf"\s*(?P<part>(?<=\u200d)\S|[^\W_{UNSPACED}\uac00-\ud7a3]+|\S)")
+
+
+# What separates words that are written together: an apostrophe, unless it abbreviates the end of an English verb, a
+# hyphen, slash, bracket or quotation mark, and a comma, colon or semicolon that no digit follows.
+_SEPARATOR = re.compile(
+    r"""
+    (?<=\w)(?:
+        ['\u2019\u02bc](?!(?:t|re|ve|ll|d|m)\b)
+      | [-\u2010-\u2015/()\[\]{}<>"\u00ab\u00bb\u201c-\u201f\u2026]
+      | [,;:](?!\d)
+    )""",
+    re.VERBOSE,
+)
+# Particles that follow a noun of Korean without a blank, after which a border may be: 은 는 이 가 …
+_KOREAN = re.compile(
+    r"(?<=[\uac00-\ud7a3])(?:은|는|이|가|을|를|의|에|에게|에게서|에서|에는|에도|에서는|에서도|와|과|도|만|로|으로|"
+    r"로서|으로서|로써|으로써|로는|으로는|까지|부터|보다|처럼|한테|께|께서|나|이나|랑|이랑|하고|마다|조차|밖에|"
+    r"라|이라|라는|이라는|란|이란|입니다|이다)(?![\w])"
+)
 
 
 class GlossaryError(ValueError):
@@ -84,12 +103,12 @@ class Glossary:
 
     def occurrences(self, text: str) -> list[Occurrence]:
         """The terms of a text, in order."""
-        spans, parts = words(text), _Parts(text)
-        ends, free, found = {end for _, end in spans}, 0, list[Occurrence]()
-        for start, _ in spans:
+        borders, parts = Borders(text), _Parts(text)
+        free, found = 0, list[Occurrence]()
+        for start in sorted(borders.starts):
             if start < free:
                 continue
-            longest = self._longest(text, parts, start, ends)
+            longest = self._longest(text, parts, start, borders.ends)
             if longest is not None:
                 found.append(longest)
                 free = longest.end
@@ -120,9 +139,23 @@ class Glossary:
         return next((one for one in self._ends[node] if one.source not in hidden), None)
 
 
+class Borders:
+    """Where terms may begin and end in a text: at its words, also at those that are written together with a separator
+    (l'hôtel, API-Schlüssel, the dog's, email/phone), and before a particle of Korean."""
+
+    def __init__(self, text: str) -> None:
+        spans = words(text)
+        self.starts, self.ends = {start for start, _ in spans}, {end for _, end in spans}
+        for match in _SEPARATOR.finditer(text):
+            self.ends.add(match.start())
+            if match.end() < len(text) and text[match.end()].isalnum():
+                self.starts.add(match.end())
+        self.ends.update(match.start() for match in _KOREAN.finditer(text))
+
+
 class _Parts:
-    """The parts of a text. lowered: in lower case, with the blanks before each. ends: their places. numbers: of the
-    parts, by where each begins after its blanks."""
+    """The parts of a text. lowered: in lower case, with the blanks before each.
+    ends: their places. numbers: of the parts, by where each begins after its blanks."""
 
     def __init__(self, text: str) -> None:
         self.lowered, self.ends, self.numbers = list[str](), list[int](), dict[int, int]()
@@ -134,8 +167,8 @@ class _Parts:
 
 def forms_in(terms: Iterable[Term], translation: str) -> list[Span | None]:
     """For each term where a translation has one of its forms, or None."""
-    spans = words(translation)
-    starts, ends = {start for start, _ in spans}, {end for _, end in spans}
+    borders = Borders(translation)
+    starts, ends = borders.starts, borders.ends
     lowered, first = _lowered(translation), min(starts, default=0)
 
     def place_of(form: str, *, ignore_case: bool) -> Span | None:

@@ -19,12 +19,38 @@ from service.text.spans import Span
 WINDOW = 4096  # characters that are read together: 0.1 ms, at worst 2 ms. A sentence that is longer is cut
 DEFAULT_LANGUAGE = "en"  # where a request names none; the answer reports it
 
-# Ends of sentences by the library that are none, each seen in news: numbers of a day or an ordinal in German, titles
-# and months in French.
+# Ends of sentences by the library that are none. Abbreviations that it lacks and that end hardly any sentence; numbers
+# of a day or an ordinal in German.
 _SPACE = re.compile(r"\s")
+_ABBREVIATIONS = {
+    "cs": "kap popř",
+    "da": "bl.a ift max min sk",
+    "de": """
+Abb Abs Abt allg Aufl Bd Bde bspw Dipl ebd ehem eigtl entspr Fa Fam Frl geb gegr gest gez ggfs Hrn Hrsg hrsg Inh inkl
+insb jährl Kap Kfm max mind Nrn österr phil spez Tel verh vorm Vors wiss zus zw zzgl
+""",
+    "en": "approx appt apt eds est figs incl intl max mgr misc Mmes orig tel vol vols",
+    "es": "aprox Aprox cf Cnel Cía cía D Dña N°",
+    "fr": "avr bd c.-à-d déc Dr févr janv juil M max Mgr min Mlle MM Mme Mmes nb nov n° oct Pr réf sept St Ste",
+    "it": "Dott.ssa n nn pag pagg Prof.ssa tab",
+    "nl": "afb d.w.z e.a excl incl jr mej Mej Mevr mevr mld mln Mw mw o.a",
+    "pl": "al dr gen godz im inż ks m.in maks mgr min nr płk str św tel tj tzw ul wg",
+    "pt": "aprox Arq Av av cap Cel cf Cia cia D Exma máx mín n núm p pág págs pp Profa séc Srta Sta tel Tel",
+    "ru": "гл им млн млрд напр рис ст т.е табл",
+    "sv": "inkl kl max sid t.ex tel",
+}
 _NO_ENDS = {
-    "de": re.compile(r"(?<![\w.,:])\d{1,2}\.\s*$"),
-    "fr": re.compile(r"(?<![\w.])(M|janv|févr|avr|juil|sept|oct|nov|déc)\.\s*$"),
+    language: re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, names.split()))})\.\s*$")
+    for language, names in _ABBREVIATIONS.items()
+}
+_ORDINAL = re.compile(r"(?<![\w.,:])\d{1,2}\.\s*$")
+_NUMBER = re.compile(r"\W{0,3}\d{1,3}[.)]\s*")  # of an item in a list: its text follows
+_STOP = re.compile(r"[.!?…][^\w\s]?\s*$")
+_LATIN = re.compile(r"[A-Za-z0-9\u00c0-\u024f]")
+# What goes on after a quotation: particles in Japanese, a verb of saying with its subject in Chinese.
+_QUOTED = {
+    "ja": re.compile(r"[。！？!?][」』”](?:と|って|など|[、をがはにものでだ])"),
+    "zh": re.compile(r"[。！？!?，][」』”][^。！？!?，“”「」『』]{0,8}[说說道问問喊叫答]"),
 }
 
 
@@ -70,12 +96,29 @@ def _ends(window: str, language: str) -> list[int]:
     panics at some other spaces of several bytes."""
     pieces = sentencex.segment(language, _SPACE.sub(" ", window))
     assert sum(map(len, pieces)) == len(window), "sentences tile a text without line breaks"
-    no_end, ends, end = _NO_ENDS.get(language), [], 0
+    ends, start, end = list[int](), 0, 0
     for piece in pieces:
         end += len(piece)
-        if no_end is None or end == len(window) or not no_end.search(piece[-16:]):
+        if end == len(window) or not _goes_on(window, start, end, language):
             ends.append(end)
+            start = end
     return ends
+
+
+def _goes_on(window: str, start: int, end: int, language: str) -> bool:
+    """Whether a sentence from `start` goes on at `end`, where the library ends it."""
+    last, following, tail = window[end - 1], window[end], window[max(start, end - 16) : end]
+    if _LATIN.match(following) and last in ".!?" and _LATIN.match(window[end - 2 : end - 1]):
+        return True  # ASP.NET
+    if following.islower() and not window[start : start + 1].islower() and _STOP.search(tail):
+        return True  # a writer who begins sentences with capitals
+    if (no_end := _NO_ENDS.get(language)) and no_end.search(tail):
+        return True
+    if language == "de" and _ORDINAL.search(tail):
+        return True
+    if (quoted := _QUOTED.get(language)) and quoted.match(window, max(start, end - 2)):
+        return True
+    return bool(_NUMBER.fullmatch(window, start, end))
 
 
 def _cut(window: str) -> int:

@@ -7,7 +7,7 @@ texts as they are, and translations. Nothing here knows a model.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -50,13 +50,16 @@ class Place(Enum):
 class Segment:
     """A part of a document. span: of the source. parts: of its translation; a copied segment has the source alone.
 
-    pieces: the same parts with each text between two tags by itself, for a text with tags that is too long.
+    pieces: the same parts with each text between two tags by itself, for a text with tags that is too long. joined:
+    puts the translated parts together where some are inside another one, as attributes are in a text with tags; None:
+    they follow each other.
     """
 
     span: Span
     parts: tuple[str | Text, ...]
     pieces: tuple[str | Text, ...] = ()
     place: Place = Place.ALONE
+    joined: Callable[[Sequence[str]], str] | None = None
 
     @property
     def is_copied(self) -> bool:

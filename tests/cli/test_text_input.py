@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from cli.terminal import UsageError
-from cli.text_input import lines_of, read_text
+from cli.text_input import lines_of, read_document, read_text
 from tests.cli.command import ask, run
 
 BOM = b"\xef\xbb\xbf"
@@ -90,3 +90,28 @@ def test_training_data_is_a_file(tmp_path):
 async def test_a_mark_on_standard_input_is_not_translated(edge, words):
     """The model's vocabulary lacks it."""
     assert await ask(edge, "translate", *words, lines=BOM + b"a cat\n") == "zwei rote Häuser\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "encoding"),
+    [
+        ("", "utf-8"),
+        ("\ufeff", "utf-8"),
+        ('<?xml version="1.0" encoding="iso-8859-1"?>', "iso-8859-1"),
+        ("<head><META charset=windows-1252>", "windows-1252"),
+        ('<meta http-equiv="Content-Type" content="text/html; charset=koi8-r">', "koi8-r"),
+        ('<?xml version="1.0" encoding="UTF-16"?>', "utf-8"),
+        ('<?xml version="1.0" encoding="UTF-16"?>', "utf-16"),
+    ],
+)
+def test_a_document_is_read_in_the_encoding_that_it_declares(tmp_path, start, encoding):
+    text = start + ("Привет" if encoding == "koi8-r" else "König")
+    (tmp_path / "a").write_bytes(text.encode(encoding))
+    assert read_document(tmp_path / "a") == text.removeprefix("\ufeff")
+
+
+@pytest.mark.parametrize("encoding", ["none-such", "us-ascii"])
+def test_a_wrong_declaration_is_refused(tmp_path, encoding):
+    (tmp_path / "a").write_bytes(f'<?xml version="1.0" encoding="{encoding}"?>König'.encode())
+    with pytest.raises(UsageError, match=f"cannot be read in the encoding '{encoding}' that it declares"):
+        read_document(tmp_path / "a")

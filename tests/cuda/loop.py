@@ -54,8 +54,8 @@ def main(path: Path) -> dict[str, Any]:
             turns.append(calls(cuda))
             step = plan.step
             if (
-                not (step.new_rows or step.prefill_chunks or step.parked or step.resumed)
-                and step.rows == step.rows_before
+                not (step.new_rows or step.prompts.chunks or step.moves.parked or step.moves.resumed)
+                and step.shape.rows == step.rows_before
             ):
                 steps.append(turns[-1] - turns[-2])
 

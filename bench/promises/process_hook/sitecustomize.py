@@ -54,7 +54,7 @@ def arm(fault):
         return compute(self, plan)
 
     def read_nan(self, plan, extra):
-        self._logits._read("logits", 0, max(1, len(plan.tokens)))[...] = float("nan")
+        self._logits._read("logits", 0, max(1, plan.step_rows))[...] = float("nan")
         return read(self, plan, extra)
 
     kept = []

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from service.answer_pace import AnswerPace, too_late
 from service.edge.admission.backlog import Backlog
+from service.edge.admission.idle_calls import IdleCalls
 from service.edge.admission.message_waits import MessageWaits
 from service.edge.admission.preparation import Preparation
 from service.edge.admission.request_memory import RequestMemory
@@ -93,6 +94,7 @@ class Admission:
         self._max_requests, self._identify, self._predicted_s = max_requests, identify, predicted_s
         self.backlog = Backlog(clock)
         self.waits = MessageWaits(max_requests, message_timeout_s)
+        self.idle = IdleCalls(max_requests, clock)
         self.shares = TenantShares(tenant_share)
         self.is_draining = False
 
@@ -129,8 +131,11 @@ class Admission:
 
     def server_full(self, arrival: Arrival, caller: Caller) -> Overloaded | TenantLimit | None:
         """The server or the tenant's share of it is full. A full server first ends calls whose messages are late."""
-        if self.shares.total >= self._max_requests or self.waits.are_many:
+        is_full = self.shares.total >= self._max_requests
+        if is_full or self.waits.are_many:
             self.waits.make_room()
+        if is_full:
+            self.idle.make_room()
         retry_after_s = RETRY_WHEN_FULL_S
         return self.shares.refusal(
             caller, self._max_requests, arrival.now_s, retry_after_s=retry_after_s, full=self._full

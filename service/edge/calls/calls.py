@@ -104,7 +104,7 @@ class Calls:
         self._open: dict[Call, None] = {}  # oldest first
         self.memory = RequestMemory(settings.request_memory_bytes, settings.tenant_share, clock)
         limits = ItemLimits(settings.max_deadline_s, settings.message_timeout_s)
-        self.items = ItemRunner(metrics, limits, clock)
+        self.items = ItemRunner(metrics, limits, clock, self._idle_call)
         self._tasks: set[asyncio.Task[Any]] = set()  # each ends when the status of its call is written
         self.unwritten = UnwrittenResponses(settings.stall_timeout_s, clock)
         self._reader = MessageReader(self.admission, guard, settings.message_timeout_s, clock, self._leave)
@@ -271,6 +271,16 @@ class Calls:
         if call in self._open:
             del self._open[call]
             self.admission.shares.leave(call.rpc.caller)
+
+    def _idle_call(self, call: Call) -> contextlib.AbstractContextManager[None]:
+        """A call waits for its client with nothing in flight. Others may need its place."""
+        return self.admission.idle.waiting(
+            call.rpc.peer, call.rpc.caller.tenant, functools.partial(self._give_up, call)
+        )
+
+    def _give_up(self, call: Call, error: RequestError) -> None:
+        self._leave(call)
+        call.ending.end(error)
 
     def _count_wasted(self, peer: str) -> None:
         """A client has reset a call, or not sent its message. The connection of one with too many of them is closed."""

@@ -68,8 +68,8 @@ class Outcome(NamedTuple):
 
 
 class ItemLimits(NamedTuple):
-    """answer_s: from the beginning of an item to its deadline, if that of the call is not before it. idle_s: for the
-    next items, of a call that has nothing in flight."""
+    """answer_s: from the beginning of an item to its deadline, if that of the call is not before it; also for the next
+    items, of a call that has nothing in flight. idle_s: for the next message of such a call."""
 
     answer_s: float
     idle_s: float
@@ -103,8 +103,15 @@ class ItemCounts:
 class ItemRunner:
     """Runs the items of all calls of a server. Event-loop thread only."""
 
-    def __init__(self, metrics: Metrics, limits: ItemLimits, clock: Callable[[], float]) -> None:
-        self.metrics, self.limits, self.clock = metrics, limits, clock
+    def __init__(
+        self,
+        metrics: Metrics,
+        limits: ItemLimits,
+        clock: Callable[[], float],
+        idle: Callable[[Call], contextlib.AbstractContextManager[None]],
+    ) -> None:
+        """idle: entered by a call while it waits for its client with nothing in flight."""
+        self.metrics, self.limits, self.clock, self.idle = metrics, limits, clock, idle
 
     def begin(self, item: Call, call: Call) -> None:
         """Lets an item of a call begin now, after it has waited for others: its time runs from here."""
@@ -131,8 +138,8 @@ class ItemRunner:
         server drains and the items that have begun are answered. Asking for the next outcomes means that those before
         are written. has_client: the source waits for the client, which may not be idle.
         """
-        idle_s = self.limits.idle_s if has_client else None
-        return _Run(self, call, answer, window, idle_s, in_order=in_order, item_bytes=item_bytes).outcomes(source)
+        run = _Run(self, call, answer, window, has_client=has_client, in_order=in_order, item_bytes=item_bytes)
+        return run.outcomes(source)
 
 
 class _Run:
@@ -144,15 +151,18 @@ class _Run:
         call: Call,
         answer: Answer,
         window: int,
-        idle_s: float | None,
         *,
+        has_client: bool,
         in_order: bool,
         item_bytes: int,
     ) -> None:
         self._item_bytes = ITEM_BYTES + item_bytes
         self._runner, self._call, self._answer, self._window = runner, call, answer, window
-        self._idle_s = idle_s
-        self._in_order = in_order
+        self._has_client, self._in_order = has_client, in_order
+        assert call.budget.model is not None, "the call has no model"
+        self._users = call.budget.model.users
+        self._patience: asyncio.Timeout | None = None  # while the call waits for its client
+        self._idle_since_s = 0.0
         self.counts = ItemCounts()
         call.record.count_items(self.counts)
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by id, of items without an outcome
@@ -169,13 +179,14 @@ class _Run:
         self._call.ending.when_draining(feeding.cancel)  # it may drain since before, while a document was read
         self._call.budget.let_wait(self._wait_for_memory)
         try:
-            while self._held or not feeding.done():
-                await self._next_change(feeding)
-                if self._tasks:
-                    await asyncio.sleep(GATHER_S)
-                while results := self._take():
-                    yield results
-                    self._written(results)
+            with self._users.with_items(feeding.cancel):
+                while self._held or not feeding.done():
+                    await self._next_change(feeding)
+                    if self._tasks:
+                        await asyncio.sleep(GATHER_S)
+                    while results := self._take():
+                        yield results
+                        self._written(results)
             if feeding.cancelled():
                 raise ShuttingDown
             feeding.result()
@@ -188,8 +199,11 @@ class _Run:
         number = 0
         async with contextlib.aclosing(source):
             async for items in source:
-                self._changed.set()  # the call is not idle
                 waiting = deque(items)
+                if waiting:
+                    self._changed.set()  # the call is not idle
+                elif self._patience and not self._patience.expired():
+                    self._patience.reschedule(self._idle_until_s())
                 try:
                     while waiting:
                         if number % BEGUN_TOGETHER == BEGUN_TOGETHER - 1:
@@ -212,8 +226,9 @@ class _Run:
         if item.id in self._held:
             raise InvalidRequest("items.id", f"must be that of no item without a result yet, got {item.id!r}")
         runner, call = self._runner, self._call
-        memory = item.memory or call.budget.memory.another()
-        child = call.item(number, runner.clock(), runner.limits.answer_s, memory, self._wait_for_room)
+        memory, now_s = item.memory or call.budget.memory.another(), runner.clock()
+        answer_s = min(runner.limits.answer_s, self._users.closes_at_s - now_s)
+        child = call.item(number, now_s, answer_s, memory, self._wait_for_room)
         self._held[item.id] = memory
         self.counts.begun += 1
         self._tasks[item.id] = asyncio.create_task(self._run(number, item, child))
@@ -289,20 +304,35 @@ class _Run:
         self._freed.clear()
 
     async def _next_change(self, feeding: asyncio.Task[None]) -> None:
-        """Returns when there is an outcome, or when everything has ended. Raises DeadlineExceeded if the client lets
-        the call wait."""
+        """Returns when there is an outcome, or an item has begun, or everything has ended. Raises DeadlineExceeded if
+        the client lets the call wait."""
         self._changed.clear()
         if self._ready_now or (feeding.done() and not self._held):
             return
-        if self._held or feeding.done():
+        if self._held or feeding.done() or not self._has_client:
             await self._changed.wait()
             return
+        self._idle_since_s = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout(self._idle_s):  # wait_for of Python 3.11 may swallow a cancellation
-                await self._changed.wait()
+            with self._runner.idle(self._call):
+                # wait_for of Python 3.11 may swallow a cancellation
+                async with asyncio.timeout_at(self._idle_until_s()) as self._patience:
+                    await self._changed.wait()
         except TimeoutError:
             if not self._held:
-                raise DeadlineExceeded(f"no message came within {self._idle_s:g} s") from None
+                answer_s, idle_s = self._runner.limits
+                waited_s = asyncio.get_running_loop().time() - self._idle_since_s
+                what = (
+                    f"item came within {answer_s:g} s" if waited_s >= answer_s else f"message came within {idle_s:g} s"
+                )
+                raise DeadlineExceeded(f"no {what}") from None
+        finally:
+            self._patience = None
+
+    def _idle_until_s(self) -> float:
+        """When an idle call ends, if no message comes from now on."""
+        limits = self._runner.limits
+        return min(asyncio.get_running_loop().time() + limits.idle_s, self._idle_since_s + limits.answer_s)
 
     @property
     def _ready_now(self) -> bool:

@@ -6,9 +6,11 @@ Plain data and properties derived from it. Requests are built in `request_builde
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -52,11 +54,16 @@ class Pool(Protocol):
 
 class Users:
     """Counts the calls that use a model, which must not be closed before the last one has left. Event-loop thread
-    only."""
+    only.
+
+    closes_at_s: when the last one must have left, of a model that is left by all.
+    """
 
     def __init__(self) -> None:
         self.count = 0
+        self.closes_at_s = math.inf
         self._left = asyncio.Event()
+        self._last_items: dict[Callable[[], object], None] = {}
 
     def enter(self) -> None:
         """One more call uses the model."""
@@ -73,6 +80,20 @@ class Users:
         while self.count:
             self._left.clear()
             await self._left.wait()
+
+    @contextlib.contextmanager
+    def with_items(self, end: Callable[[], object]) -> Iterator[None]:
+        """A call with items uses the model; `end` has it begin no more of them."""
+        self._last_items[end] = None
+        try:
+            yield
+        finally:
+            del self._last_items[end]
+
+    def end_items(self) -> None:
+        """Has calls begin no more items."""
+        for end in list(self._last_items):
+            end()
 
 
 @dataclass(kw_only=True)

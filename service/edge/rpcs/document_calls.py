@@ -63,8 +63,7 @@ class DocumentCalls(ItemCalls):
             finally:
                 text.end(response)
 
-        size, idle_s = limits.max_document_bytes, self.items.limits.idle_s
-        text = await text_of(first, messages, call, limit=size, idle_s=idle_s)
+        text = await text_of(first, messages, call, self.items, limit=limits.max_document_bytes)
         document = Document(text, first, call, partial(fits, prompts, limits), self.preparation)
         await document.read()
         outcomes = self.items.run(

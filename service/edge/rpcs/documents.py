@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -20,7 +20,7 @@ from glossa.v1 import glossa_pb2 as pb
 from service.edge.admission.preparation import Preparation
 from service.edge.admission.request_memory import CALL_BYTES
 from service.edge.calls.call import Call
-from service.edge.calls.items import Item, Outcome
+from service.edge.calls.items import Item, ItemRunner, Outcome
 from service.edge.models.served_model import ServedModel
 from service.edge.observability.status import rich_status
 from service.edge.requests.prompt_encoder import LanguagePair, PromptEncoder, shorten
@@ -65,14 +65,17 @@ FORMATS: dict[int, Format] = {
 }
 
 
-async def text_of(first: Any, messages: AsyncGenerator[Any, None], call: Call, *, limit: int, idle_s: float) -> str:
+async def text_of(
+    first: Any, messages: AsyncGenerator[Any, None], call: Call, runner: ItemRunner, *, limit: int
+) -> str:
     """The text of a document. It reserves memory for it, instead of what its messages reserved.
 
-    first: the message that has been read of `messages`. limit: bytes of all texts. idle_s: until the next message with
-    text must have come, or the end. Raises InvalidRequest and DeadlineExceeded.
+    first: the message that has been read of `messages`. runner: its limits hold from one message with text to the next,
+    or the end, and from the first to the end. limit: bytes of all texts. Raises InvalidRequest and DeadlineExceeded.
     """
+    idle_s, all_s = runner.limits.idle_s, runner.limits.answer_s
     texts, size, loop = [first.text], 0, asyncio.get_running_loop()
-    due_s = loop.time() + idle_s
+    due_s, last_s = loop.time() + idle_s, loop.time() + all_s
     while True:
         size += len(texts[-1].encode())
         if size > limit:
@@ -81,10 +84,13 @@ async def text_of(first: Any, messages: AsyncGenerator[Any, None], call: Call, *
         memory.shrink(CALL_BYTES + DOCUMENT_FACTOR * size)
         memory.grow(CALL_BYTES + DOCUMENT_FACTOR * size - memory.size)
         try:
-            async with asyncio.timeout_at(due_s):  # wait_for of Python 3.11 may swallow a cancellation
-                message = await anext(messages, None)
+            # wait_for of Python 3.11 may swallow a cancellation
+            with runner.idle(call):
+                async with asyncio.timeout_at(min(due_s, last_s)):
+                    message = await anext(messages, None)
         except TimeoutError:
-            raise DeadlineExceeded(f"no text came within {idle_s:g} s; end the stream of requests") from None
+            problem = f"no text came within {idle_s:g} s" if due_s < last_s else f"the text took over {all_s:g} s"
+            raise DeadlineExceeded(f"{problem}; end the stream of requests") from None
         if message is None:
             break
         if set_fields := [name.name for name, _ in message.ListFields() if name.name != "text"]:
@@ -171,6 +177,7 @@ class _Pending:
     segment: Segment
     parts: tuple[str | Text, ...]
     missing: int
+    joined: Callable[[Sequence[str]], str] | None = None  # as of the segment
     answers: list[pb.TranslateResponse] = field(default_factory=list)
     error: RequestError | None = None
 
@@ -178,7 +185,8 @@ class _Pending:
     def text(self) -> str:
         """Its part of the translated document."""
         answers = (answer.text for answer in self.answers)
-        return "".join(part if isinstance(part, str) else part.written(next(answers)) for part in self.parts)
+        texts = [part if isinstance(part, str) else part.written(next(answers)) for part in self.parts]
+        return (self.joined or "".join)(texts)
 
 
 class _Terms:
@@ -263,9 +271,9 @@ class Document:
         return [self._cut(segment) for segment in itertools.islice(segments, count)]
 
     def _cut(self, segment: Segment) -> _Pending:
-        parts, whole = list[str | Text](), segment.parts
-        if any(isinstance(part, Text) and part.has_tags and not self._fits(part.plain) for part in whole):
-            whole = segment.pieces
+        parts, whole, joined = list[str | Text](), segment.parts, segment.joined
+        if any(isinstance(one, Text) and (one.has_tags or joined) and not self._fits(one.plain) for one in whole):
+            whole, joined = segment.pieces, None
         for part in map(self._with_words, whole):
             if isinstance(part, str) or self._fits(part.plain):
                 parts.append(part)
@@ -283,7 +291,8 @@ class Document:
         if not texts:
             parts = [self._text[segment.span.start : segment.span.end]]
             segment = replace(segment, parts=tuple(parts))
-        return _Pending(segment, tuple(parts), texts)
+            joined = None
+        return _Pending(segment, tuple(parts), texts, joined)
 
     def _with_words(self, part: str | Text) -> str | Text:
         """A part; in place of a text that has no words beside its marks, what the document has there."""

@@ -23,7 +23,7 @@ from service.edge.requests.catalog import Catalog
 from service.edge.requests.prompt_encoder import INLINE_BYTES, LanguagePair
 from service.edge.requests.request_builder import RequestBuilder
 from service.edge.requests.request_limits import answer_size
-from service.errors import DeadlineTooSoon, MemoryLimit, Overloaded, TenantLimit
+from service.errors import DeadlineTooSoon, EngineUnavailable, MemoryLimit, Overloaded, TenantLimit
 from service.request import Cancel, Finished, Request
 
 FULL = (Overloaded, TenantLimit, MemoryLimit, DeadlineTooSoon)  # what an item of a call waits out
@@ -76,17 +76,28 @@ class ModelCalls:
     async def answered(
         model: ServedModel, request: Request, call: Call, *, has_memory: bool = False
     ) -> tuple[str, tuple[int, ...], Finished]:
-        """The text, the token ids and the end of the answer to a request that is not streamed, which is one piece.
-        has_memory: see `submitted`."""
-        async with submitted(model, request, call, has_memory=has_memory) as events:
-            text, tokens, finished = await events.piece()
-        assert finished is not None
-        call.record.finish(finished)
-        return text, tokens, finished
+        """The text, the token ids and the end of the answer to a request that is not streamed, which is one piece. An
+        item whose engine is lost is begun once more: it has no effect before its answer. has_memory: see
+        `submitted`."""
+        try:
+            return await _answered(model, request, call, has_memory=has_memory)
+        except EngineUnavailable as error:
+            await call.wait_for_room(error)
+            return await _answered(model, request, call, has_memory=True)
 
     async def finished(self, model: ServedModel, request: Request, call: Call) -> Finished:
         """The end of a request, without its text."""
         return (await self.answered(model, request, call))[-1]
+
+
+async def _answered(
+    model: ServedModel, request: Request, call: Call, *, has_memory: bool
+) -> tuple[str, tuple[int, ...], Finished]:
+    async with submitted(model, request, call, has_memory=has_memory) as events:
+        text, tokens, finished = await events.piece()
+    assert finished is not None
+    call.record.finish(finished)
+    return text, tokens, finished
 
 
 @contextlib.asynccontextmanager
@@ -112,11 +123,11 @@ async def submitted(
 
 
 async def _submit(model: ServedModel, request: Request, call: Call, events: EventStream) -> Cancel:
-    """Hands a request to an engine. An item waits for room."""
+    """Hands a request to an engine. An item waits for room, and for an engine."""
     while True:
         try:
             return model.pool.submit(request, asyncio.get_running_loop(), events)
-        except FULL as error:
+        except (*FULL, EngineUnavailable) as error:
             await call.wait_for_room(error)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ from service.settings.setting_types import MODEL_NAME
 
 OpenModel = Callable[[str, Path], Awaitable[ServedModel]]
 OPENING, SERVING, DRAINING = "opening", "serving", "draining"
+SHARE_OF_ITEMS = 0.5  # of the time until a version that is left must be closed: calls may begin items
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,8 +333,13 @@ class Reloader:
     async def _close(self, model: ServedModel) -> None:
         fields = {"model": model.name, "version": model.version, "calls": model.users.count}
         logs.event("draining_version", fields)
-        waits = [asyncio.create_task(wait) for wait in (model.users.all_left(), self._closing.wait())]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        limit_s, users = self._settings.max_deadline_s, model.users
+        users.closes_at_s = time.monotonic() + limit_s
+        waits = [asyncio.create_task(wait) for wait in (users.all_left(), self._closing.wait())]
+        done, _ = await asyncio.wait(waits, timeout=SHARE_OF_ITEMS * limit_s, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            users.end_items()
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()
         await model.aclose()

@@ -1,4 +1,4 @@
-"""HTML → segments. Block elements separate texts, inline tags stay in their sentence; everything but text is copied.
+"""HTML → segments. Block elements separate texts, all other tags stay in their sentence; everything but text is copied.
 
 Translated are the text of elements and the attributes TRANSLATED_ATTRIBUTES; not scripts, styles, comments, code
 (UNTRANSLATED), and what `translate="no"` or the class notranslate covers. Inline tags become part of their
@@ -9,27 +9,34 @@ entities.
 from __future__ import annotations
 
 import html
+import html.entities
 import re
 from collections import Counter
 from collections.abc import Iterator
 
-from service.text.documents.html_tokens import RAW, Token, attributes, tokens
+from service.text.documents.html_tokens import Token, attributes, tokens
 from service.text.documents.runs import Run, escaped, sentences_of, spaced
 from service.text.segmentation import Splitter
 from service.text.segments import DocumentError, Segment, Text, copied, has_words
+from service.text.spans import Span
 
 MAX_TAGS = 200_000  # of a document
 MAX_DEPTH = 256  # of elements in each other
 _ATTRIBUTES = "title alt placeholder aria-label"
 _UNTRANSLATED = "script style pre code kbd samp var tt textarea xmp iframe noembed noframes template svg math object"
-_INLINE = """
-a abbr acronym b bdi bdo big cite code data del dfn em font i img ins kbd label mark math q ruby rb rp rt s samp small
-span strike strong sub sup svg time tt u var wbr
+# What is no part of a line by the standard's style sheet (HTML, 15.3), with line breaks, parts of lists and tables that
+# are drawn by themselves, and what is not shown.
+_BLOCK = """
+address area article aside base blockquote body br caption center col colgroup dd details dialog dir div dl dt fieldset
+figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html legend li link listing main
+map menu meta nav noframes noscript ol optgroup option p param plaintext pre script search section select source style
+summary table tbody td template textarea tfoot th thead title tr track ul xmp
 """
 _VOID = "area base br col embed hr img input link meta param source track wbr"
 _IMPLIED_END = "p li dt dd tr td th option thead tbody tfoot optgroup colgroup"  # elements that may lack an end tag
 TRANSLATED_ATTRIBUTES, UNTRANSLATED = frozenset(_ATTRIBUTES.split()), frozenset(_UNTRANSLATED.split())
-INLINE, VOID, IMPLIED_END = (frozenset(names.split()) for names in (_INLINE, _VOID, _IMPLIED_END))
+BLOCK, VOID, IMPLIED_END = (frozenset(names.split()) for names in (_BLOCK, _VOID, _IMPLIED_END))
+FOREIGN = frozenset(("svg", "math"))  # where a slash ends an element, as it ends no other one
 
 
 def check(source: str) -> str:
@@ -83,9 +90,15 @@ class _Elements:
             return
         if tag.name in IMPLIED_END and self._counts[tag.name]:
             self._end_implied(tag.name)
-        if tag.name not in VOID and not (source[tag.end - 2] == "/" and tag.name not in RAW):
+        if self.opens(source, tag):
             self._open.append((tag.name, self.translates(source, tag)))
             self._counts[tag.name] += 1
+
+    def opens(self, source: str, tag: Token) -> bool:
+        """Whether an opening tag begins an element that has an end."""
+        if tag.name in VOID or source[tag.end - 2] != "/":
+            return tag.name not in VOID
+        return not (tag.name in FOREIGN or any(self._counts[name] for name in FOREIGN))
 
     def translates(self, source: str, tag: Token) -> bool:
         """Whether the text of an element within the open ones is translated."""
@@ -104,7 +117,7 @@ class _Elements:
                 while len(self._open) > place:
                     self._pop()
                 return
-            if found not in IMPLIED_END and found not in INLINE:
+            if found not in IMPLIED_END and found in BLOCK:
                 return
 
     def _pop(self) -> str:
@@ -120,16 +133,29 @@ def _translated(source: str, splitter: Splitter) -> Iterator[Segment]:
             block += _text_runs(source, token)
             continue
         is_tag = token.kind in ("open", "close")
-        if is_tag and token.name not in INLINE:
+        if is_tag and token.name in BLOCK:
             yield from sentences_of(source, block, splitter)
             block = []
-        if token.kind == "open" and elements.translates(source, token):
-            block += _tag_runs(source, token)
+        if token.kind == "open" and token.name == "meta":
+            yield from _charset(source, token)
+        if token.kind == "open":
+            values = _values(source, token) if elements.translates(source, token) else ()
+            block.append(Run(token.start, token.end, "", values, elements.opens(source, token)))
         else:
             block.append(Run(token.start, token.end))
         if is_tag:
             elements.read(source, token)
     yield from sentences_of(source, block, splitter)
+
+
+def _charset(source: str, tag: Token) -> Iterator[Segment]:
+    """The encoding that a page declares, which becomes that of its translation: text in UTF-8."""
+    for attribute in attributes(source, tag):
+        if attribute.name == "charset" or (attribute.name == "content" and "charset=" in attribute.value.lower()):
+            start = attribute.start + attribute.value.lower().rfind("charset=") + len("charset=")
+            start = attribute.start if attribute.name == "charset" else start
+            if start < attribute.end:
+                yield Segment(Span(start, attribute.end), ("utf-8",))
 
 
 def _text_runs(source: str, token: Token) -> Iterator[Run]:
@@ -144,21 +170,20 @@ def _text_runs(source: str, token: Token) -> Iterator[Run]:
         yield Run(place, token.end, source[place : token.end])
 
 
-def _tag_runs(source: str, tag: Token) -> Iterator[Run]:
-    """Runs of an opening tag, whose translated attributes are some of their own."""
-    place = tag.start
-    for attribute in attributes(source, tag):
-        value = html.unescape(attribute.value)
-        if attribute.quote and attribute.name in TRANSLATED_ATTRIBUTES and has_words(value):
-            yield Run(place, attribute.start)
-            text = Text(spaced(value), _WRITTEN[attribute.quote], is_attribute=True)
-            yield Run(attribute.start, attribute.end, attribute=text)
-            place = attribute.end
-    yield Run(place, tag.end)
+def _values(source: str, tag: Token) -> tuple[tuple[Span, Text], ...]:
+    """The values of an opening tag's attributes that are translated."""
+    return tuple(
+        (Span(attribute.start, attribute.end), Text(spaced(value), _WRITTEN[attribute.quote], is_attribute=True))
+        for attribute in attributes(source, tag)
+        if attribute.name in TRANSLATED_ATTRIBUTES and has_words(value := html.unescape(attribute.value))
+    )
 
 
-_ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9A-Fa-f]{1,6}|[A-Za-z]\w{1,31});")
+# Some names of old are read without a semicolon, also with letters after them.
+_OLD = "|".join(sorted((name for name in html.entities.html5 if not name.endswith(";")), key=len, reverse=True))
+_ENTITY = re.compile(rf"&(?:#\d{{1,7}};?|#[xX][0-9A-Fa-f]{{1,6}};?|[A-Za-z]\w{{1,31}};|{_OLD})")
 _WRITTEN = {
+    "": lambda text: f'"{escaped(text).replace(chr(34), "&quot;")}"',
     '"': lambda text: escaped(text).replace('"', "&quot;"),
     "'": lambda text: escaped(text).replace("'", "&#39;"),
 }

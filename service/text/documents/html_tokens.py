@@ -21,6 +21,7 @@ _ATTRIBUTE = rf"(?P<name>[^\t\n\f\r />][^\t\n\f\r />=]*+)(?:{_BLANK}*+={_BLANK}*
 _ATTRIBUTES = rf"(?:{_BLANK}++|/|{re.sub('[?]P<[a-z]+>', '?:', _ATTRIBUTE)})*+"
 _TAG = re.compile(rf"<(/?)([A-Za-z][^\t\n\f\r />]*+){_ATTRIBUTES}>")
 _CODE = re.compile(r"<\?(?:php\b|[=\s])", re.IGNORECASE)  # of a template, up to its ?>: $a->b is no end
+_NO_COMMENT, _COMMENT_END = re.compile("<!---?>"), re.compile("--!?>")
 _FIND_ATTRIBUTE = re.compile(_ATTRIBUTE)
 
 
@@ -91,7 +92,10 @@ def _is_letter(character: str) -> bool:
 
 
 def _comment_end(source: str, start: int) -> int:
-    mark = "-->" if source.startswith("<!--", start) else "]]>" if source.startswith("<![CDATA[", start) else ">"
+    if source.startswith("<!--", start):
+        comment = _NO_COMMENT.match(source, start) or _COMMENT_END.search(source, start + len("<!--"))
+        return comment.end() if comment else len(source)
+    mark = "]]>" if source.startswith("<![CDATA[", start) else ">"
     found = source.find(mark, start + 2)
     return len(source) if found < 0 else found + len(mark)
 

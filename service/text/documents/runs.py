@@ -1,8 +1,9 @@
 """Text between tags as runs (`Run`) → segments (`sentences_of`), for HTML and XLIFF alike.
 
 Sentences are found in the characters of all text runs together; a sentence begins and ends in text, so tags around it
-are copied. One whose tags come in pairs is translated with them (`_with_tags`). Of any other one, each text between
-two tags is translated by itself, with the white space around it in its place.
+are copied. One whose tags come in pairs is translated with them (`_with_tags`), and the texts of their attributes by
+themselves. Of any other one, each text between two tags is translated by itself, with the white space around it in its
+place.
 """
 
 from __future__ import annotations
@@ -21,20 +22,24 @@ MAX_TAGS = 64  # of a sentence that is translated with them
 MAX_TAGGED_BYTES = 4096  # of such a sentence, with what stands for its tags
 _TAG = re.compile(r"<(/?)((?!\d)[\w:][^\s/>]*)")
 _STAND_IN = re.compile(r'<(?:(?:g|x|br) id="glossa-\d+"/?|/g)>')
+_VALUE = "\ufdd0\ufdd1"  # noncharacters, between which the number of a value stands
+_NUMBERED_VALUE = re.compile(f"{_VALUE[0]}(\\d+){_VALUE[1]}")
 _SPACE = re.compile(r"[ \t\n\r\f]+")
 _LINE_BREAKS = dict.fromkeys(map(ord, "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"), " ")
 
 
 class Run(NamedTuple):
-    """A part of the source: text with its characters, a translated attribute, or what stays as it is (neither).
+    """A part of the source: text with its characters, or what stays as it is, such as a tag.
 
-    Characters are those of the source, or those of one entity.
+    Characters are those of the source, or those of one entity. attributes: of a tag, the spans of values that are
+    translated, and their texts. is_open: of a tag that begins an element although it ends with a slash.
     """
 
     start: int
     end: int
     text: str = ""
-    attribute: Text | None = None
+    attributes: tuple[tuple[Span, Text], ...] = ()
+    is_open: bool = False
 
     @property
     def is_entity(self) -> bool:
@@ -49,7 +54,7 @@ def spaced(text: str) -> str:
 
 def sentences_of(source: str, runs: Sequence[Run], splitter: Splitter) -> Iterator[Segment]:
     """The sentences of a block, which is a paragraph, and the attributes of tags between them, in order."""
-    if not any(run.text or run.attribute for run in runs):
+    if not any(run.text or run.attributes for run in runs):
         return
     visible, where = "".join(run.text for run in runs).translate(_LINE_BREAKS), Place.FIRST
     number = place = done = (
@@ -60,7 +65,7 @@ def sentences_of(source: str, runs: Sequence[Run], splitter: Splitter) -> Iterat
         if not has_words(visible[start:end]):
             continue
         while place + len(runs[number].text) <= start:
-            yield from _attribute(runs[number])
+            yield from _attributes(runs[number])
             place += len(runs[number].text)
             number += 1
         first, inside, begins = number, list[Run](), place == start
@@ -78,10 +83,14 @@ def sentences_of(source: str, runs: Sequence[Run], splitter: Splitter) -> Iterat
         done = number + 1
         pieces, whole = parts_of(source, inside), _with_tags(source, inside)
         span = Span(inside[0].start, inside[-1].end)
-        yield Segment(span, pieces if whole is None else (whole,), pieces, where)
+        values = tuple(text for run in inside for _, text in run.attributes)
+        if whole is None:
+            yield Segment(span, pieces, pieces, where)
+        else:
+            yield Segment(span, (whole, *values), pieces, where, _with_values if values else None)
         where = Place.LATER
     for run in runs[number:]:
-        yield from _attribute(run)
+        yield from _attributes(run)
 
 
 def _within(run: Run, start: int, end: int) -> Run:
@@ -92,9 +101,9 @@ def _within(run: Run, start: int, end: int) -> Run:
     return Run(run.start + start, run.start + end, run.text[start:end])
 
 
-def _attribute(run: Run) -> Iterator[Segment]:
-    if run.attribute is not None:
-        yield Segment(Span(run.start, run.end), (run.attribute,))
+def _attributes(run: Run) -> Iterator[Segment]:
+    for span, text in run.attributes:
+        yield Segment(span, (text,))
 
 
 def escaped(text: str) -> str:
@@ -111,8 +120,11 @@ def parts_of(source: str, runs: Sequence[Run], written: Callable[[str], str] = e
             texts.append(run)
             continue
         parts += _text(source, texts, written)
-        texts = []
-        parts.append(run.attribute or source[run.start : run.end])
+        texts, place = [], run.start
+        for span, text in run.attributes:
+            parts += [source[place : span.start], text]
+            place = span.end
+        parts.append(source[place : run.end])
     return tuple(filter(None, parts + _text(source, texts, written)))
 
 
@@ -128,8 +140,8 @@ def _text(source: str, runs: list[Run], written: Callable[[str], str]) -> list[s
 
 def _tag(source: str, run: Run) -> tuple[str, str]:
     """The kind of a run without text, opening, closing or other, and the name of its tag."""
-    found = None if run.text or run.attribute else _TAG.match(source, run.start, run.end)
-    if not found or source[run.end - 2] == "/":
+    found = None if run.text else _TAG.match(source, run.start, run.end)
+    if not found or (source[run.end - 2] == "/" and not run.is_open):
         return "other", ""
     name = found[2].lower()
     if found[1]:
@@ -154,17 +166,25 @@ def _unpaired(source: str, runs: Iterable[Run]) -> tuple[list[str], list[str]]:
 def _with_partners(source: str, before: Sequence[Run], runs: list[Run], after: Iterable[Run]) -> list[Run]:
     """Some runs with the tags directly before and after them that are the partners of tags among them."""
     closed, opened = _unpaired(source, runs)
-    found = list(runs)
+    found, blanks = list(runs), list[Run]()
     for run in reversed(before):
+        if closed and run.text.isspace():
+            blanks.insert(0, run)
+            continue
         if not closed or _tag(source, run) != ("opening", closed[0]):
             break
         closed.pop(0)
-        found.insert(0, run)
+        found, blanks = [run, *blanks, *found], []
+    blanks = []
     for run in after:
+        if opened and run.text.isspace():
+            blanks.append(run)
+            continue
         if not opened or _tag(source, run) != ("closing", opened[-1]):
             break
         opened.pop()
-        found.append(run)
+        found += [*blanks, run]
+        blanks = []
     return found
 
 
@@ -173,14 +193,23 @@ def _with_tags(source: str, runs: Sequence[Run]) -> Text | None:
 
     Markup that any parser accepts stands for them: `<g id="glossa-1">…</g>` for a pair, `<x id="glossa-2"/>` for any
     other run, `<br id="glossa-3"/>` for one that separates words. A page has tags that are no XML, such as `<B>x</b>`,
-    `<a href=?q=1>` or `<![endif]>`, and `written` copies their characters as they are.
+    `<a href=?q=1>` or `<![endif]>`, and `written` copies their characters as they are, but for a stand-in for each
+    value of an attribute that is translated, which `_with_values` replaces.
     """
     tags = sum(not run.text for run in runs)
-    if not 0 < tags <= MAX_TAGS or any(run.attribute for run in runs) or any(_unpaired(source, runs)):
+    if not 0 < tags <= MAX_TAGS or any(_unpaired(source, runs)):
+        return None
+    if any(run.attributes for run in runs) and _VALUE in source[runs[0].start : runs[-1].end]:
         return None
     parts, opened, kept, closings = list[str](), list[str](), dict[str, str](), dict[str, str]()
+    values = 0
     for run in runs:
         raw, (kind, name) = source[run.start : run.end], _tag(source, run)
+        for span, _ in reversed(run.attributes):
+            raw = raw[: span.start - run.start] + _VALUE + raw[span.end - run.start :]
+        for _ in run.attributes:
+            raw = raw.replace(_VALUE, f"{_VALUE[0]}{values}{_VALUE[1]}", 1)
+            values += 1
         identifier = f'id="glossa-{len(kept)}"'
         if run.text:
             parts.append(escaped(spaced(run.text)))
@@ -198,6 +227,12 @@ def _with_tags(source: str, runs: Sequence[Run]) -> Text | None:
     return (
         None if len(text.encode()) > MAX_TAGGED_BYTES else Text(text, partial(_restored, kept, closings), has_tags=True)
     )
+
+
+def _with_values(texts: Sequence[str]) -> str:
+    """A translation with the translations of its attributes, which follow it, in their places."""
+    whole, *values = texts
+    return _NUMBERED_VALUE.sub(lambda found: values[int(found[1])], whole)
 
 
 def _restored(kept: Mapping[str, str], closings: Mapping[str, str], translation: str) -> str:

@@ -1,10 +1,10 @@
 """XLIFF 1.2 and 2.x → segments: the source of each unit is translated, and its target inserted or replaced.
 
-A unit that must not be translated, or whose target has been translated or reviewed, is copied. The state of a new
-target asks for a review. Inline elements are copied into the target; a text between two of them is translated by
-itself. A source that a tool has segmented (<seg-source>, version 1.2) is translated segment by segment instead of the
-<source> before it: its tool finds the segments of a target by their <mrk>. Read by expat; a DOCTYPE is refused, so
-entities are the five of XML.
+A unit that must not be translated, or whose target a person has translated, reviewed or locked, is copied (`_is_kept`).
+The state of a new target asks for a review; what described the old one goes. Inline elements are copied into the
+target; a text between two of them is translated by itself. A source that a tool has segmented (<seg-source>, version
+1.2) is translated segment by segment instead of the <source> before it: its tool finds the segments of a target by
+their <mrk>. Read by expat; a DOCTYPE is refused, so entities are the five of XML.
 """
 
 from __future__ import annotations
@@ -27,9 +27,19 @@ INDENT = 256  # characters of white space before a source that its target gets t
 _READ_BYTES = 1 << 16  # at a time: units are yielded in between
 _TAG = re.compile(rb"<(?:[^\"'>]++|\"[^\"]*+\"|'[^']*+')*+>")
 _STATE = re.compile(r"""(\sstate\s*=\s*)("[^"]*"|'[^']*')""")
+_OF_OLD_TARGETS = re.compile(r"""\s(?:state-qualifier|phase-name|equiv-trans|subState)\s*=\s*(?:"[^"]*"|'[^']*')""")
+_ENCODING = re.compile(r"""\s*<\?xml[^>]*?\sencoding\s*=\s*["'](?P<name>[\w.:-]+)["']""")
 SEGMENT = "mrk of a segment"
 _CODE = frozenset(("bpt", "ept", "ph", "it", "sub"))  # inline elements of version 1.2 whose text is code
 _KEPT = frozenset(("translated", "final", "signed-off", "reviewed"))  # states of targets that are not replaced
+# What translation tools add for the same, in namespaces of their own: attributes of units, targets and segments by
+# their local names (m:confirmed of Phrase, mq:status and mq:locked of memoQ, conf and locked of Trados' sdl:seg).
+_KEPT_BY_TOOLS = {
+    "locked": frozenset(("true", "1", "yes", "locked")),
+    "confirmed": frozenset(("true", "1", "yes")),
+    "conf": frozenset(("translated", "approvedtranslation", "approvedsignoff")),
+    "status": frozenset(("manuallyconfirmed", "proofread", "translatorconfirmed", "reviewer1confirmed")),
+}
 
 
 class Header(NamedTuple):
@@ -54,6 +64,10 @@ def segments(source: str, splitter: Splitter) -> Iterator[Segment]:
     """The segments of a document that `check` accepts, one for each translated unit. Their spans tile it. The units of
     a <file> are one paragraph: many files have a unit for each sentence."""
     data, done, place, file = source.encode(), 0, _Place(source), 0
+    if declared := _ENCODING.match(source):  # the translation is text in UTF-8
+        done = declared.end("name")
+        yield from copied(source, 0, declared.start("name"))
+        yield Segment(Span(*declared.span("name")), ("UTF-8",))
     for unit in _Reader().units(data):
         if (segment := _segment(source, unit, place, splitter)) is not None:
             yield from copied(source, done, segment.span.start)
@@ -90,6 +104,7 @@ class _Reader:
         self._stack: list[tuple[str, bool]] = []  # names of open elements, SEGMENT among them, and whether translated
         self._tags = self._files = 0
         self._unit: _Unit | None = None
+        self._annotated: dict[str, bool] = {}  # by id, annotations that begin and end with tags, and whether translated
         self._whole: list[tuple[int, int, str]] = []  # runs of a source that is also there in segments
         self._done: list[_Unit] = []
         self._run: tuple[int, str] | None = None  # the last one inside a source
@@ -138,10 +153,12 @@ class _Reader:
         self._cdata = None
 
     def _characters(self, text: str) -> None:
+        if not (self._stack[-1][1] and all(self._annotated.values())):
+            text = ""
         if self._cdata is not None:
-            self._cdata.append(text if self._stack[-1][1] else "")
-            return
-        self._begin_run(text if self._stack[-1][1] else "")
+            self._cdata.append(text)
+        else:
+            self._begin_run(text)
 
     def _begin_run(self, text: str) -> None:
         """Ends the run before, inside a source, and begins one of text, or of what is none."""
@@ -173,12 +190,22 @@ class _Reader:
             self._read_header(local, attributes)
         elif self.header is None:
             raise DocumentError(f"must be XLIFF: its root is <{name}>, not <xliff>")
+        elif local in ("sm", "em") and not self.header.is_version_1:
+            self._annotate(local, attributes)
         elif local == ("trans-unit" if self.header.is_version_1 else "segment"):
-            is_kept = attributes.get("approved") == "yes" or attributes.get("state") in _KEPT
-            is_translated = self._stack[-1][1] and not is_kept
+            is_translated = self._stack[-1][1] and not _is_kept(attributes)
             self._unit = _Unit(self._at, self._opened_end, is_translated, self.header.is_version_1, self._files)
         elif self._unit is not None and len(self._stack) >= 2 and self._stack[-2][0] in ("trans-unit", "segment"):
             self._open_text(local, prefix, attributes)
+        elif self._unit is not None and prefix and local == "seg" and _is_kept(attributes, is_of_tool=True):
+            self._unit.is_translated = False  # a definition of Trados, after the target
+
+    def _annotate(self, local: str, attributes: Mapping[str, str]) -> None:
+        """Begins or ends an annotation over what follows its tag."""
+        if local == "em":
+            self._annotated.pop(attributes.get("startRef", ""), None)
+        elif "translate" in attributes:
+            self._annotated[attributes.get("id", "")] = attributes["translate"] != "no"
 
     def _open_text(self, local: str, prefix: str, attributes: Mapping[str, str]) -> None:
         """Begins the source or the target of a unit."""
@@ -195,11 +222,13 @@ class _Reader:
             self._run = (end, "")
         elif local == "target":
             self._unit.target_start, self._unit.target_tag_end = self._at, end
-            if attributes.get("state") in _KEPT:
+            if _is_kept(attributes):
                 self._unit.is_translated = False
 
     def _close(self, _: str) -> None:
         local = self._stack.pop()[0]
+        if local == "unit":
+            self._annotated = {}
         unit = self._unit
         if unit is None:
             return
@@ -312,8 +341,21 @@ def _translation(source: str, blocks: list[list[Run]], splitter: Splitter) -> tu
     return parts + rest, pieces + rest
 
 
+def _is_kept(attributes: Mapping[str, str], *, is_of_tool: bool = False) -> bool:
+    """Whether a unit, a segment or a target is the finished work of a person, by the attributes of its tag.
+    is_of_tool: the tag is one of a translation tool."""
+    if attributes.get("approved") == "yes" or attributes.get("state") in _KEPT:
+        return True
+    return any(
+        value.lower() in _KEPT_BY_TOOLS.get(name.rpartition(":")[2], ())
+        for name, value in attributes.items()
+        if ":" in name or is_of_tool
+    )
+
+
 def _with_state(tag: str, state: str) -> str:
-    """An opening tag with this state."""
+    """An opening tag with this state, and without what describes another target."""
+    tag = _OF_OLD_TARGETS.sub("", tag)
     if _STATE.search(tag):
         return _STATE.sub(rf'\g<1>"{state}"', tag, count=1)
     return f'{tag[:-1]} state="{state}">'

@@ -212,10 +212,10 @@ def test_copies_read_kept_rows_and_write_rows_that_no_hypothesis_continues():
     """The scripted runner checks what every copy finds; here, that there are few of them."""
     runner = ScriptedRunner(vocab_size=VOCABULARY, rule=doubtful)
     run(*(request(str(n), source=(n + 3, 2), beam_size=4, max_tokens=20) for n in range(8)), runner=runner)
-    moved = sum(copy.stop - copy.start for plan in runner.plans for copy in plan.copies)
-    whole = sum(copy.stop for plan in runner.plans for copy in plan.copies)
+    moved = sum(copy.stop - copy.start for plan in runner.plans for copy in plan.moves.copies)
+    whole = sum(copy.stop for plan in runner.plans for copy in plan.moves.copies)
     assert moved < 0.8 * whole, "what two hypotheses have in common is not copied"
-    assert max(len(plan.copies) for plan in runner.plans) <= 24
+    assert max(len(plan.moves.copies) for plan in runner.plans) <= 24
 
 
 class Forbid:

@@ -25,7 +25,7 @@ def run(*requests, rule=doubtful, seen=None, eos_ids=(EOS,)):
 
     def note(plan, outputs):
         if seen is not None:
-            seen.append((plan.step.rows, scheduler.capacity.reserved.rows))
+            seen.append((plan.step.shape.rows, scheduler.capacity.reserved.rows))
 
     drain(scheduler, runner, on_run=note)
     return sequences
@@ -61,7 +61,7 @@ def test_without_scores_the_answer_is_the_same_and_no_distribution_is_read(prefi
         (plain,), (scored,) = (
             run(request(source=source, prefix=prefix, **more)) for more in ({}, {"token_logprobs": True})
         )
-        assert not plain.search.is_scored
+        assert plain.search.top_k == 0
         assert plain.answers[0].tokens == scored.answers[0].tokens
         assert (plain.answers[0].logprobs, plain.answers[0].reason) == ([], scored.answers[0].reason)
         assert math.isnan(plain.answers[0].score)

@@ -51,7 +51,7 @@ def test_options_select_the_strategy(request_, strategy):
 
 def test_every_sequence_is_extended_by_the_best_token_of_its_row():
     sequences = [sequence_in(1, decoding_request("one")), sequence_in(0, decoding_request("two"))]
-    advance(sequences, scripted_output(lines(5, 6), [(5, 2), (6, 2)], is_scored=False))
+    advance(sequences, scripted_output(lines(5, 6), [(5, 2), (6, 2)], 0))
     assert [sequence.hypotheses[0].tokens for sequence in sequences] == [[6], [5]]
 
 
@@ -59,7 +59,7 @@ def test_a_draft_is_accepted_as_far_as_the_search_agrees():
     """Lines: the step of row 0, then what follows each token of its draft."""
     sequence = sequence_in(0, decoding_request())
     sequence.draft_tokens = (5, 6, 7)
-    output = scripted_output(lines(3, 5, 6, 4, 3), [(5, 2)], rows=1, is_scored=False, token_lines={0: range(1, 5)})
+    output = scripted_output(lines(3, 5, 6, 4, 3), [(5, 2)], 0, rows=1, drafts={0: sequence.draft_tokens})
     computed = sequence.num_computed
     advance([sequence], output)
     assert sequence.hypotheses[0].tokens == [5, 6, 4]  # 7 was wrong
@@ -69,7 +69,7 @@ def test_a_draft_is_accepted_as_far_as_the_search_agrees():
 def test_a_sequence_that_ends_within_its_draft_takes_no_more_tokens():
     sequence = sequence_in(0, decoding_request())
     sequence.draft_tokens = (5, EOS, 6)
-    output = scripted_output(lines(3, 5, EOS, 6, 6), [(5, 2)], rows=1, is_scored=False, token_lines={0: range(1, 5)})
+    output = scripted_output(lines(3, 5, EOS, 6, 6), [(5, 2)], 0, rows=1, drafts={0: sequence.draft_tokens})
     advance([sequence], output)
     assert sequence.outcome is FinishReason.END_OF_SEQUENCE
     assert sequence.answers[0].tokens == [5, EOS]
@@ -108,7 +108,7 @@ def test_a_row_that_is_not_finite_fails_the_turn_before_any_change():
     broken = lines(5, 6)
     broken[1] = np.nan
     with pytest.raises(NotFinite, match=r"rows \[1\]"):
-        advance(sequences, scripted_output(broken, [(5, 2), (6, 2)], is_scored=False))
+        advance(sequences, scripted_output(broken, [(5, 2), (6, 2)], 0))
     assert [sequence.hypotheses[0].tokens for sequence in sequences] == [[], []]
 
 
@@ -121,7 +121,7 @@ def advanced(source, row):
     search = SingleTurn()
     sequence = Sequence(request, search)
     sequence.rows = (row,)
-    search.advance(sequence, scripted_output(np.zeros((2, 8), np.float32), [(9, 9), source], is_scored=False))
+    search.advance(sequence, scripted_output(np.zeros((2, 8), np.float32), [(9, 9), source], 0).predictions)
     return sequence
 
 
@@ -138,7 +138,7 @@ def test_an_output_that_is_not_finite_is_an_error():
 
 
 def test_no_log_probabilities_and_no_extra_steps_are_requested():
-    assert (SingleTurn.top_k, SingleTurn.is_scored, SingleTurn.is_greedy) == (1, False, False)
+    assert (SingleTurn.top_k, SingleTurn.is_greedy) == (0, False)
 
 
 def test_a_request_for_attention_finishes_without_tokens():
@@ -147,6 +147,6 @@ def test_a_request_for_attention_finishes_without_tokens():
     sequence = Sequence(request, search)
     (hypothesis,) = sequence.hypotheses
     assert (hypothesis.tokens, sequence.outcome) == ([], None)
-    search.advance(sequence, scripted_output(np.zeros((1, 8), np.float32), [(5, 2)], is_scored=False))
+    search.advance(sequence, scripted_output(np.zeros((1, 8), np.float32), [(5, 2)], 0).predictions)
     assert sequence.outcome is FinishReason.ATTENTION
     assert (sequence.steps, sequence.hypotheses, sequence.answers, sequence.num_generated) == (1, [], [], 0)

@@ -41,7 +41,7 @@ def test_log_softmax_keeps_what_is_masked_and_adds_up_to_one():
 
 def test_additional_tokens_follow_the_best():
     logprobs_RV = log_softmax(np.arange(8, dtype=np.float32))[None]
-    output = scripted_output(logprobs_RV, [(5, 2)], 2)
+    output = scripted_output(logprobs_RV, [(5, 2)], 2).predictions
     selector = TokenSelector(Request(request_id="r", prompt=(1,), max_tokens=5), eos_ids=(2,), stops=None)
     hypothesis = selector.start()
     hypothesis.row = 0
@@ -69,14 +69,14 @@ def test_what_the_graph_ranks_gives_the_tokens_of_the_whole_distribution(name, r
     selector = TokenSelector(request, eos_ids=(2, 3), stops=None, processors=MASKS[name]())
     hypothesis = selector.start()
     hypothesis.row, hypothesis.tokens = 0, rng.integers(4, 7, rng.integers(0, 7)).tolist()
-    scores_V = selector.scores(hypothesis, scripted_output(logprobs_RV, [(5, 2)], ranked))
+    scores_V = selector.scores(hypothesis, scripted_output(logprobs_RV, [(5, 2)], ranked).predictions)
     expected = top_tokens(logprobs_RV[0] if scores_V is None else scores_V, 3)
-    assert selector.best_tokens(hypothesis, scripted_output(logprobs_RV, [(5, 2)], ranked), 3) == expected
+    assert selector.best_tokens(hypothesis, scripted_output(logprobs_RV, [(5, 2)], ranked).predictions, 3) == expected
 
 
 def test_masks_that_name_few_tokens_read_no_distribution():
     logprobs_RV = log_softmax(np.arange(12, dtype=np.float32))[None]
-    output = scripted_output(logprobs_RV, [(5, 2)], 1 + SPARE)
+    output = scripted_output(logprobs_RV, [(5, 2)], 1 + SPARE).predictions
     request = Request(request_id="r", prompt=(1,), max_tokens=9)
     selector = TokenSelector(request, eos_ids=(11,), stops=None, processors=(MinLength((11,), before=9),))
     assert selector.spare == SPARE
@@ -101,13 +101,13 @@ def test_coverage_of_a_source_position_is_capped_at_one():
     selector = TokenSelector(
         Request(request_id="r", prompt=(1,), max_tokens=9, options=options), eos_ids=(2,), stops=None
     )
-    output = scripted_output(log_softmax(np.zeros((1, 8), np.float32)), [(5, 6, 2)])
+    output = scripted_output(log_softmax(np.zeros((1, 8), np.float32)), [(5, 6, 2)]).predictions
     hypothesis = selector.start()
     hypothesis.tokens = [5, 5, 5, 5, 5]
-    selector.normalise(hypothesis, 0, output)
+    selector.normalise(hypothesis, 0, output.deferred)
     assert hypothesis.normalised == pytest.approx(0.0)
     hypothesis.tokens = [5, 5]
-    selector.normalise(hypothesis, 0, output)
+    selector.normalise(hypothesis, 0, output.deferred)
     assert hypothesis.normalised == pytest.approx(0.5 * math.log(1e-10))
 
 
@@ -123,10 +123,10 @@ def test_sentences_before_the_text_need_no_coverage():
     """The scripted attention of the two answer tokens is at source positions 2 and 3, which follow the separator 9."""
     options = DecodingOptions(beam_size=2, coverage_penalty=0.5)
     asked = Request(request_id="r", source=(5, 9, 6, 2), prompt=(1, 5, 9), max_tokens=9, options=options)
-    output = scripted_output(log_softmax(np.zeros((1, 8), np.float32)), [asked.source])
+    output = scripted_output(log_softmax(np.zeros((1, 8), np.float32)), [asked.source]).predictions
     for context, uncovered in ((ContextPlace(0, 9), 0), (ContextPlace(1, 9), 1), (None, 2)):
         selector = TokenSelector(asked, eos_ids=(2,), stops=None, context=context)
         hypothesis = selector.start()
         hypothesis.tokens = [6, 2]
-        selector.normalise(hypothesis, 0, output)
+        selector.normalise(hypothesis, 0, output.deferred)
         assert hypothesis.normalised == pytest.approx(uncovered * 0.5 * math.log(1e-10))

@@ -97,7 +97,7 @@ def test_numbers_that_are_not_finite_fail_the_turn(manual):
     class Poisoned(ScriptedRunner):
         def run(self, plan):
             result = super().run(plan)
-            result.turn.top_scores[0][0] = float("nan")
+            result.non_finite = [0]
             return result
 
     engine, loop = manual(Poisoned())
@@ -112,7 +112,7 @@ def test_an_answer_whose_text_fails_ends_alone(manual, caplog):
     class Misleading(ScriptedRunner):
         def run(self, plan):
             result = super().run(plan)
-            result.top_ids[0][0] = -7
+            result.predictions.tokens[0] = -7
             return result
 
     engine, loop = manual(Misleading(rule=never_ends))

@@ -66,7 +66,7 @@ def test_rows_that_do_not_see_each_other_are_invariant(max_rows, has_source):
     runner = runner_with(max_rows=max_rows, has_source=has_source)
     assert is_batch_invariant(runner, manifest_for(runner))
     assert not runner.rows, "the runner is left without rows"
-    assert max(plan.rows for plan in runner.plans) == min(max_rows, 64)
+    assert max(plan.shape.rows for plan in runner.plans) == min(max_rows, 64)
 
 
 def padding_leaks(runner, logprobs_V, source, fed):
@@ -118,7 +118,7 @@ def test_rows_leave_and_move_during_the_check():
     bundle = manifest_for(runner)
     runner.plans.clear()
     is_batch_invariant(runner, bundle)
-    assert any(plan.copies for plan in runner.plans)
+    assert any(plan.moves.copies for plan in runner.plans)
     assert len(runner.plans) <= 2 * GOLDEN_TOKENS + 1, "the golden rows alone decide how long it takes"
 
 
@@ -143,13 +143,13 @@ def test_the_check_reserves_what_the_server_allows(kv_cache_bytes):
     assert is_batch_invariant(runner, bundle, kv_cache_bytes=kv_cache_bytes)
     reserved = [runner.layout.bytes_for(*plan.allocation_shape, max_rows=64) for plan in runner.plans]
     assert max(reserved) <= kv_cache_bytes
-    assert max(plan.rows for plan in runner.plans) > 1
+    assert max(plan.shape.rows for plan in runner.plans) > 1
 
 
 def test_the_check_reserves_what_its_largest_request_needs():
     runner = runner_with()
     assert is_batch_invariant(runner, manifest_for(runner), kv_cache_bytes=1)
-    assert 1 < max(plan.rows for plan in runner.plans) < 5, "smaller requests share that"
+    assert 1 < max(plan.shape.rows for plan in runner.plans) < 5, "smaller requests share that"
 
 
 def test_a_model_without_a_decoder_is_not_decoded():

@@ -153,7 +153,7 @@ def test_a_parked_sequence_can_end(way):
         plan = made.turn(now_s=6.0)
     assert plan.ended == (heavy,)
     assert heavy.slot is None
-    assert plan.step.slots == frozenset()
+    assert plan.step.moves.slots == frozenset()
     assert made.runner.parked == {}
     made.drain()
 
@@ -184,7 +184,7 @@ def test_beams_whose_hypotheses_share_a_row_are_stored_once_and_continue_alike()
             made.submit(request(f"third {number}", max_tokens=2))
         number += 1
         (plan,) = run(made)
-        shared += any(len(set(one.lines.values())) < len(one.lines) for one in plan.step.resumed)
+        shared += any(len(set(one.lines.values())) < len(one.lines) for one in plan.step.moves.resumed)
     assert made.scheduler.parking.count > 3
     assert shared
     assert [result(one) for one in wide] == answers(*[one.request for one in wide], rule=doubtful, max_rows=8)

@@ -11,18 +11,18 @@ def test_a_prompt_is_prefilled_up_to_its_last_token_which_is_a_step():
     bench = prefill_bench()
     (row,) = bench.submit(generation(prompt=(1, 7, 8)))
     plan = bench.turn()
-    assert plan.step.prefill_chunks == (PrefillChunk(0, 0, (1, 7)),)
-    assert (plan.step.tokens, plan.step.starts) == ((8,), (2,))
-    assert plan.step.max_target_len == 16, "a chunk is padded"
+    assert plan.step.prompts.chunks == (PrefillChunk(0, 0, (1, 7)),)
+    assert (plan.step.decode.tokens, plan.step.decode.starts) == ((8,), (2,))
+    assert plan.step.shape.target_len == 16, "a chunk is padded"
     assert len(tokens_of(row)) == 1
-    assert bench.turn().step.starts == (3,)
+    assert bench.turn().step.decode.starts == (3,)
 
 
 def test_a_prompt_of_one_token_is_a_step():
     bench = prefill_bench()
     bench.submit(generation(prompt=(1,)))
     plan = bench.turn()
-    assert (plan.step.prefill_chunks, plan.step.tokens, plan.step.starts) == ((), (1,), (0,))
+    assert (plan.step.prompts.chunks, plan.step.decode.tokens, plan.step.decode.starts) == ((), (1,), (0,))
 
 
 def test_first_chunks_are_ordered_by_padded_length():
@@ -44,7 +44,7 @@ def test_a_prompt_is_split_into_the_same_chunks_whatever_the_load(length):
         blocks = []
         while row.outcome is None:
             plan = bench.turn()
-            blocks += [one for one in plan.step.prefill_chunks if one.row in row.rows]
+            blocks += [one for one in plan.step.prompts.chunks if one.row in row.rows]
         splits.add(tuple((block.start, len(block.tokens)) for block in blocks))
         bench.drain()
     expected = [(start, min(32, length - 1 - start)) for start in range(0, length - 1, 32)]
@@ -81,7 +81,7 @@ def test_nothing_steps_while_all_rows_are_in_prefill():
     bench = prefill_bench(chunk_tokens=32, max_prefill_tokens=32, max_idle_prefill_tokens=64)
     (row,) = bench.submit(generation(prompt=(1,) * 100))
     plan = bench.turn()
-    assert (chunks_of(plan), plan.step.tokens, plan.step.starts) == ([(0, 0, 32), (0, 32, 32)], (), ())
+    assert (chunks_of(plan), plan.step.decode) == ([(0, 0, 32), (0, 32, 32)], None)
     assert plan.prefill.unfinished == {row}
     assert chunks_of(bench.turn()) == [(0, 64, 32), (0, 96, 3)]
     assert len(tokens_of(row)) == 1
@@ -93,7 +93,7 @@ def test_a_row_in_prefill_moves_with_what_is_computed_of_it():
     bench.turn()
     bench.turn()
     plan = bench.turn()
-    assert plan.step.copies == (Copy(1, 0, 0, 64, 0),)
+    assert plan.step.moves.copies == (Copy(1, 0, 0, 64, 0),)
     assert (short.outcome, long.rows) == (FinishReason.LENGTH, (0,))
     bench.drain()
     assert len(tokens_of(long)) == 5
@@ -102,7 +102,7 @@ def test_a_row_in_prefill_moves_with_what_is_computed_of_it():
 def test_chunks_are_no_longer_than_the_decoder_takes():
     bench = Bench(ScriptedRunner(has_source=False, max_block=16, rule=never_ends))
     (row,) = bench.submit(generation(prompt=(1,) * 40))
-    assert [len(block.tokens) for block in bench.turn().step.prefill_chunks] == [16, 16, 7]
+    assert [len(block.tokens) for block in bench.turn().step.prompts.chunks] == [16, 16, 7]
     bench.drain()
     assert len(tokens_of(row)) == 5
 
@@ -116,12 +116,12 @@ def test_the_cached_prefix_of_a_prompt_is_copied_chunk_by_chunk():
     bench.submit(generation("first", prompt=prompt))
     first = bench.turn()
     assert (first.prefix_queried_tokens, first.prefix_hit_tokens) == (60, 0)
-    assert [(keep.start, keep.count) for keep in first.step.prefix_stores] == [(0, 16), (16, 16), (32, 16)]
+    assert [(keep.start, keep.count) for keep in first.step.prompts.stores] == [(0, 16), (16, 16), (32, 16)]
     bench.drain()
     bench.submit(generation("second", prompt=(*prompt[:40], 4, 4, 4, 4)))
     second = bench.turn()
     assert (second.prefix_queried_tokens, second.prefix_hit_tokens) == (44, 32)
-    assert [(keep.start, keep.slot) for keep in second.step.prefix_loads] == [(0, 0), (16, 1)]
+    assert [(keep.start, keep.slot) for keep in second.step.prompts.loads] == [(0, 0), (16, 1)]
     assert chunks_of(second) == [(0, 32, 11)]
     bench.drain()
 
@@ -144,7 +144,7 @@ def test_nothing_is_cached_without_memory_for_it_or_where_state_has_no_positions
         for _ in range(2):
             bench.submit(generation(prompt=(1,) * 40))
             plan = bench.turn()
-            assert (plan.prefix_queried_tokens, plan.prefix_hit_tokens, plan.step.prefix_stores) == (0, 0, ())
+            assert (plan.prefix_queried_tokens, plan.prefix_hit_tokens, plan.step.prompts.stores) == (0, 0, ())
             bench.drain()
 
 
@@ -165,16 +165,16 @@ def test_rows_that_were_left_in_mid_prompt_are_named_in_the_next_turn_that_is_co
     bench.turn()
     (row,) = first.rows
     bench.scheduler.waiting.cancel(first)
-    assert bench.turn().step.abandoned_rows == (row,)
-    assert bench.turn().step.abandoned_rows == ()
+    assert bench.turn().step.moves.abandoned_rows == (row,)
+    assert bench.turn().step.moves.abandoned_rows == ()
     (last,) = second.rows
     for sequence in (second, third):
         bench.scheduler.waiting.cancel(sequence)
     assert bench.turn().live == (), "nothing is computed"
     (later,) = bench.submit(generation("later"))
-    assert last in bench.turn().step.abandoned_rows
+    assert last in bench.turn().step.moves.abandoned_rows
     while later.outcome is None:
-        assert bench.turn().step.abandoned_rows == ()
+        assert bench.turn().step.moves.abandoned_rows == ()
 
 
 def test_a_failed_turn_leaves_no_abandoned_rows():
@@ -185,4 +185,4 @@ def test_a_failed_turn_leaves_no_abandoned_rows():
     assert bench.turn().live == ()
     bench.scheduler.drop_live()
     bench.submit(generation())
-    assert bench.turn().step.abandoned_rows == ()
+    assert bench.turn().step.moves.abandoned_rows == ()

@@ -15,13 +15,13 @@ from tests.scheduling import Bench, generation, never_ends, prefill_bench, reque
 
 def test_an_idle_scheduler_plans_nothing():
     plan = Bench().turn()
-    assert (plan.live, plan.admitted, plan.ended, plan.step.rows) == ((), (), (), 0)
+    assert (plan.live, plan.admitted, plan.ended, plan.step.shape.rows) == ((), (), (), 0)
 
 
 def test_a_prompt_is_fed_token_by_token_where_the_decoder_takes_one():
     bench = Bench(ScriptedRunner(rule=never_ends))
     (row,) = bench.submit(request(prompt=(1, 7, 8), max_tokens=2))
-    fed = [bench.turn().step.tokens for _ in range(4)]
+    fed = [bench.turn().step.decode.tokens for _ in range(4)]
     assert fed[:3] == [(1,), (7,), (8,)]
     assert fed[3] == (tokens_of(row)[0],)
     assert len(tokens_of(row)) == 2
@@ -59,7 +59,8 @@ def whole(name="r", **more):
 
 def extra_steps(bench):
     bench.drain()
-    return [plan.extra_greedy_steps for plan in bench.runner.plans]
+    steps = [plan.decode for plan in bench.runner.plans]
+    return [step.extra.most if step and step.extra else 0 for step in steps]
 
 
 def test_a_single_request_without_streaming_makes_several_steps_in_a_turn():
@@ -68,8 +69,9 @@ def test_a_single_request_without_streaming_makes_several_steps_in_a_turn():
     assert extra_steps(bench) == [3, 3, 1]
     assert tokens_of(row) == [never_ends(row.request.source, [1] * count, 24) for count in range(1, 11)]
     assert row.num_generated == row.steps == 10
-    assert all(plan.max_target_len == plan.starts[0] + 1 + plan.extra_greedy_steps for plan in bench.runner.plans)
-    assert {plan.extra_greedy_s for plan in bench.runner.plans} == {0.25}
+    last = [(plan.shape.target_len, plan.decode.starts[0] + 1 + plan.decode.extra.most) for plan in bench.runner.plans]
+    assert [size for size, _ in last] == [end for _, end in last]
+    assert {plan.decode.extra.max_s for plan in bench.runner.plans} == {0.25}
 
 
 def test_an_end_token_ends_the_extra_steps_of_a_turn():
@@ -151,7 +153,7 @@ def test_a_right_draft_is_accepted_as_a_whole():
     assert tokens_of(row) == [5]
     plan = bench.turn()
     assert drafted(plan) == [(0, 6, (5, 6, 3, 4, 5))]
-    assert (plan.step.tokens, plan.step.max_target_len) == ((), 11)
+    assert (plan.step.decode, plan.step.shape.target_len) == (None, 11)
     assert (tokens_of(row), row.num_computed) == ([5, 6, 3, 4, 5, 6], 11)
     bench.drain()
     assert tokens_of(row) == [3 + place % 4 for place in range(6, 36)]
@@ -195,7 +197,7 @@ def test_an_answer_is_never_longer_than_it_may_be(max_tokens):
     (row,) = bench.submit(generation(prompt=(3, 4, 5, 6, 3, 4), max_tokens=max_tokens))
     while not bench.scheduler.is_idle:
         plan = bench.turn()
-        assert plan.step.max_target_len <= max(16, 6 + max_tokens - 1)
+        assert plan.step.shape.target_len <= max(16, 6 + max_tokens - 1)
     assert (row.outcome, len(tokens_of(row))) == (FinishReason.LENGTH, max_tokens)
 
 
@@ -207,7 +209,7 @@ def test_rows_without_a_draft_step_beside_those_with_one():
     bench.turn()
     plan = bench.turn()
     assert drafted(plan) == [(0, 6, (5, 6, 3, 4, 5))]
-    assert (plan.step.tokens, plan.step.starts) == ((5, 5), (6, 2))
+    assert (plan.step.decode.tokens, plan.step.decode.starts) == ((5, 5), (6, 2))
     assert (len(tokens_of(one)), len(tokens_of(other))) == (6, 2)
     bench.drain()
     assert tokens_of(other) == [3 + place % 20 for place in range(2, 22)]
@@ -222,7 +224,7 @@ def test_a_row_moves_without_its_rejected_draft_tokens():
     bench.turn()
     bench.turn()
     assert short.outcome is FinishReason.LENGTH
-    assert bench.turn().step.copies == (Copy(1, 0, 0, 8, 0),)
+    assert bench.turn().step.moves.copies == (Copy(1, 0, 0, 8, 0),)
     bench.drain()
     assert len(tokens_of(long)) == 20
 

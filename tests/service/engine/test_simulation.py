@@ -168,7 +168,7 @@ def test_an_encoder_alone_answers_everything_in_its_first_turn(turns):
 def is_computed(scheduler, runner, plan):
     """Computes a turn in which every live row steps or is prefilled; False: it failed, and its sequences with it."""
     steps = {sequence: sequence.steps for sequence in plan.live if sequence not in plan.prefill.unfinished}
-    assert sum(padded(len(block.tokens)) for block in plan.step.prefill_chunks) <= 96
+    assert sum(padded(len(block.tokens)) for block in plan.step.prompts.chunks) <= 96
     assert not plan.prefill.unfinished or plan.prefill.computed, "a prompt is unfinished, and no chunk of any computed"
     try:
         model = runner.run(plan.step)

@@ -50,7 +50,10 @@ def test_attention_equals_pytorch_at_any_row_capacity(bundle, request):
         plan = scheduler.plan(0.0)
         outputs = runner.run(plan.step)
         attention.append(
-            {s.request.request_id: outputs.turn.deferred.cross_attention(s.rows[0], (1, 7, 9, 5)) for s in plan.live}
+            {
+                s.request.request_id: outputs.predictions.deferred.cross_attention(s.rows[0], (1, 7, 9, 5))
+                for s in plan.live
+            }
         )
     for request, alone in zip(requests, attention[1:], strict=True):
         expected = cross_attention(torch_model, (1, 7, 9, 5), source=request.source).numpy()

@@ -114,7 +114,7 @@ def test_multi_step_turn_begins_no_step_after_its_time_limit(model):
         settings = engine_limits(max_rows=1, greedy_steps_per_turn=3, greedy_turn_s=seconds)
         scheduler = Scheduler(settings, runner.limits, runner.layout)
         scheduler.submit(sequence_for(runner, replace(request, is_streamed=False, options=DecodingOptions())))
-        assert len(runner.run(scheduler.plan(0.0).step).turn.extra_tokens) == taken
+        assert runner.run(scheduler.plan(0.0).step).extra_steps == taken
 
 
 def repetitive_requests(model, count, seed):
@@ -183,7 +183,7 @@ def test_turn_with_only_drafts_has_no_step_and_reports_the_seconds_of_each(reade
     advance(scheduler.commit(plan := scheduler.plan(0.0)), runner.run(plan.step))
     plan = scheduler.plan(0.0)
     outputs = runner.run(plan.step)
-    assert (plan.step.tokens, len(plan.step.drafts), len(outputs.turn.draft_s)) == ((), 2, 2)
+    assert (plan.step.decode, len(plan.step.drafts), outputs.drafts.keys()) == (None, 2, {0, 1})
     advance(scheduler.commit(plan), outputs)
     assert scheduler.record_drafts(plan, outputs) == (4, 4)
     assert [sequence.steps for sequence in scheduler.live] == [4, 4]
@@ -286,7 +286,7 @@ def test_rows_beyond_those_of_a_step_have_harmless_inputs(model):
     padded: list[tuple[int, ...]] = []
 
     def check(plan, output):
-        rows = len(plan.step.tokens)
+        rows = plan.step.step_rows
         inputs = [runner._inputs[name][rows : row_capacity_for(rows, 8)] for name in ("starts", "source_lengths")]
         padded.extend(zip(*(array.tolist() for array in inputs), strict=True))
 

@@ -32,7 +32,7 @@ class Noting(OnnxRunner):
 
     def run(self, plan):
         outputs = super().run(plan)
-        self.noted.append((plan.rows, self._passes is self._single_engine))
+        self.noted.append((plan.shape.rows, self._passes is self._single_engine))
         return outputs
 
 
@@ -140,7 +140,7 @@ def test_only_steps_that_ran_count(opens_late):
     decode(
         runner,
         [replace(request, max_tokens=5)],
-        on_run=lambda plan, _: planned.append(plan.step.extra_greedy_steps),
+        on_run=lambda plan, _: planned.append(plan.step.decode.extra.most if plan.step.decode.extra else 0),
         greedy_turn_s=0.0,
     )
     assert planned == [4, 3, 2, 1, 0]

@@ -24,6 +24,7 @@ from service.options import DecodingOptions
 from service.request import Priority
 from service.runtime.memory import HostBlock, HostMemory
 from service.runtime.runner import OnnxModel, OnnxRunner
+from service.step import PrefillCost
 from tests.engines import engine_limits
 from tests.fakes import CheckedEngine, RandomShares, ask
 from tests.runner_requests import (
@@ -54,10 +55,12 @@ def test_tokens_that_only_fill_a_batch_are_counted_apart(model):
 
     class Recording(OnnxRunner):
         def run(self, plan):
-            turn = super().run(plan).turn
-            texts = [new.source for new in plan.new_rows] + [chunk.tokens for chunk in plan.prefill_chunks]
-            turns.append((sum(map(len, texts)), turn.prefill_tokens, turn.padding_tokens))
-            return turn.step()
+            turn = super().run(plan)
+            texts = [new.source for new in plan.new_rows] + [chunk.tokens for chunk in plan.prompts.chunks]
+            assert bool(turn.prefill) == bool(texts)
+            if cost := turn.prefill:
+                turns.append((sum(map(len, texts)), cost.tokens, cost.padding_tokens))
+            return turn
 
     decode_together(Recording(model, HostMemory(), max_rows=12), requests_for(model, 12))
     assert all(own == tokens - padding and tokens % SOURCE_MULTIPLE == 0 for own, tokens, padding in turns)
@@ -65,19 +68,19 @@ def test_tokens_that_only_fill_a_batch_are_counted_apart(model):
 
 
 def test_the_time_of_the_encoder_is_part_of_the_prefill_of_turns_with_new_rows(model):
-    turns = list[tuple[bool, float, float]]()
+    costs = list[PrefillCost | None]()
 
     class Recording(OnnxRunner):
         def run(self, plan):
             output = super().run(plan)
-            turns.append((bool(plan.new_rows), output.turn.encode_s, output.turn.prefill_s))
+            costs.append(output.prefill)
             return output
 
     runner = Recording(model, HostMemory(), max_rows=4)
     decode_together(runner, requests_for(model, 4))
     has_encoder = model.manifest.limits.max_source_len > 0
-    assert all((0 < encode_s < prefill_s) == (is_new and has_encoder) for is_new, encode_s, prefill_s in turns)
-    assert {is_new for is_new, *_ in turns} == {False, True}
+    assert all((0 < cost.encode_s < cost.seconds) == has_encoder for cost in costs if cost)
+    assert {cost is None for cost in costs} == {False, True}
 
 
 class Counting(HostMemory):
@@ -241,8 +244,8 @@ def test_answers_of_parked_requests_are_bit_identical(model):
     )
     alone = model.runner(max_rows=8)
     assert together == [decode_together(alone, [request], max_rows=8)[0] for request in requests]
-    assert sum(len(step.parked) for step in plans) > 30
-    assert sum(len(step.resumed) for step in plans) > 30
+    assert sum(len(step.moves.parked) for step in plans) > 30
+    assert sum(len(step.moves.resumed) for step in plans) > 30
     assert runner.memory_bytes()["kv_cache"] == runner._caches.size, "what was parked is freed"
 
 
@@ -287,7 +290,7 @@ def test_buffers_and_bindings_stay_within_what_may_be_reserved(model, monkeypatc
     def check(plan, output):
         assert runner.memory_bytes()["kv_cache"] <= limit
         assert len(session.bindings) <= 8
-        rows.add(plan.step.rows)
+        rows.add(plan.step.shape.rows)
 
     decode(runner, requests_for(model, 60, seed=9), on_run=check, max_rows=16, kv_cache_bytes=limit)
     assert max(rows) > 3, "more than one row fits"

@@ -12,6 +12,7 @@ from service.decoding.search import advance
 from service.engine.scheduler import Scheduler
 from service.options import DecodingOptions
 from service.runtime.runner import OnnxModel
+from service.step import Ranked
 from tests.engines import engine_limits
 from tests.runner_requests import SCORED, decode, logprobs_of, requests_for, sequence_for
 
@@ -71,12 +72,15 @@ def test_shortlisted_row_reports_its_renormalized_distribution(tiny_attention_bu
             whole = logprobs_of(model.runner(max_rows=1), [replace(request, prompt=tuple(fed), max_tokens=1)])
             (left,) = whole[request.request_id][-1:, list(own)]
             best = [own[place] for place in np.argsort(-left, kind="stable")]
-            assert output.top_ids[0] == best[: len(output.top_ids[0])]
-            if output.turn.is_ranked:
-                logprobs_V = output.logprobs(0)
+            found = output.predictions
+            if isinstance(found, Ranked):
+                assert found.top_ids[0] == best[: len(found.top_ids[0])]
+                logprobs_V = found.logprobs(0)
                 assert logprobs_V[list(own)] == pytest.approx(left - np.logaddexp.reduce(left), abs=1e-5)
                 assert np.isneginf(np.delete(logprobs_V, own)).all()
-            assert output.turn.is_ranked == plan.step.is_scored
+            else:
+                assert plan.step.top_k == 0
+                assert found.tokens == best[:1]
             advance(scheduler.commit(plan), output)
             fed.append((sequence.answers or sequence.hypotheses)[0].tokens[-1])
         assert len(fed) == 13

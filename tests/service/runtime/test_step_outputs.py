@@ -9,10 +9,10 @@ from tests.fakes import RecordingSession, array_at, cuda_memory
 WORDS = 40
 
 
-def filled(memory, rows, top_k, *, is_scored=True):
+def filled(memory, rows, top_k):
     """Buffers as the graphs would leave them, the logits in them, and their log-probabilities."""
     outputs = LogitsBlocks(Arena(memory), WORDS)
-    outputs.ensure(rows, top_k, is_scored=is_scored)
+    outputs.ensure(rows, top_k)
     logits_RV = np.random.default_rng(1).normal(size=(rows, WORDS)).astype(np.float32)
     logprobs_RV = logits_RV - np.log(np.exp(logits_RV).sum(1, keepdims=True))
     order = np.argsort(-logits_RV, axis=1, kind="stable")[:, : outputs.top_k[0]]
@@ -75,7 +75,7 @@ def test_of_equal_tokens_the_lowest_id_is_the_best():
 
 @pytest.mark.parametrize("rows", [1, 3, FEW_LINES, FEW_LINES + 1])
 def test_rows_without_scores_return_the_best_token_and_its_logit(rows):
-    outputs, logits_RV, _ = filled(HostMemory(), rows, 1, is_scored=False)
+    outputs, logits_RV, _ = filled(HostMemory(), rows, 0)
     assert outputs.best(rows)[0] == [[token] for token in logits_RV.argmax(1)]
     assert outputs.best(rows)[1] == [[logit] for logit in logits_RV.max(1)]
     best = [outputs.most_likely(row) for row in range(rows)]
@@ -84,35 +84,35 @@ def test_rows_without_scores_return_the_best_token_and_its_logit(rows):
 
 @pytest.mark.parametrize("rows", [1, FEW_LINES + 1])
 def test_nan_is_reported_without_scores_too(rows):
-    outputs, *_ = filled(HostMemory(), rows, 1, is_scored=False)
+    outputs, *_ = filled(HostMemory(), rows, 0)
     array_at(bound(outputs, rows - 1, 1)["logits"])[0, 7] = np.nan
     assert np.isnan(outputs.best(rows)[1][rows - 1][0])
 
 
 def test_on_a_device_all_rows_are_ranked():
-    outputs, _, logprobs_RV = filled(cuda_memory(), 3, 1, is_scored=False)
+    outputs, _, logprobs_RV = filled(cuda_memory(), 3, 0)
     top_ids, top_logprobs = outputs.best(3)
     best = [outputs.most_likely(row) for row in range(3)]
     assert [(ids[0], scores[0]) for ids, scores in zip(top_ids, top_logprobs, strict=True)] == best
     assert [best[0] for best in top_logprobs] == logprobs_RV.max(1).tolist()
 
 
-def moved(outputs, arena, *sizes, **more):
+def moved(outputs, arena, *sizes):
     """Makes room; returns whether bindings to the outputs became invalid."""
     before = arena.generation
-    outputs.ensure(*sizes, **more)
+    outputs.ensure(*sizes)
     return arena.generation != before
 
 
 def test_turns_with_and_without_scores_keep_each_others_bindings():
     outputs = LogitsBlocks(arena := Arena(HostMemory()), WORDS)
-    assert moved(outputs, arena, 4, 1, is_scored=False)
+    assert moved(outputs, arena, 4, 0)
     plain = outputs.size
     assert plain == 4 * WORDS * 4, "no allocation for unrequested outputs"
     assert moved(outputs, arena, 4, 8)
     assert outputs.size > 2 * plain
-    for is_scored in (False, True, False):
-        assert not moved(outputs, arena, 4, 8 if is_scored else 1, is_scored=is_scored)
+    for top_k in (0, 8, 0):
+        assert not moved(outputs, arena, 4, top_k)
 
 
 def test_bindings_stay_valid_until_there_is_too_little_room():

@@ -5,8 +5,7 @@ import random
 import pytest
 
 from service.text.edits import Edit, edited, moved
-from service.text.glossary import Glossary, GlossaryError, Term, form_in, read_terms
-from service.text.words import words
+from service.text.glossary import Borders, Glossary, GlossaryError, Term, form_in, read_terms
 
 
 def sources(glossary, text):
@@ -18,6 +17,7 @@ def test_terms_are_found_at_word_borders_longest_first():
     assert sources(glossary, "The house cat, a cat; houses, House, green-house (house)") == [
         "house cat",
         "cat",
+        "house",
         "house",
     ]
 
@@ -42,13 +42,12 @@ def test_a_term_in_exactly_this_case_comes_before_one_that_ignores_it():
 
 def occurrences_by_comparison(terms, text):
     """The slow version: at each word the longest term that the text has there, up to the end of a word."""
-    spans = words(text)
-    ends, free, found = {end for _, end in spans}, 0, []
-    for start, _ in spans:
+    borders, free, found = Borders(text), 0, []
+    for start in sorted(borders.starts):
         fitting = [
             (after, term.source == text[start:after], term)
             for term in terms
-            if (after := start + len(term.source)) in ends
+            if (after := start + len(term.source)) in borders.ends
             and (text[start:after] == term.source or (term.ignore_case and text[start:after].lower() == term.source))
         ]
         if start >= free and fitting:
@@ -69,6 +68,35 @@ def test_terms_are_those_of_a_comparison_with_every_term():
         assert [(one.term, one.start, one.end) for one in hidden] == found
         count += len(found)
     assert count > 2000
+
+
+@pytest.mark.parametrize(
+    ("term", "text"),
+    [
+        ("école", "J'aime l'école."),
+        ("école", "l\u2019école"),
+        ("isola", "un'isola verde"),
+        ("cat", "the cat's tail"),
+        ("tea", "tea/coffee"),
+        ("LED", "LED-Lampe"),
+        ("Lampe", "LED-Lampe"),
+        ("apple", "apple,pear"),
+        ("option", "option(s)"),
+        ("부산", "부산에서 왔다"),
+        ("고양이", "고양이가 잔다"),
+        ("고양이", "고양이"),
+    ],
+)
+def test_words_that_are_written_together_have_borders(term, text):
+    assert sources(Glossary([Term(term, ("x",))]), text) == [term]
+    assert form_in(Term("x", (term,)), text) is not None
+
+
+@pytest.mark.parametrize(
+    ("term", "text"), [("don", "don't"), ("we", "we're"), ("1", "1,5"), ("cat", "category"), ("부", "부산에서")]
+)
+def test_a_part_of_a_word_is_no_term(term, text):
+    assert sources(Glossary([Term(term, ("x",))]), text) == []
 
 
 def test_a_capital_i_with_a_dot_is_one_character_in_lower_case():

@@ -31,6 +31,28 @@ def test_abbreviations_quotes_and_numbers_do_not_end_sentences(language, expecte
     assert split(" ".join(expected), language) == expected
 
 
+@pytest.mark.parametrize(
+    ("language", "expected"),
+    [
+        ("en", ["It runs on VB.NET and Node.js.", "Allow approx. 20 minutes.", "1. Open the lid.", "2. Press it."]),
+        ("en", ["“Stop!” he cried.", "(Really?) she asked.", "The release is v2.Final.", "See vol. 3."]),
+        ("de", ["Die Fa. Meier liefert bspw. Schrauben.", "Frl. Schulz, geb. Braun, kam.", "„Halt!“ rief er."]),
+        ("nl", ["Mevr. de Vries sprak o.a. met hem.", "Dat kost twee mln. euro."]),
+        ("es", ["¿Vienes? preguntó ella.", "Son aprox. 30 personas.", "Escribe a D. Luis."]),
+        ("fr", ["MM. Petit et Roy sont là.", "Le réf. 12 manque.", "« Non ! » cria-t-elle."]),
+        ("pl", ["Mieszka przy ul. Długiej.", "Są m.in. Ania i Jan."]),
+        ("ja", ["母は「早く。」と言った。", "「はい！」という声がした。", "「行こう。」", "「うん。」"]),
+        ("zh", ["我不知道。", "“快走！”她喊道。", "他说：“好。”"]),
+    ],
+)
+def test_what_looks_like_an_end_is_none(language, expected):
+    assert split(("" if language in ("ja", "zh") else " ").join(expected), language) == expected
+
+
+def test_a_writer_without_capitals_writes_sentences():
+    assert split("hello there. how are you? fine!") == ["hello there.", "how are you?", "fine!"]
+
+
 def test_a_hard_space_counts_as_a_space():
     assert split("C'est M.\xa0Dupont. Il part.", "fr") == ["C'est M.\xa0Dupont.", "Il part."]
 

@@ -252,19 +252,22 @@ def error_of(code, reason=""):
     return error
 
 
-def test_only_a_lost_connection_that_brought_results_is_followed_by_another_call():
+def test_only_a_call_that_brought_results_and_is_ended_by_the_server_is_followed_by_another_one():
     unavailable, attempts = grpc.StatusCode.UNAVAILABLE, _Attempts({"timeout_s": 1e9})
     assert 0 < attempts.options()["timeout_s"] < 1e9
     with pytest.raises(ClientError, match="UNAVAILABLE: lost"):
         attempts.fail(error_of(unavailable))
     assert len(list(attempts.results(pb.TranslateBatchResponse(results=[{"id": "0"}])))) == 1
     attempts.fail(error_of(unavailable))
-    for error in (error_of(unavailable, "SHUTTING_DOWN"), error_of(grpc.StatusCode.INTERNAL)):
+    attempts.fail(error_of(unavailable, "SHUTTING_DOWN"))
+    attempts.fail(error_of(grpc.StatusCode.RESOURCE_EXHAUSTED, "MESSAGES_MISSING"))
+    for error in (error_of(unavailable, "ENGINE_UNAVAILABLE"), error_of(grpc.StatusCode.INTERNAL)):
         with pytest.raises(ClientError):
             attempts.fail(error)
     assert attempts.options().keys() == {"timeout_s"}
-    with pytest.raises(ClientError):
+    with pytest.raises(ClientError) as caught:
         attempts.fail(error_of(unavailable))
+    assert caught.value.reason == "MESSAGES_MISSING", "why the call before was ended"
 
 
 @pytest.mark.parametrize("name", ["translate_batch", "translate_document"])

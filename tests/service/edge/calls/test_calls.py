@@ -213,6 +213,31 @@ async def test_calls_without_their_messages_make_room_when_the_server_is_full(mo
         left.pop().cancel()
 
 
+@pytest.mark.parametrize("rpc", ["TranslateBatch", "TranslateDocument"])
+async def test_calls_with_nothing_in_flight_make_room_when_the_server_is_full(rpc, monkeypatch):
+    monkeypatch.setattr("service.edge.admission.idle_calls.IDLE_S", 0.0)
+    async with (
+        running(max_requests=2, message_timeout_s=60.0) as edge,
+        grpc.aio.insecure_channel(edge.address) as channel,
+    ):
+
+        async def idle():
+            yield getattr(pb, f"{rpc}Request")()
+            await asyncio.Event().wait()
+
+        async def read(call):
+            return [message async for message in call]
+
+        waiting = [asyncio.ensure_future(read(method(channel, rpc)(idle()))) for _ in range(2)]
+        while len(edge.server.calls.admission.idle) < 2:
+            await asyncio.sleep(0)
+        assert (await method(channel, "Translate")(model="en-de", text=TEXT)).text
+        done, left = await asyncio.wait(waiting, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        with pytest.raises(grpc.aio.AioRpcError, match="calls wait for messages with nothing in flight"):
+            await done.pop()
+        left.pop().cancel()
+
+
 async def test_a_connection_with_its_share_of_the_calls_without_messages_gets_no_more(monkeypatch):
     monkeypatch.setattr("service.edge.admission.message_waits.UNREAD_S", 0.0)
     own = (("grpc.use_local_subchannel_pool", 1),)

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from glossa.v1 import glossa_pb2 as pb
+from service.edge.admission.idle_calls import IdleCalls
 from service.edge.admission.request_memory import RequestMemory
 from service.edge.calls.items import (
     BEGUN_TOGETHER,
@@ -32,6 +33,7 @@ from service.errors import (
 )
 from service.request import Caller, Finished, FinishReason
 from tests.edge import FakePool, a_call, served
+from tests.virtual_time import run_virtually
 
 RPC = Method("bidi_stream", "glossa.v1.TranslationService", "TranslateBatch")
 FULL = Overloaded("the queue is full", retry_after_s=0.01, limit=1)
@@ -49,11 +51,15 @@ class Batch:
         self.call = a_call(RPC, deadline_s, caller=Caller("t"), memory=self.memory)
         self.model = served("en-de", FakePool())
         self.call.use(self.model)
-        self.runner = ItemRunner(self.metrics, ItemLimits(*limits), lambda: self.now_s)
+        self.idle = IdleCalls(4, lambda: self.now_s)
+        self.runner = ItemRunner(self.metrics, ItemLimits(*limits), lambda: self.now_s, self.waiting)
         self.window, self.in_order = window, in_order
         self.begun, self.calls = [], {}
         self.gates, self.errors = {}, {}
         self.source_error, self.holds_source = None, False
+
+    def waiting(self, call):
+        return self.idle.waiting("peer", "t", call.ending.end)
 
     async def answer(self, request, call):
         self.begun.append(request.text)
@@ -338,6 +344,60 @@ async def test_a_client_that_sends_nothing_more_is_not_waited_for():
     batch.holds_source = True
     with pytest.raises(DeadlineExceeded, match=r"no message came within 0\.01 s"):
         await batch.all(["a"])
+
+
+def test_messages_without_items_keep_a_call_open_for_so_long():
+    async def kept():
+        batch, sent = Batch(limits=(60.0, 10.0)), 0
+
+        async def source(ids):
+            nonlocal sent
+            while True:
+                await asyncio.sleep(4)
+                sent += 1
+                yield []
+
+        vars(batch)["source"] = source
+        with pytest.raises(DeadlineExceeded, match=r"no item came within 60 s"):
+            await batch.all([])
+        return sent
+
+    assert run_virtually(kept()) == 14
+
+
+async def test_a_call_is_idle_only_while_it_has_nothing_in_flight():
+    batch = Batch()
+    batch.holds_source = True
+    async with batch.run(["a"]) as outcomes:
+        reading = asyncio.create_task(anext(outcomes))
+        await settle()
+        assert (batch.begun, len(batch.idle)) == (["a"], 0)
+        batch.release("a")
+        assert [one.id for one in await reading] == ["a"]
+        reading = asyncio.create_task(anext(outcomes))
+        await settle()
+        assert len(batch.idle) == 1
+        reading.cancel()
+        await asyncio.wait([reading])
+    assert len(batch.idle) == 0
+
+
+async def test_a_version_that_is_left_by_all_gets_no_more_items():
+    batch = Batch()
+    async with batch.run(names(20)) as outcomes:
+        reading = asyncio.create_task(anext(outcomes))
+        await settle()
+        batch.model.users.closes_at_s = 50.0
+        batch.release("i0")
+        await reading
+        await settle()
+        assert batch.calls["i4"].rpc.deadline_s == 50.0
+        batch.model.users.end_items()
+        batch.release(*names(20))
+        with pytest.raises(ShuttingDown):
+            async for _ in outcomes:
+                pass
+    assert batch.begun == names(5)
 
 
 async def test_a_call_that_is_cancelled_as_items_come_ends():

@@ -1,13 +1,15 @@
 """Documents on a real port: their segments, how they end, and what they cost."""
 
 import asyncio
+import contextlib
 import re
 
 import grpc
 import pytest
 
 from glossa.v1 import glossa_pb2 as pb
-from service.edge.observability.metrics import Method
+from service.edge.calls.items import ItemLimits, ItemRunner
+from service.edge.observability.metrics import Method, Metrics
 from service.edge.rpcs import documents
 from service.edge.rpcs.documents import DOCUMENT_FACTOR, text_of
 from service.errors import DeadlineExceeded, DeadlineTooSoon, EngineUnavailable, Overloaded
@@ -190,9 +192,20 @@ async def test_a_client_that_does_not_end_its_messages_is_not_waited_for():
         await edge.server.calls.idle()
 
 
-def reading(messages):
+def reading(messages, *, answer_s=600.0):
     """`text_of` of messages, of a call by itself."""
-    return text_of(pb.TranslateDocumentRequest(text="a"), messages, a_call(RPC), limit=100, idle_s=10.0)
+    runner = ItemRunner(Metrics([RPC]), ItemLimits(answer_s, 10.0), lambda: 0.0, lambda call: contextlib.nullcontext())
+    return text_of(pb.TranslateDocumentRequest(text="a"), messages, a_call(RPC), runner, limit=100)
+
+
+def test_a_text_that_never_ends_is_not_read_for_ever():
+    async def endless():
+        while True:
+            await asyncio.sleep(1)
+            yield pb.TranslateDocumentRequest(text="b")
+
+    with pytest.raises(DeadlineExceeded, match=r"the text took over 20 s; end the stream of requests"):
+        run_virtually(reading(endless(), answer_s=20.0))
 
 
 def test_messages_without_text_do_not_keep_a_document_waiting():
@@ -253,18 +266,38 @@ async def test_segments_wait_while_others_would_be_refused(channel, edge, refusa
     assert (final.segments, final.failed) == (2, 0)
 
 
-async def test_an_engines_fault_costs_one_segment(channel, edge):
+@pytest.mark.parametrize("times", [1, 2])
+async def test_an_item_whose_engine_is_lost_is_begun_once_more(channel, edge, times):
     edge.pool.hold = True
     call = asyncio.create_task(translated(channel, "a cat\n" * 30))
     await edge.pool.until(lambda: len(edge.pool.sinks) == edge.pool.window)
+    lost = (EngineUnavailable("the engine's process ended", retry_after_s=0.01),)
+    edge.pool.send(edge.pool.sinks[0], lost)
+    if times == 2:
+        await edge.pool.until(lambda: len(edge.pool.sinks) == edge.pool.window + 1)
+        edge.pool.send(edge.pool.sinks[-1], lost)
     edge.pool.hold = False
-    edge.pool.send(edge.pool.sinks[0], (EngineUnavailable("the engine's process ended", retry_after_s=0.5),))
     for sink in edge.pool.sinks[1 : edge.pool.window]:
         edge.pool.send(sink, ANSWER)
     segments, final = await call
-    assert [segment.index for segment in segments if segment.HasField("error")] == [0]
-    assert segments[0].error.code == CODES.UNAVAILABLE.value[0]
-    assert (final.segments, final.failed) == (30, 1)
+    failed = [segment for segment in segments if segment.HasField("error")]
+    assert [segment.index for segment in failed] == [0] * (times - 1)
+    assert all(segment.error.code == CODES.UNAVAILABLE.value[0] for segment in failed)
+    assert (final.segments, final.failed) == (30, times - 1)
+
+
+async def test_an_item_waits_for_an_engine(channel, edge, monkeypatch):
+    refused, submit = [], edge.pool.submit
+
+    def gone(*arguments):
+        if len(refused) < 3:
+            refused.append(arguments)
+            raise EngineUnavailable("no engine of model en-de runs", retry_after_s=0.01)
+        return submit(*arguments)
+
+    monkeypatch.setattr(edge.pool, "submit", gone)
+    _, final = await translated(channel, "a cat\na cat")
+    assert (final.segments, final.failed, len(refused)) == (2, 0, 3)
 
 
 async def test_the_first_segment_is_sent_before_later_ones_are_translated(channel, edge):

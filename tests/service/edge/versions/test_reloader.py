@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ TEXT = "the small red house"
 class World:
     """A reloader with the model m, whose bundle is OLD, and what it opened."""
 
-    def __init__(self, limit_bytes=None):
+    def __init__(self, limit_bytes=None, max_deadline_s=600.0):
         self.catalog, self.metrics = Catalog(limits=LIMITS), Metrics()
         self.opened: list[Any] = []
         self.exchanges = 0
@@ -44,7 +45,7 @@ class World:
         self.reloader = Reloader(
             self.catalog,
             self.open_model,
-            settings(),
+            settings(max_deadline_s=max_deadline_s),
             self.metrics,
             self.exchanged,
             read_bundle=self.read_bundle,
@@ -103,6 +104,20 @@ async def settle(condition):
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0)
+
+
+async def test_calls_begin_items_for_half_of_the_time_until_a_version_must_be_closed():
+    async with world(max_deadline_s=0.02) as it:
+        old, ended = it.catalog.find("m"), asyncio.Event()
+        old.users.enter()
+        with old.users.with_items(ended.set):
+            now_s = time.monotonic()
+            await it.load()
+            await asyncio.wait_for(ended.wait(), 60)
+            assert now_s < old.users.closes_at_s <= time.monotonic() + 0.02
+            assert not old.pool.closed
+        old.users.leave()
+        await settle(lambda: old.pool.closed)
 
 
 async def test_a_version_takes_over_and_the_one_before_closes_with_its_last_call():

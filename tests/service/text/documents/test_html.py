@@ -102,21 +102,32 @@ def identity(source):
     """The document whose texts the marks have been taken out of and put back into, and how many had tags."""
     found, count = list[str](), 0
     for one in segments(source, Splitter("en")):
+        made = []
         for part in one.parts:
             if isinstance(part, str):
-                found.append(part)
+                made.append(part)
             elif part.has_tags:
                 marked = extract(part.text, Kinds(tags=True))
-                found.append(part.written(marked.restored(marked.plain)))
+                made.append(part.written(marked.restored(marked.plain)))
                 count += 1
             else:
-                found.append(part.written(part.text))
+                made.append(part.written(part.text))
+        found.append((one.joined or "".join)(made))
     return "".join(found), count
 
 
 WHOLE = (  # of sentences that are translated with it
     "<B>small</b>",
     "<a href=index.php?page=2>here</a>",
+    "<a href=http://a.b/c/>here</a>",
+    "<b/>here</b>",
+    "<a title=\"a 'tip'\" href=x>here</a>",
+    "<img alt=\"a house\" title='no x'>",
+    "<my-word>here</my-word>",
+    "<nobr>here</nobr>",
+    "<button>here</button>",
+    "<!-- a --!>",
+    "<svg><path/></svg>",
     '<a data-q="a<b">here</a>',
     """<a x="1"y='2'>here</a>""",
     '<a *ngIf="x<3" [b]=c (d)="e>f" @g #h>here</a>',
@@ -140,7 +151,6 @@ WHOLE = (  # of sentences that are translated with it
 
 
 APART = (  # of those of which each text is, or that have no tags
-    "<a href=http://a.b/c/>here</a>",
     "</img>",
     "</é>",
     "<kbd><_a</kbd>",
@@ -177,7 +187,6 @@ def test_elements_in_each_other_come_back_however_deep(depth):
         "All <b>bold. Next</b> one.",
         "<b>All bold.</b>",
         "a <i>b</b> c",
-        'a <img alt="x y"> b',
         "<b></b>red",
         f"a <i>{'b ' * 2100}</i>c",
     ],
@@ -185,6 +194,52 @@ def test_elements_in_each_other_come_back_however_deep(depth):
 def test_other_sentences_are_translated_without_tags(source):
     found = [part for one in segments(source, Splitter("en")) for part in one.parts if not isinstance(part, str)]
     assert not any(part.has_tags or "<" in part.text for part in found)
+
+
+def test_texts_of_attributes_inside_a_sentence_are_translated_by_themselves():
+    source = '<p>A <a title="red tree" href=x>small <img alt=dog></a> sleeps.</p>'
+    (segment,) = (one for one in segments(source, Splitter("en")) if not one.is_copied)
+    whole, *values = (part for part in segment.parts if not isinstance(part, str))
+    assert [value.text for value in values] == ["red tree", "dog"]
+    assert extract(whole.text, Kinds(tags=True)).plain == "A small sleeps."
+    turned = whole.text.replace("A ", "").replace(" sleeps", " A sleeps")
+    assert segment.joined([whole.written(turned), '"roter Baum"', '"Hund"']) == (
+        '<a title=""roter Baum"" href=x>small <img alt="Hund"></a> A sleeps.'
+    )
+    assert answer('<p>A <a title="red" href=x>dog</a> sleeps.') == '<p>A <a title="RED" href=x>DOG</a> SLEEPS.'
+
+
+def test_blanks_between_tags_do_not_part_them_from_their_partners():
+    source = "<p><b>\n <i>The dog</i></b> sleeps."
+    (segment,) = (one for one in segments(source, Splitter("en")) if not one.is_copied)
+    assert [extract(part.text, Kinds(tags=True)).plain for part in segment.parts] == ["The dog sleeps."]
+
+
+@pytest.mark.parametrize(
+    "meta",
+    ['<meta charset="{}">', '<meta http-equiv="Content-Type" content="text/html; charset={}">', "<meta charset={}>"],
+)
+def test_a_declared_encoding_becomes_that_of_the_translation(meta):
+    source = f"<head>{meta}<title>x</title></head>"
+    assert answer(source.format("iso-8859-1")) == source.format("utf-8").replace("x<", "X<")
+    assert answer(source.format("")) == source.format("").replace("x<", "X<")
+
+
+def test_a_slash_ends_void_and_foreign_elements_only():
+    assert texts('<div class="notranslate"/>One</div><p>Two') == ["Two"]
+    assert texts('<svg class="notranslate"/>One<p>Two') == ["One", "Two"]
+
+
+@pytest.mark.parametrize("comment", ["<!-- a --!>", "<!-->", "<!--->", "<!---->", "<!-- --a> -->"])
+def test_a_comment_ends_at_its_end(comment):
+    assert texts(f"{comment}<p>One</p>") == ["One"]
+
+
+def test_references_of_old_need_no_semicolon():
+    assert texts("<p>Home &raquo Terms &copy 2020 AT&ampT &#233t&#xe9 &nosuch;") == [
+        "Home » Terms © 2020 AT&T été &nosuch;"
+    ]
+    assert answer("<p>AT&ampT", str) == "<p>AT&amp;T"
 
 
 def test_characters_of_an_answer_are_written_as_entities():

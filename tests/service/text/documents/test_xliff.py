@@ -52,6 +52,59 @@ def test_targets_of_version_2_are_inserted_and_replaced():
     assert check(VERSION_2) == "en"
 
 
+def unit_of(target, attributes="", after=""):
+    """A document of one unit with a target."""
+    return (
+        '<xliff version="1.2" xmlns:m="m" xmlns:mq="mq" xmlns:sdl="s"><file source-language="en"><body>'
+        f'<trans-unit id="1"{attributes}><source>One.</source>{target}{after}</trans-unit></body></file></xliff>'
+    )
+
+
+@pytest.mark.parametrize(
+    ("attributes", "after"),
+    [
+        (' m:locked="true"', ""),
+        (' m:confirmed="1"', ""),
+        (' mq:status="ManuallyConfirmed"', ""),
+        (' mq:locked="locked"', ""),
+        ("", '<sdl:seg-defs><sdl:seg id="1" conf="ApprovedSignOff"/></sdl:seg-defs>'),
+        ("", '<sdl:seg-defs><sdl:seg id="1" conf="Draft" locked="true"/></sdl:seg-defs>'),
+    ],
+)
+def test_what_a_person_has_finished_in_a_translation_tool_is_kept(attributes, after):
+    source = unit_of("<target>Eins.</target>", attributes, after)
+    assert answer(source) == source
+
+
+@pytest.mark.parametrize(
+    ("attributes", "after"),
+    [(' m:confirmed="0" m:locked="false"', ""), ("", '<sdl:seg-defs><sdl:seg id="1" conf="Draft"/></sdl:seg-defs>')],
+)
+def test_what_is_not_finished_is_replaced(attributes, after):
+    assert ">ONE.</target>" in answer(unit_of("<target>Eins.</target>", attributes, after))
+
+
+def test_attributes_of_the_old_target_do_not_describe_the_new_one():
+    old = '<target state="new" state-qualifier="fuzzy-match" phase-name="p" equiv-trans="no" xml:lang="de">Alt</target>'
+    assert '<target state="needs-review-translation" xml:lang="de">ONE.</target>' in answer(unit_of(old))
+    changed = answer(VERSION_2.replace('state="initial"', 'state="initial" subState="my:x"'))
+    assert '<segment state="translated"><source>é One.' in changed
+
+
+def test_a_spanning_annotation_may_prohibit_translation():
+    source = VERSION_2.replace(
+        "é One.", 'See <sm id="a" translate="no"/>Big Ben<em startRef="a"/> and <sm id="b"/>one<em startRef="b"/>.'
+    )
+    expected = (
+        'SEE <sm id="a" translate="no"/>Big Ben<em startRef="a"/> AND <sm id="b"/>ONE<em startRef="b"/>.</target>'
+    )
+    assert expected in answer(source)
+
+
+def test_a_declared_encoding_becomes_that_of_the_translation():
+    assert answer(VERSION_2).startswith('<?xml version="1.0" encoding="UTF-8"?>\n<xliff')
+
+
 def test_targets_of_version_1_are_inserted_and_replaced():
     changed = answer(VERSION_1)
     for expected in (
