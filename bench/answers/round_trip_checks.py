@@ -13,7 +13,7 @@ from html.parser import HTMLParser
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from service.text.documents.html import INLINE, TRANSLATED_ATTRIBUTES
+from service.text.documents.html import BLOCK, TRANSLATED_ATTRIBUTES
 
 RAW = frozenset(("script", "style"))
 KEPT = frozenset(("translated", "final", "signed-off", "reviewed"))
@@ -44,14 +44,14 @@ class _Events(HTMLParser):
         shown = f"<{tag} {kept}>" if has_translated else written
         self.text += [f" {collapsed(value or '')} " for name, value in attrs if name in TRANSLATED_ATTRIBUTES]
         self.tags.append(shown)
-        if tag not in INLINE:
+        if tag in BLOCK:
             self.blocks.append(shown)
         if tag in RAW:
             self._raw = tag
 
     def handle_endtag(self, tag: str) -> None:
         self.tags.append(f"</{tag}>")
-        if tag not in INLINE:
+        if tag in BLOCK:
             self.blocks.append(f"</{tag}>")
         self._raw = ""
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import re
+from typing import Any
 
 import grpc
 import pytest
@@ -287,7 +288,7 @@ async def test_an_item_whose_engine_is_lost_is_begun_once_more(channel, edge, ti
 
 
 async def test_an_item_waits_for_an_engine(channel, edge, monkeypatch):
-    refused, submit = [], edge.pool.submit
+    refused, submit = list[Any](), edge.pool.submit
 
     def gone(*arguments):
         if len(refused) < 3:

@@ -203,6 +203,7 @@ def test_texts_of_attributes_inside_a_sentence_are_translated_by_themselves():
     assert [value.text for value in values] == ["red tree", "dog"]
     assert extract(whole.text, Kinds(tags=True)).plain == "A small sleeps."
     turned = whole.text.replace("A ", "").replace(" sleeps", " A sleeps")
+    assert segment.joined
     assert segment.joined([whole.written(turned), '"roter Baum"', '"Hund"']) == (
         '<a title=""roter Baum"" href=x>small <img alt="Hund"></a> A sleeps.'
     )
@@ -212,7 +213,8 @@ def test_texts_of_attributes_inside_a_sentence_are_translated_by_themselves():
 def test_blanks_between_tags_do_not_part_them_from_their_partners():
     source = "<p><b>\n <i>The dog</i></b> sleeps."
     (segment,) = (one for one in segments(source, Splitter("en")) if not one.is_copied)
-    assert [extract(part.text, Kinds(tags=True)).plain for part in segment.parts] == ["The dog sleeps."]
+    texts_of = [extract(part.text, Kinds(tags=True)).plain for part in segment.parts if not isinstance(part, str)]
+    assert texts_of == ["The dog sleeps."]
 
 
 @pytest.mark.parametrize(
