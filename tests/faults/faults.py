@@ -64,8 +64,8 @@ FAULTS = (
     _engine(
         "bound-without-extra-steps",
         "scheduler",
-        "max([start + 1 + extra_steps for",
-        "max([start + 1 for",
+        "            end += extra.most if extra else 0\n",
+        "",
         "test_scheduler.py",
     ),
     _engine(

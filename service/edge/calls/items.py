@@ -19,6 +19,7 @@ from google.protobuf.message import Message
 from service.edge.admission.request_memory import Reservation
 from service.edge.calls.call import Call
 from service.edge.calls.record import count_request, report_request
+from service.edge.models.served_model import Users
 from service.edge.observability import logs
 from service.edge.observability.call_trace import Value
 from service.edge.observability.metrics import Metrics
@@ -26,6 +27,7 @@ from service.edge.observability.status import status_code
 from service.errors import (
     Cancelled,
     DeadlineExceeded,
+    EngineUnavailable,
     InternalFailure,
     InvalidRequest,
     RequestError,
@@ -44,6 +46,7 @@ GATHER_S = 0.02  # from an outcome to its message, while others are on their way
 MAX_RESULTS, MAX_RESULT_BYTES = 256, 1 << 20  # of one message: clients accept 4 MiB, and convert it in one piece
 OK = 0  # the number of gRPC's status
 ENDED = "the call ended before the item was answered"
+REPLACED = "the version of the model was replaced; send the items without a result in another call"
 
 Answer = Callable[[Any, Call], Awaitable[Message]]
 """Answers one request, as the unary method of its kind. Raises RequestError."""
@@ -135,11 +138,44 @@ class ItemRunner:
         item_bytes: what each item needs beside its own message, while it is in flight.
         window: items in flight without an outcome. in_order: outcomes come in the order of the items. Raises
         InvalidRequest for an id that is in flight, DeadlineExceeded for a source that stays idle, ShuttingDown when the
-        server drains and the items that have begun are answered. Asking for the next outcomes means that those before
-        are written. has_client: the source waits for the client, which may not be idle.
+        server drains and the items that have begun are answered, EngineUnavailable if the version was replaced. Asking
+        for the next outcomes means that those before are written. has_client: the source waits for the client, which
+        may not be idle.
         """
         run = _Run(self, call, answer, window, has_client=has_client, in_order=in_order, item_bytes=item_bytes)
         return run.outcomes(source)
+
+
+class _Patience:
+    """How long a call with nothing in flight waits for its client: for messages, and for items."""
+
+    def __init__(self, limits: ItemLimits) -> None:
+        self._limits = limits
+        self._timeout: asyncio.Timeout | None = None
+        self._last_s = 0.0
+
+    async def wait(self, changed: asyncio.Event) -> str:
+        """Returns when something has changed, or else why it has waited for long enough."""
+        self._last_s = asyncio.get_running_loop().time() + self._limits.answer_s
+        try:
+            # wait_for of Python 3.11 may swallow a cancellation
+            async with asyncio.timeout_at(self._until_s()) as self._timeout:
+                await changed.wait()
+        except TimeoutError:
+            answer_s, idle_s = self._limits
+            is_last = asyncio.get_running_loop().time() >= self._last_s
+            return f"no {f'item came within {answer_s:g}' if is_last else f'message came within {idle_s:g}'} s"
+        finally:
+            self._timeout = None
+        return ""
+
+    def heard(self) -> None:
+        """A message without items has come."""
+        if self._timeout and not self._timeout.expired():
+            self._timeout.reschedule(self._until_s())
+
+    def _until_s(self) -> float:
+        return min(asyncio.get_running_loop().time() + self._limits.idle_s, self._last_s)
 
 
 class _Run:
@@ -158,11 +194,8 @@ class _Run:
     ) -> None:
         self._item_bytes = ITEM_BYTES + item_bytes
         self._runner, self._call, self._answer, self._window = runner, call, answer, window
-        self._has_client, self._in_order = has_client, in_order
-        assert call.budget.model is not None, "the call has no model"
-        self._users = call.budget.model.users
-        self._patience: asyncio.Timeout | None = None  # while the call waits for its client
-        self._idle_since_s = 0.0
+        self._in_order = in_order
+        self._patience = _Patience(runner.limits) if has_client else None
         self.counts = ItemCounts()
         call.record.count_items(self.counts)
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by id, of items without an outcome
@@ -188,7 +221,7 @@ class _Run:
                         yield results
                         self._written(results)
             if feeding.cancelled():
-                raise ShuttingDown
+                raise ShuttingDown if self._call.ending.is_draining else EngineUnavailable(REPLACED, retry_after_s=0.1)
             feeding.result()
         finally:
             self._call.ending.when_draining(None)
@@ -202,8 +235,8 @@ class _Run:
                 waiting = deque(items)
                 if waiting:
                     self._changed.set()  # the call is not idle
-                elif self._patience and not self._patience.expired():
-                    self._patience.reschedule(self._idle_until_s())
+                elif self._patience:
+                    self._patience.heard()
                 try:
                     while waiting:
                         if number % BEGUN_TOGETHER == BEGUN_TOGETHER - 1:
@@ -309,30 +342,19 @@ class _Run:
         self._changed.clear()
         if self._ready_now or (feeding.done() and not self._held):
             return
-        if self._held or feeding.done() or not self._has_client:
+        if self._held or feeding.done() or self._patience is None:
             await self._changed.wait()
             return
-        self._idle_since_s = asyncio.get_running_loop().time()
-        try:
-            with self._runner.idle(self._call):
-                # wait_for of Python 3.11 may swallow a cancellation
-                async with asyncio.timeout_at(self._idle_until_s()) as self._patience:
-                    await self._changed.wait()
-        except TimeoutError:
-            if not self._held:
-                answer_s, idle_s = self._runner.limits
-                waited_s = asyncio.get_running_loop().time() - self._idle_since_s
-                what = (
-                    f"item came within {answer_s:g} s" if waited_s >= answer_s else f"message came within {idle_s:g} s"
-                )
-                raise DeadlineExceeded(f"no {what}") from None
-        finally:
-            self._patience = None
+        with self._runner.idle(self._call):
+            problem = await self._patience.wait(self._changed)
+        if problem and not self._held:
+            raise DeadlineExceeded(problem)
 
-    def _idle_until_s(self) -> float:
-        """When an idle call ends, if no message comes from now on."""
-        limits = self._runner.limits
-        return min(asyncio.get_running_loop().time() + limits.idle_s, self._idle_since_s + limits.answer_s)
+    @property
+    def _users(self) -> Users:
+        """Of the model."""
+        assert self._call.budget.model is not None, "the call has no model"
+        return self._call.budget.model.users
 
     @property
     def _ready_now(self) -> bool:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from service.errors import StartupError, Unauthenticated
 from service.settings.setting_types import TENANT_NAME
 
-AUTHORIZATION, SCHEME = "authorization", "Bearer "
+AUTHORIZATION, SCHEME = "authorization", "bearer "  # in any case (RFC 9110, 11.1)
 ANY_TENANT, ADMIN = "any-tenant", "admin"
 RIGHTS = (ANY_TENANT, ADMIN)
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -69,7 +69,7 @@ class Tokens:
         if not values:
             raise Unauthenticated("the call has no token; send the metadata authorization: Bearer TOKEN")
         value = values[0]
-        if len(values) > 1 or not isinstance(value, str) or not value.startswith(SCHEME):
+        if len(values) > 1 or not isinstance(value, str) or value[: len(SCHEME)].lower() != SCHEME:
             raise Unauthenticated("authorization must be given once, as Bearer TOKEN")
         digest = digest_of(value[len(SCHEME) : len(SCHEME) + MAX_TOKEN_LENGTH + 1])
         known, holder = self._holders.get(digest, UNKNOWN)

@@ -103,7 +103,6 @@ class _Attempts:
     def __init__(self, options: CallOptions) -> None:
         self._options, self._began_s = options, time.monotonic()
         self._results, self._has_answered = _InOrder(), False
-        self._ended: ClientError | None = None  # the call before
         self.goes_on = True
 
     def options(self) -> CallOptions:
@@ -124,12 +123,12 @@ class _Attempts:
         self.goes_on = False
 
     def fail(self, error: ClientError) -> None:
-        """Raises the error of a call unless another call may follow: the connection was lost, or the server ends the
-        call but not its items, as it drains, exchanges the model or needs the place of a call that waits."""
+        """Raises the error of a call unless another call may follow: the connection was lost, or the server, which
+        goes on, has replaced the model or given the place of a call that waited to others. Not after a server that
+        drains: a stream that it refuses before it ends may wait forever (grpcio 1.81 to 1.85)."""
         is_lost = error.code == "UNAVAILABLE" and not error.reason
-        if not (self._has_answered and (is_lost or error.reason in ("SHUTTING_DOWN", "MESSAGES_MISSING"))):
-            raise (self._ended if is_lost and self._ended else error) from None
-        self._ended = error
+        if not (self._has_answered and (is_lost or error.reason in ("ENGINE_UNAVAILABLE", "MESSAGES_MISSING"))):
+            raise error from None
 
 
 class Batch(Generic[Reply]):

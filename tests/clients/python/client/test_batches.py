@@ -259,15 +259,14 @@ def test_only_a_call_that_brought_results_and_is_ended_by_the_server_is_followed
         attempts.fail(error_of(unavailable))
     assert len(list(attempts.results(pb.TranslateBatchResponse(results=[{"id": "0"}])))) == 1
     attempts.fail(error_of(unavailable))
-    attempts.fail(error_of(unavailable, "SHUTTING_DOWN"))
+    attempts.fail(error_of(unavailable, "ENGINE_UNAVAILABLE"))
     attempts.fail(error_of(grpc.StatusCode.RESOURCE_EXHAUSTED, "MESSAGES_MISSING"))
-    for error in (error_of(unavailable, "ENGINE_UNAVAILABLE"), error_of(grpc.StatusCode.INTERNAL)):
+    for error in (error_of(unavailable, "SHUTTING_DOWN"), error_of(grpc.StatusCode.INTERNAL)):
         with pytest.raises(ClientError):
             attempts.fail(error)
     assert attempts.options().keys() == {"timeout_s"}
-    with pytest.raises(ClientError) as caught:
+    with pytest.raises(ClientError):
         attempts.fail(error_of(unavailable))
-    assert caught.value.reason == "MESSAGES_MISSING", "why the call before was ended"
 
 
 @pytest.mark.parametrize("name", ["translate_batch", "translate_document"])

@@ -394,7 +394,7 @@ async def test_a_version_that_is_left_by_all_gets_no_more_items():
         assert batch.calls["i4"].rpc.deadline_s == 50.0
         batch.model.users.end_items()
         batch.release(*names(20))
-        with pytest.raises(ShuttingDown):
+        with pytest.raises(EngineUnavailable, match="the version of the model was replaced"):
             async for _ in outcomes:
                 pass
     assert batch.begun == names(5)

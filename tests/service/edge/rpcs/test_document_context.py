@@ -89,7 +89,7 @@ XLIFF = "<xliff version='1.2'>{}</xliff>".format(
         (
             INSIDE,
             {"format": pb.DOCUMENT_FORMAT_HTML},
-            [("The red",), (CAT,), ("house.", "The red"), (RED, "The red", "house.")],
+            [("The red house.",), (CAT,), (RED, "The red house.")],
         ),
         (XLIFF, {"format": pb.DOCUMENT_FORMAT_XLIFF}, [(RED,), (CAT, RED)] * 2),
     ],

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 import grpc
 import pytest
@@ -66,7 +67,7 @@ async def test_a_text_that_is_only_marks_is_copied(channel, edge, text, markup):
 @pytest.mark.parametrize(
     "page",
     [
-        "<p>the house <img alt='{link}'> red house</p>",  # parts of one segment, as an attribute is one of its own
+        "<p>the house <img alt='{link}'> red house</p>",  # an attribute inside a sentence
         "<p>{link}</p><p>the house</p>",
         "<p><b>{link}</b></p><p>the house</p>",
         "<p><a title='{link}' href='{link}'>the house</a></p>",
@@ -78,7 +79,7 @@ async def test_texts_beside_one_that_is_only_marks_are_translated(channel, page)
     assert final.failed == 0, [segment.error.message for segment in segments]
     text = "".join(segment.text for segment in segments)
     assert text.count("{link}") == page.count("{link}")
-    assert "zwei rote Häuser" in text
+    assert "zwei rote Häuser" in re.sub("<img.*?> ", "", text)
     assert "house" not in text
 
 

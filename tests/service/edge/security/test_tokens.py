@@ -30,6 +30,8 @@ def tokens(file):
 @pytest.mark.parametrize(("token", "holder"), [("one", ACME), ("two", ACME), ("three", PROXY)])
 def test_a_token_shows_its_holder(tokens, token, holder):
     assert tokens.holder(bearer(token)) == holder
+    for scheme in ("bearer", "BEARER"):
+        assert tokens.holder((("authorization", f"{scheme} {token}"),)) == holder
 
 
 @pytest.mark.parametrize(
