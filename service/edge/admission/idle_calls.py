@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from service.edge.admission.waiting_calls import WaitingCalls
 from service.errors import MessagesMissing, RequestError
 
 SHARE, MIN_IDLE = 4, 64  # one of four requests may be such a call; so many in any case
@@ -27,8 +28,7 @@ class IdleCalls:
     def __init__(self, max_requests: int, clock: Callable[[], float]) -> None:
         """max_requests: of the server. clock: seconds."""
         self._most, self._clock = max(MIN_IDLE, max_requests // SHARE), clock
-        self._calls: dict[_Idle, None] = {}
-        self._groups: dict[tuple[str, str], dict[_Idle, None]] = {}  # by connection and by tenant
+        self._calls = WaitingCalls[_Idle]()  # by connection and by tenant
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -39,38 +39,19 @@ class IdleCalls:
         if len(self._calls) >= self._most:
             self.make_room()
         one = _Idle(peer, tenant, end, self._clock())
-        for calls in (self._calls, *(self._groups.setdefault(group, {}) for group in one.groups)):
-            calls[one] = None
+        self._calls.add(one)
         try:
             yield
         finally:
-            self._remove(one)
+            self._calls.remove(one)
 
     def make_room(self) -> None:
         """Ends the call that has waited longest in the largest group, or else the longest of all, if that is longer
         than a busy client lets it wait."""
-        if not self._calls:
-            return
-        since_s = self._clock() - IDLE_S
-        for calls in (max(self._groups.values(), key=len), self._calls):
-            oldest = next(iter(calls))
-            if oldest.since_s <= since_s:
-                self._remove(oldest)
-                oldest.end(
-                    MessagesMissing(
-                        f"{self._most} calls wait for messages with nothing in flight", retry_after_s=RETRY_S
-                    )
-                )
-                return
-
-    def _remove(self, one: _Idle) -> None:
-        if one not in self._calls:
-            return
-        del self._calls[one]
-        for group in one.groups:
-            del self._groups[group][one]
-            if not self._groups[group]:
-                del self._groups[group]
+        if longest := self._calls.longest(self._clock() - IDLE_S):
+            self._calls.remove(longest)
+            problem = f"{self._most} calls wait for messages with nothing in flight"
+            longest.end(MessagesMissing(problem, retry_after_s=RETRY_S))
 
 
 class _Idle(NamedTuple):

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+from service.edge.admission.waiting_calls import WaitingCalls
 from service.errors import DeadlineExceeded, MessagesMissing, RequestError
 
 UNREAD_S = 0.25  # between the headers and the message of an honest client, at most, while many calls wait
@@ -27,8 +28,7 @@ class MessageWaits:
     def __init__(self, max_requests: int, limit_s: float) -> None:
         """max_requests: of the server. limit_s: until a wait is ended as DeadlineExceeded."""
         self._most, self._limit_s = max(MIN_WAITING, max_requests // SHARE), limit_s
-        self._waits: dict[_Wait, None] = {}
-        self._of_peers: dict[str, dict[_Wait, None]] = {}
+        self._waits = WaitingCalls[_Wait]()  # by connection
         self._timer: asyncio.TimerHandle | None = None  # one for all: the oldest is due first
 
     @property
@@ -38,7 +38,7 @@ class MessageWaits:
 
     def refusal(self, peer: str) -> MessagesMissing | None:
         """Why a new call of a peer is refused: many calls wait, and its own connection has its share of them."""
-        if not self.are_many or len(self._of_peers.get(peer, ())) < self._most // SHARE_OF_PEER:
+        if not self.are_many or self._waits.count_of(peer) < self._most // SHARE_OF_PEER:
             return None
         problem = f"{self._most} calls wait for their messages, of which this connection has its share"
         return MessagesMissing(problem, retry_after_s=RETRY_S)
@@ -48,13 +48,9 @@ class MessageWaits:
         that is longer than an honest client lets it wait."""
         if not self._waits:
             return
-        since_s = asyncio.get_running_loop().time() - UNREAD_S
-        for waits in (max(self._of_peers.values(), key=len), self._waits):
-            oldest = next(iter(waits))
-            if oldest.since_s <= since_s:
-                problem = "the server is full, and the message of this call had not come"
-                self._end(oldest, MessagesMissing(problem, retry_after_s=RETRY_S))
-                return
+        if longest := self._waits.longest(asyncio.get_running_loop().time() - UNREAD_S):
+            problem = "the server is full, and the message of this call had not come"
+            self._end(longest, MessagesMissing(problem, retry_after_s=RETRY_S))
 
     async def read(self, context: Any, peer: str, left: Callable[[], None]) -> Any:
         """What `context.read` returns. Raises DeadlineExceeded or MessagesMissing if the wait is ended; before that it
@@ -64,15 +60,14 @@ class MessageWaits:
         # which it does with the call.
         reading = asyncio.ensure_future(context.read())
         wait = _Wait(peer, loop.time(), loop.create_future(), left)
-        self._waits[wait] = None
-        self._of_peers.setdefault(peer, {})[wait] = None
+        self._waits.add(wait)
         if self._timer is None:
             self._timer = loop.call_at(wait.since_s + self._limit_s, self._end_late)
         reading.add_done_callback(wait.arrived)
         try:
             await wait.over
         finally:
-            self._remove(wait)
+            self._waits.remove(wait)
         return reading.result()
 
     def _end_late(self) -> None:
@@ -86,28 +81,19 @@ class MessageWaits:
             self._timer = asyncio.get_running_loop().call_at(due_s, self._end_late)
 
     def _end(self, wait: _Wait, error: RequestError) -> None:
-        self._remove(wait)
+        self._waits.remove(wait)
         wait.left()
         if not wait.over.done():
             wait.over.set_exception(error)
-
-    def _remove(self, wait: _Wait) -> None:
-        if wait not in self._waits:
-            return
-        del self._waits[wait]
-        of_peer = self._of_peers[wait.peer]
-        del of_peer[wait]
-        if not of_peer:
-            del self._of_peers[wait.peer]
 
 
 class _Wait:
     """For one message. over: when it has come, with an exception when it is no longer waited for."""
 
-    __slots__ = ("left", "over", "peer", "since_s")
+    __slots__ = ("groups", "left", "over", "since_s")
 
     def __init__(self, peer: str, since_s: float, over: asyncio.Future[None], left: Callable[[], None]) -> None:
-        self.peer, self.since_s, self.over, self.left = peer, since_s, over, left
+        self.groups, self.since_s, self.over, self.left = (peer,), since_s, over, left
 
     def arrived(self, reading: asyncio.Future[Any]) -> None:
         """The read has ended. Its error is taken, as nobody may wait for it any more: asyncio would log it."""

@@ -100,7 +100,7 @@ async def test_the_oldest_makes_room_while_the_peer_with_most_has_just_come():
     readers = Readers()
     await readers.add("a")
     await readers.add("b", 2)
-    for wait in readers.waits._of_peers["b"]:
+    for wait in [wait for wait in readers.waits._waits if wait.groups == ("b",)]:
         wait.since_s += 60.0
     readers.waits.make_room()
     assert [left[:2] for left in readers.left] == [("a", 0)]
