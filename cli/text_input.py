@@ -25,13 +25,12 @@ _DECLARED = re.compile(
 
 def read_text(file: Path | str) -> str:
     """The text of a file, or of standard input for `-`, with its line breaks. Raises UsageError, OSError."""
-    data = sys.stdin.buffer.read() if str(file) == STANDARD_INPUT else Path(file).read_bytes()
-    return decoded(data, str(file))
+    return decoded(_bytes_of(file), str(file))
 
 
 def read_document(file: Path | str) -> str:
     """`read_text` of a document, which may declare another encoding: by a byte order mark, as XML, or as HTML does."""
-    data = sys.stdin.buffer.read() if str(file) == STANDARD_INPUT else Path(file).read_bytes()
+    data = _bytes_of(file)
     is_wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     declared = _DECLARED.search(data, 0, DECLARED_WITHIN)
     encoding = "utf-16" if is_wide else (declared["xml"] or declared["html"]).decode() if declared else "utf-8"
@@ -42,6 +41,10 @@ def read_document(file: Path | str) -> str:
     except (LookupError, UnicodeDecodeError) as error:
         problem = f"{file}: cannot be read in the encoding {encoding!r} that it declares: {error}"
         raise UsageError(f"{problem}; convert it to UTF-8, e.g. with iconv") from None
+
+
+def _bytes_of(file: Path | str) -> bytes:
+    return sys.stdin.buffer.read() if str(file) == STANDARD_INPUT else Path(file).read_bytes()
 
 
 def lines_of(file: Path | str = STANDARD_INPUT) -> Iterator[str]:

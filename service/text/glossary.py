@@ -34,7 +34,7 @@ _SEPARATOR = re.compile(
     )""",
     re.VERBOSE,
 )
-# Particles that follow a noun of Korean without a blank, after which a border may be: 은 는 이 가 …
+# Particles that follow a noun of Korean without a blank: a border is before them.
 _KOREAN = re.compile(
     r"(?<=[\uac00-\ud7a3])(?:은|는|이|가|을|를|의|에|에게|에게서|에서|에는|에도|에서는|에서도|와|과|도|만|로|으로|"
     r"로서|으로서|로써|으로써|로는|으로는|까지|부터|보다|처럼|한테|께|께서|나|이나|랑|이랑|하고|마다|조차|밖에|"
@@ -154,8 +154,8 @@ class Borders:
 
 
 class _Parts:
-    """The parts of a text. lowered: in lower case, with the blanks before each.
-    ends: their places. numbers: of the parts, by where each begins after its blanks."""
+    """The parts of a text. lowered: in lower case, with the blanks before each. ends: their places. numbers: of the
+    parts, by where each begins after its blanks."""
 
     def __init__(self, text: str) -> None:
         self.lowered, self.ends, self.numbers = list[str](), list[int](), dict[int, int]()

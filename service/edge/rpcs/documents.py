@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -177,7 +177,6 @@ class _Pending:
     segment: Segment
     parts: tuple[str | Text, ...]
     missing: int
-    joined: Callable[[Sequence[str]], str] | None = None  # as of the segment
     answers: list[pb.TranslateResponse] = field(default_factory=list)
     error: RequestError | None = None
 
@@ -186,7 +185,7 @@ class _Pending:
         """Its part of the translated document."""
         answers = (answer.text for answer in self.answers)
         texts = [part if isinstance(part, str) else part.written(next(answers)) for part in self.parts]
-        return (self.joined or "".join)(texts)
+        return (self.segment.joined or "".join)(texts)
 
 
 class _Terms:
@@ -271,10 +270,12 @@ class Document:
         return [self._cut(segment) for segment in itertools.islice(segments, count)]
 
     def _cut(self, segment: Segment) -> _Pending:
-        parts, whole, joined = list[str | Text](), segment.parts, segment.joined
-        if any(isinstance(one, Text) and (one.has_tags or joined) and not self._fits(one.plain) for one in whole):
-            whole, joined = segment.pieces, None
-        for part in map(self._with_words, whole):
+        parts, is_joined = list[str | Text](), segment.joined is not None
+        if any(
+            isinstance(one, Text) and (one.has_tags or is_joined) and not self._fits(one.plain) for one in segment.parts
+        ):
+            segment = replace(segment, parts=segment.pieces, joined=None)
+        for part in map(self._with_words, segment.parts):
             if isinstance(part, str) or self._fits(part.plain):
                 parts.append(part)
                 continue
@@ -290,9 +291,8 @@ class Document:
         texts = sum(isinstance(part, Text) for part in parts)
         if not texts:
             parts = [self._text[segment.span.start : segment.span.end]]
-            segment = replace(segment, parts=tuple(parts))
-            joined = None
-        return _Pending(segment, tuple(parts), texts, joined)
+            segment = replace(segment, parts=tuple(parts), joined=None)
+        return _Pending(segment, tuple(parts), texts)
 
     def _with_words(self, part: str | Text) -> str | Text:
         """A part; in place of a text that has no words beside its marks, what the document has there."""

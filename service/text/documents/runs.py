@@ -22,8 +22,8 @@ MAX_TAGS = 64  # of a sentence that is translated with them
 MAX_TAGGED_BYTES = 4096  # of such a sentence, with what stands for its tags
 _TAG = re.compile(r"<(/?)((?!\d)[\w:][^\s/>]*)")
 _STAND_IN = re.compile(r'<(?:(?:g|x|br) id="glossa-\d+"/?|/g)>')
-_VALUE = "\ufdd0\ufdd1"  # noncharacters, between which the number of a value stands
-_NUMBERED_VALUE = re.compile(f"{_VALUE[0]}(\\d+){_VALUE[1]}")
+_OPEN, _CLOSE = "\ufdd0\ufdd1"  # noncharacters, between which the number of a value stands
+_NUMBERED_VALUE = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
 _SPACE = re.compile(r"[ \t\n\r\f]+")
 _LINE_BREAKS = dict.fromkeys(map(ord, "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"), " ")
 
@@ -199,17 +199,14 @@ def _with_tags(source: str, runs: Sequence[Run]) -> Text | None:
     tags = sum(not run.text for run in runs)
     if not 0 < tags <= MAX_TAGS or any(_unpaired(source, runs)):
         return None
-    if any(run.attributes for run in runs) and _VALUE in source[runs[0].start : runs[-1].end]:
+    if any(run.attributes for run in runs) and _OPEN in source[runs[0].start : runs[-1].end]:
         return None
     parts, opened, kept, closings = list[str](), list[str](), dict[str, str](), dict[str, str]()
     values = 0
     for run in runs:
         raw, (kind, name) = source[run.start : run.end], _tag(source, run)
-        for span, _ in reversed(run.attributes):
-            raw = raw[: span.start - run.start] + _VALUE + raw[span.end - run.start :]
-        for _ in run.attributes:
-            raw = raw.replace(_VALUE, f"{_VALUE[0]}{values}{_VALUE[1]}", 1)
-            values += 1
+        if run.attributes:
+            raw, values = _with_stand_ins(source, run, values)
         identifier = f'id="glossa-{len(kept)}"'
         if run.text:
             parts.append(escaped(spaced(run.text)))
@@ -227,6 +224,15 @@ def _with_tags(source: str, runs: Sequence[Run]) -> Text | None:
     return (
         None if len(text.encode()) > MAX_TAGGED_BYTES else Text(text, partial(_restored, kept, closings), has_tags=True)
     )
+
+
+def _with_stand_ins(source: str, run: Run, number: int) -> tuple[str, int]:
+    """A tag with a stand-in for each value that is translated, numbered from `number` on, and the next number."""
+    made, place = "", run.start
+    for span, _ in run.attributes:
+        made += f"{source[place : span.start]}{_OPEN}{number}{_CLOSE}"
+        place, number = span.end, number + 1
+    return made + source[place : run.end], number
 
 
 def _with_values(texts: Sequence[str]) -> str:
