@@ -59,6 +59,19 @@ test-all: $(STAMP) fake-cuda adaptor-clients client-tools  ## run all tests, slo
 	$(MAKE) lectures FAST=1 || status=1; \
 	exit $$status
 
+LATEST := build/latest
+TORCH ?= torch
+TESTS ?= tests/clients tests/cli tests/model tests/export tests/service tests/e2e
+
+.PHONY: test-latest
+test-latest:  ## run the tests with the newest releases of all that is pinned, in an environment of its own (PYTHON=python3.13 TORCH="torch==2.15.0" TESTS=tests/service)
+	@rm -rf $(LATEST) && $(PYTHON) -m venv $(LATEST)
+	@sed -E '/^#/d; /^grpcio-tools/!s/[=<>]=[^ #]*//' $(patsubst %,requirements/%.in,serve cpu otel train tensorboard dev) >$(LATEST)/newest.in
+	@$(LATEST)/bin/python -m pip install -qq --disable-pip-version-check --upgrade -r $(LATEST)/newest.in $(TORCH)
+	@$(LATEST)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(LATEST)/bin/python -m pip list --disable-pip-version-check | grep -E '^(grpcio|numpy|onnx|onnxruntime|protobuf|tokenizers|torch|transformers) '
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(LATEST)/bin/python -m pytest --quiet $(PARALLEL) $(TESTS)
+
 .PHONY: faults
 faults: $(STAMP)  ## put known faults into a copy of the tree one by one, and show which tests catch each (ARGS="NAME …" for some)
 	$(BIN)/python -m tests.faults $(ARGS)
