@@ -13,7 +13,8 @@ from html.parser import HTMLParser
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from service.text.documents.html import BLOCK, TRANSLATED_ATTRIBUTES
+from service.text.documents.html_attributes import translated_attributes
+from service.text.documents.html_elements import BLOCK
 
 RAW = frozenset(("script", "style"))
 KEPT = frozenset(("translated", "final", "signed-off", "reviewed"))
@@ -38,11 +39,11 @@ class _Events(HTMLParser):
         self._raw = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        kept = [(name, None if name in TRANSLATED_ATTRIBUTES else value) for name, value in attrs]
+        names = translated_attributes(tag, {name: value or "" for name, value in reversed(attrs)})
+        kept = [(name, None if name in names else value) for name, value in attrs]
         written = self.get_starttag_text() or ""
-        has_translated = any(name in TRANSLATED_ATTRIBUTES for name, _ in attrs)
-        shown = f"<{tag} {kept}>" if has_translated else written
-        self.text += [f" {collapsed(value or '')} " for name, value in attrs if name in TRANSLATED_ATTRIBUTES]
+        shown = f"<{tag} {kept}>" if any(name in names for name, _ in attrs) else written
+        self.text += [f" {collapsed(value or '')} " for name, value in attrs if name in names]
         self.tags.append(shown)
         if tag in BLOCK:
             self.blocks.append(shown)

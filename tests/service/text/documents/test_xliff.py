@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.text.documents.xliff import MAX_DEPTH, MAX_TAGS, check, segments
+from service.text.documents.xliff import check, segments
+from service.text.documents.xliff_units import MAX_DEPTH, MAX_TAGS
 from service.text.segmentation import Splitter
 from service.text.segments import DocumentError
 
