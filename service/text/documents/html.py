@@ -188,7 +188,7 @@ def _text_runs(source: str, start: int, end: int, *, is_value: bool = False) -> 
     for found in (_VALUE_ENTITY if is_value else _ENTITY).finditer(source, start, end):
         if found.start() > place:
             yield Run(place, found.start(), source[place : found.start()])
-        yield Run(*found.span(), html.unescape(found[0]))
+        yield Run(*found.span(), html.unescape(found[0]) if len(found[0]) <= _LONGEST_ENTITY else "\ufffd")
         place = found.end()
     if place < end:
         yield Run(place, end, source[place:end])
@@ -196,7 +196,7 @@ def _text_runs(source: str, start: int, end: int, *, is_value: bool = False) -> 
 
 # Some names of old are read without a semicolon, also with letters after them.
 _OLD = "|".join(sorted((name for name in html.entities.html5 if not name.endswith(";")), key=len, reverse=True))
-_CODES = r"#\d{1,7};?|#[xX][0-9A-Fa-f]{1,6};?|[A-Za-z]\w{1,31};"
+_CODES, _LONGEST_ENTITY = r"#\d++;?|#[xX][0-9A-Fa-f]++;?|[A-Za-z]\w{1,31};", 34
 _ENTITY = re.compile(rf"&(?:{_CODES}|{_OLD})")
 _VALUE_ENTITY = re.compile(rf"&(?:{_CODES}|(?:{_OLD})(?![=A-Za-z0-9]))")
 _WRITTEN = {

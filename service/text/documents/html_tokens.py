@@ -30,6 +30,7 @@ _ATTRIBUTES = rf"(?:{_BLANK}++|/|{re.sub('[?]P<[a-z]+>', '?:', _ATTRIBUTE)})*+"
 _TAG = re.compile(rf"<(/?)([A-Za-z][^\t\n\f\r />]*+){_ATTRIBUTES}>")
 _CODE = re.compile(r"<\?(?:php\b|[=\s])", re.IGNORECASE)  # of a template, up to its ?>: $a->b is no end
 _NO_COMMENT, _COMMENT_END = re.compile("<!---?>"), re.compile("--!?>")
+_SCRIPT = re.compile(r"<!--|-->|<(?P<slash>/?)script(?=[\s/>])", re.IGNORECASE)
 _FIND_ATTRIBUTE = re.compile(_ATTRIBUTE)
 
 
@@ -128,5 +129,25 @@ def _comment_end(source: str, start: int) -> int:
 
 
 def _raw_end(source: str, name: str, place: int) -> int:
+    if name == "script":
+        return _script_end(source, place)
     found = re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE).search(source, place)
     return found.start() if found else len(source)
+
+
+def _script_end(source: str, place: int) -> int:
+    """Where the end tag of a script is: one within <!-- and --> may be that of a script there."""
+    is_comment = is_inner = False
+    while found := _SCRIPT.search(source, place):
+        place = found.end()
+        if found[0] == "<!--":
+            is_comment, place = True, found.start() + len("<!")
+        elif found[0] == "-->":
+            is_comment = is_inner = False
+        elif not found["slash"]:
+            is_inner = is_comment
+        elif not is_inner:
+            return found.start()
+        else:
+            is_inner = False
+    return len(source)

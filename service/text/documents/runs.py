@@ -1,9 +1,9 @@
 """Text between tags as runs (`Run`) → segments (`sentences_of`), for HTML and XLIFF alike.
 
 Sentences are found in the characters of all text runs together; a sentence begins and ends in text, so tags around it
-are copied. One whose tags come in pairs is translated with them (`_with_tags`), and the texts of their attributes by
-themselves. Of any other one, each text between two tags is translated by itself, with the white space around it in its
-place.
+are copied. One whose tags are nested is translated with them (`_with_tags`), and the texts inside of marks, such as
+attributes, by themselves. Of any other one, each text between two tags is translated by itself, with the white space
+around it in its place.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from service.text.inline_markup import MAX_DEPTH
 from service.text.mark_scanner import VOID
 from service.text.segmentation import Splitter, sentences
 from service.text.segments import Place, Segment, Text, core_of, has_words
@@ -202,41 +203,80 @@ def _with_partners(source: str, before: Sequence[Run], runs: list[Run], after: I
 
 
 def _with_tags(source: str, runs: Sequence[Run]) -> Text | None:
-    """Some runs as one text with its tags; None if it has none, or too many, or if they are not pairs.
+    """Some runs as one text with its tags; None if it has none, or too many, or if they are not nested.
 
     Markup that any parser accepts stands for them: `<g id="glossa-1">…</g>` for a pair, `<x id="glossa-2"/>` for any
     other run, `<br id="glossa-3"/>` for white space that is kept. A page has tags that are no XML, such as `<B>x</b>`,
     `<a href=?q=1>` or `<![endif]>`, and `written` copies their characters as they are, but for a stand-in for each
     text inside of a mark, which `_with_values` replaces.
+
+    An element that goes on after the text is a pair up to its end, one that began before it a pair from its start; of
+    both kinds in one text, the one's end could come behind the other's start.
     """
-    tags = sum(not run.text or run.is_whole for run in runs)
-    if not 0 < tags <= MAX_TAGS or any(_unpaired(source, runs)):
+    if not 0 < sum(not run.text or run.is_whole for run in runs) <= MAX_TAGS:
         return None
     if any(run.changes for run in runs) and _OPEN in source[runs[0].start : runs[-1].end]:
         return None
-    parts, opened, kept, closings = list[str](), list[str](), dict[str, str](), dict[str, str]()
-    values = 0
+    tags, values = _Tags(), 0
     for run in runs:
-        raw, (kind, _) = source[run.start : run.end], _tag(source, run)
+        raw, (kind, name) = source[run.start : run.end], _tag(source, run)
         if run.changes:
             raw, values = _with_stand_ins(source, run, values)
-        identifier = f'id="glossa-{len(kept)}"'
         if run.text and not run.is_whole:
-            parts.append(escaped(spaced(run.text)))
-        elif kind == "closing":
-            closings[opened.pop()] = raw
-            parts.append("</g>")
+            tags.parts.append(escaped(spaced(run.text)))
         elif kind == "opening":
-            opened.append(f"<g {identifier}>")
-            parts.append(opened[-1])
-            kept[opened[-1]] = raw
+            tags.open(name, raw)
+        elif kind == "other":
+            tags.parts.append(tags.stand_in("br" if run.text else "x", raw, "/"))
+        elif not tags.close(name, raw):
+            return None
+    return tags.text()
+
+
+class _Tags:
+    """A text with stand-ins for its tags, as it grows. kept: what each stands for. closings: by the opening one's."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self._kept: dict[str, str] = {}
+        self._closings: dict[str, str] = {}
+        self._opened: list[tuple[str, str]] = []  # names and stand-ins
+        self._before: list[str] = []  # of elements that began before the text
+        self._depth = 0  # the largest
+
+    def stand_in(self, name: str, raw: str, end: str = "") -> str:
+        """A new one."""
+        made = f'<{name} id="glossa-{len(self._kept)}"{end}>'
+        self._kept[made] = raw
+        return made
+
+    def open(self, name: str, raw: str) -> None:
+        """Begins an element."""
+        self.parts.append(self.stand_in("g", raw))
+        self._opened.append((name, self.parts[-1]))
+        self._depth = max(self._depth, len(self._opened))
+
+    def close(self, name: str, raw: str) -> bool:
+        """Ends an element; whether it is the innermost one, or began before the text."""
+        if not self._opened:
+            self._before.append(self.stand_in("g", ""))
+            self._closings[self._before[-1]] = raw
+        elif self._opened[-1][0] == name:
+            self._closings[self._opened.pop()[1]] = raw
         else:
-            parts.append(f"<{'br' if run.text else 'x'} {identifier}/>")
-            kept[parts[-1]] = raw
-    text = "".join(parts)
-    return (
-        None if len(text.encode()) > MAX_TAGGED_BYTES else Text(text, partial(_restored, kept, closings), has_tags=True)
-    )
+            return False
+        self.parts.append("</g>")
+        return True
+
+    def text(self) -> Text | None:
+        """The whole text; None if it is too long, or too deep, or has elements of both kinds that it has a part of."""
+        if (self._opened and self._before) or self._depth + len(self._before) > MAX_DEPTH:
+            return None
+        self._closings |= {made: "" for _, made in self._opened}
+        text = "".join((*reversed(self._before), *self.parts, *("</g>" for _ in self._opened)))
+        if len(text.encode()) > MAX_TAGGED_BYTES:
+            return None
+        return Text(text, partial(_restored, self._kept, self._closings), has_tags=True)
 
 
 def _with_stand_ins(source: str, run: Run, number: int) -> tuple[str, int]:
