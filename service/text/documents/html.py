@@ -89,7 +89,7 @@ class _Page:
                 self._runs.extend(_text_runs(self._source, token.start, token.end))
                 self._keeps_space |= self._elements.keeps_space
             elif token.kind in ("text", "other"):
-                self._runs.append(Run(token.start, token.end))
+                self._runs.append(Run(token.start, token.end, is_whole=True))
             elif token.kind == "close":
                 yield from self._close(token)
             else:
@@ -102,14 +102,14 @@ class _Page:
         return self._apart.runs if self._apart else self._block
 
     def _close(self, tag: Token) -> Iterator[Segment]:
-        self._elements.close(tag.name)
+        ends = self._elements.close(tag.name)
         if self._apart and not self._apart.element.is_open:
             is_its_own = tag.name == self._apart.element.name
             self._end_apart(tag.end if is_its_own else tag.start)
             if is_its_own:
                 return
         yield from self._border(tag)
-        self._runs.append(Run(tag.start, tag.end))
+        self._runs.append(Run(tag.start, tag.end, is_whole=not ends))  # one that ends nothing is a mark
 
     def _open(self, tag: Token) -> Iterator[Segment]:
         found = list(attributes(self._source, tag)) if tag.end - tag.start > len(tag.name) + 2 else []

@@ -138,10 +138,10 @@ class Elements:
             self._foreign += tag.name in FOREIGN
         return element
 
-    def close(self, name: str) -> None:
-        """Ends the element that an end tag ends, and those inside."""
+    def close(self, name: str) -> bool:
+        """Ends the element that an end tag ends, and those inside; whether there is one."""
         if not self._counts[name]:
-            return
+            return False
         for place in range(len(self._open) - 1, -1, -1):
             found = self._open[place].name
             if found == name:
@@ -149,11 +149,12 @@ class Elements:
                     self._remove(place)
                 else:
                     self._pop_to(place)
-                return
+                return True
             if found in (_HIDES_PARTS if name in _TABLE_PARTS or name == "table" else SCOPES):
-                return
+                break
             if found in SPECIAL and not (name in SPECIAL or name in FORMATTING):
-                return
+                break
+        return False
 
     def _end(self, names: frozenset[str], hidden_by: frozenset[str]) -> None:
         """Ends elements of some names, but none around one of `hidden_by`."""

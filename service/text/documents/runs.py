@@ -41,8 +41,8 @@ class Run(NamedTuple):
     """A part of the source: text with its characters, or what stays as it is, such as a tag.
 
     Characters are those of the source, or those of one entity. changes: in what stays but for them, in order. is_open:
-    of a tag that begins an element although it ends with a slash. is_whole: a mark that is no single tag: an element
-    with its content, or white space, which is also text.
+    of a tag that begins an element although it ends with a slash. is_whole: a mark that is not half of a pair: an
+    element with its content, an end tag that ends nothing, or white space, which is also text.
     """
 
     start: int

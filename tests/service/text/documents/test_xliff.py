@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from service.text.documents.xliff import check, segments
 from service.text.documents.xliff_units import MAX_DEPTH, MAX_TAGS
+from service.text.languages import Languages
 from service.text.segmentation import Splitter
 from service.text.segments import DocumentError
 
@@ -104,6 +105,37 @@ def test_a_spanning_annotation_may_prohibit_translation():
 
 def test_a_declared_encoding_becomes_that_of_the_translation():
     assert answer(VERSION_2).startswith('<?xml version="1.0" encoding="UTF-8"?>\n<xliff')
+    same = VERSION_2.replace("utf-16", "utf-8")
+    assert answer(same).startswith('<?xml version="1.0" encoding="utf-8"?>\n<xliff')
+
+
+@pytest.mark.parametrize(
+    ("attributes", "source", "target"),
+    [
+        (' xml:space="preserve"', " One\n\tTwo  big &#10;", " ONE\n\tTWO  BIG &#10;"),
+        ("", "One\n  big", "ONE BIG"),
+    ],
+)
+def test_white_space_is_kept_where_the_document_asks_for_it(attributes, source, target):
+    for where in ("<file", "<trans-unit", "<source"):
+        document = unit_of("").replace("One.", source).replace(where, f"{where}{attributes}")
+        assert f">{target}</target>" in answer(document)
+    document = unit_of("").replace("One.", "a\nb").replace("<file", '<file xml:space="preserve"')
+    assert ">A B</target>" in answer(document.replace("<source", '<source xml:space="default"'))
+
+
+def test_a_document_without_a_target_language_gets_that_of_the_translation():
+    languages, version_2 = Languages("en", "deu_Latn"), VERSION_2.replace(' trgLang="de"', "")
+    with pytest.raises(DocumentError, match="trgLang"):
+        check(version_2)
+    assert check(version_2, "deu_Latn") == "en"
+    made = [
+        "".join(part for part in one.parts if isinstance(part, str))
+        for one in segments(version_2, Splitter("en"), languages)
+    ]
+    assert ' srcLang="en" trgLang="de">' in "".join(made)
+    made = [part for one in segments(unit_of(""), Splitter("en"), languages) for part in one.parts]
+    assert '<file source-language="en" target-language="de">' in "".join(part for part in made if isinstance(part, str))
 
 
 def test_targets_of_version_1_are_inserted_and_replaced():
