@@ -162,9 +162,9 @@ def translation_of(first: Any) -> pb.TranslateRequest:
 
 def markup_of(first: Any) -> pb.Markup | None:
     """The marks of every text: placeholders in XLIFF, which holds texts of programs, unless the request says others."""
-    if first.HasField("markup") or first.format != pb.DOCUMENT_FORMAT_XLIFF:
-        return first.markup if first.HasField("markup") else None
-    return pb.Markup(placeholders=True)
+    if first.HasField("markup"):
+        return first.markup  # type: ignore[no-any-return]
+    return pb.Markup(placeholders=True) if first.format == pb.DOCUMENT_FORMAT_XLIFF else None
 
 
 def fits(prompts: PromptEncoder, limits: TextLimits, text: str) -> bool:

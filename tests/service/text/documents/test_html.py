@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from service.text.documents.html import MAX_DEPTH, MAX_TAGS, check, segments
 from service.text.documents.html_tokens import attributes, tokens
 from service.text.inline_markup import extract
-from service.text.languages import Languages
+from service.text.languages import NO_LANGUAGES, Languages
 from service.text.mark_scanner import Kinds
 from service.text.segmentation import Splitter
 from service.text.segments import DocumentError
@@ -20,11 +20,11 @@ dog</i>.</p><p>Red <img alt="a house" src=x> house.<p>Type <code>ls -l</code> no
 <script>if (a<b) "x. Y."</script>5 < 6 and more <input placeholder="Your name"> 😀 end</body></html>"""
 
 
-def answer(source, translate=str.upper):
+def answer(source, translate=str.upper, languages=NO_LANGUAGES):
     """The document whose texts `translate` has changed."""
     return "".join(
         part if isinstance(part, str) else part.written(translate(part.text))
-        for one in segments(source, Splitter("en"))
+        for one in segments(source, Splitter("en"), languages)
         for part in one.pieces or one.parts
     )
 
@@ -286,21 +286,12 @@ LANGUAGES = Languages("en", "deu_Latn")
     ],
 )
 def test_a_page_says_the_language_of_its_translation_and_keeps_parts_in_others(source, expected):
-    found = segments(source, Splitter("en"), LANGUAGES)
-    assert expected == "".join(
-        part if isinstance(part, str) else part.written(part.text.upper())
-        for one in found
-        for part in one.pieces or one.parts
-    )
+    assert answer(source, languages=LANGUAGES) == expected
 
 
 def test_a_page_in_a_language_from_right_to_left_says_so():
-    (first, *_) = (one for one in segments("<html lang=en><p>x", Splitter("en"), Languages("en", "arb_Arab")))
-    assert first.parts == ("<html",)
-    page = "".join(
-        part for one in segments("<html><p>1", Splitter("en"), Languages("", "he")) for part in one.parts if part
-    )
-    assert page == '<html lang="he" dir="rtl"><p>1'
+    assert answer("<html><p>1", languages=Languages("", "he")) == '<html lang="he" dir="rtl"><p>1'
+    assert answer("<html lang=en dir=ltr>", languages=Languages("en", "arb_Arab")) == "<html lang=ar-Arab dir=rtl>"
 
 
 def test_blanks_between_tags_do_not_part_them_from_their_partners():
