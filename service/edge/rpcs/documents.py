@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.admission.preparation import Preparation
@@ -27,15 +27,15 @@ from service.edge.requests.prompt_encoder import LanguagePair, PromptEncoder, sh
 from service.edge.requests.request_builder import RequestBuilder
 from service.edge.requests.request_limits import TextLimits, check_capabilities
 from service.edge.rpcs.document_context import TextInContext
+from service.edge.rpcs.document_formats import format_of, markup_of
 from service.errors import DeadlineExceeded, InvalidRequest, RequestError
 from service.option_checks import check_single
 from service.options import MAX_GRAMMAR_BYTES, DecodingOptions
 from service.text.cuts import parts_that_fit
-from service.text.documents import html, plain, xliff
 from service.text.inline_markup import MarkupError, extract
 from service.text.languages import LANGUAGES, PARAGRAPHS, Languages, language_of
 from service.text.mark_scanner import Kinds
-from service.text.segmentation import Splitter, splitter_for
+from service.text.segmentation import splitter_for
 from service.text.segments import DocumentError, Place, Segment, Text, has_words
 from service.text.spans import Cursor
 
@@ -47,23 +47,6 @@ MAX_UNMET = 100  # sources of unmet terms in a summary
 MAX_SEGMENTS, MAX_TEXT = 128, 1 << 18  # of a response: segments, characters of their texts
 OPTIONS = "options."  # how the fields of decoding options begin in errors
 COMPILED = ("bad_words", *MAX_GRAMMAR_BYTES)  # options that the text of a request has no part in
-
-
-class Format(NamedTuple):
-    """How documents are read. check: the language that one names, empty if none, by its text and the language that it
-    is translated to; raises DocumentError."""
-
-    check: Callable[[str, str], str]
-    segments: Callable[[str, Splitter, Languages], Iterator[Segment]]
-
-
-TEXT = Format(plain.check, plain.segments)
-FORMATS: dict[int, Format] = {
-    pb.DOCUMENT_FORMAT_UNSPECIFIED: TEXT,
-    pb.DOCUMENT_FORMAT_TEXT: TEXT,
-    pb.DOCUMENT_FORMAT_HTML: Format(html.check, html.segments),
-    pb.DOCUMENT_FORMAT_XLIFF: Format(xliff.check, xliff.segments),
-}
 
 
 async def text_of(
@@ -160,23 +143,9 @@ def translation_of(first: Any) -> pb.TranslateRequest:
     )
 
 
-def markup_of(first: Any) -> pb.Markup | None:
-    """The marks of every text: placeholders in XLIFF, which holds texts of programs, unless the request says others."""
-    if first.HasField("markup"):
-        return first.markup  # type: ignore[no-any-return]
-    return pb.Markup(placeholders=True) if first.format == pb.DOCUMENT_FORMAT_XLIFF else None
-
-
 def fits(prompts: PromptEncoder, limits: TextLimits, text: str) -> bool:
     """Whether a text is short enough to be translated. Quick for one that is far too long."""
     return len(text.encode()) <= limits.max_text_bytes and prompts.fits(text)
-
-
-def _format(number: int) -> Format:
-    if number not in FORMATS:
-        known = ", ".join(pb.DocumentFormat.keys()[1:])
-        raise InvalidRequest("format", f"must be one of {known}, got {number}")
-    return FORMATS[number]
 
 
 @dataclass
@@ -246,7 +215,7 @@ class Document:
 
     async def read(self) -> None:
         """Checks the document, and selects the rules by which it is split. Raises InvalidRequest."""
-        first, format = self._first, _format(self._first.format)
+        first, format = self._first, format_of(self._first.format)
         check = partial(format.check, self._text, first.target_language)
         try:
             named = await self._preparation.prepare(self._call.rpc.caller, check)

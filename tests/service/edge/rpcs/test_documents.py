@@ -12,7 +12,7 @@ from glossa.v1 import glossa_pb2 as pb
 from service.edge.calls.items import ItemLimits, ItemRunner
 from service.edge.observability.metrics import Method, Metrics
 from service.edge.rpcs import documents
-from service.edge.rpcs.documents import DOCUMENT_FACTOR, markup_of, text_of
+from service.edge.rpcs.documents import DOCUMENT_FACTOR, text_of
 from service.errors import DeadlineExceeded, DeadlineTooSoon, EngineUnavailable, Overloaded
 from service.text.spans import Cursor
 from tests.edge import ANSWER, TEXTS, a_call, failure, method, running
@@ -334,10 +334,3 @@ async def test_documents_and_segments_are_counted(channel, edge):
         return registry.get_sample_value("glossa_batch_items_total", labels)
 
     assert (count("OK"), count("InvalidArgument")) == (1, 1)
-
-
-def test_placeholders_are_marks_of_xliff_unless_the_request_says_others():
-    xliff = pb.DOCUMENT_FORMAT_XLIFF
-    assert markup_of(pb.TranslateDocumentRequest(format=xliff)) == pb.Markup(placeholders=True)
-    assert markup_of(pb.TranslateDocumentRequest(format=xliff, markup=pb.Markup(urls=True))) == pb.Markup(urls=True)
-    assert markup_of(pb.TranslateDocumentRequest(format=pb.DOCUMENT_FORMAT_HTML)) is None
