@@ -113,7 +113,6 @@ def train(
     """Train a model, or continue a checkpoint (--from). Without data, a preset trains on its embedded corpus.
 
     A model with context_sentences reads each sentence with those before it: empty lines end documents in its data.
-    torchrun starts a training in several processes.
     """
     files = [file for file in (*(data or ()), *(validation or ()), source, target, tokenizer) if file is not None]
     with joined_ranks(os.environ, timeout_s=rank_timeout_s) as ranks:
