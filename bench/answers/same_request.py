@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.metadata
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -214,7 +215,8 @@ def transformers(one: Case, folder: Path) -> Answer:
         options["sequence_bias"] = {(token,): bias for token, bias in biases.items()}
     if stop := options.pop("stop", ""):
         options |= {"stop_strings": [stop], "tokenizer": transformers_tokenizer()}
-    model, prompt = transformers_model(one.table), torch.tensor([ids(one.prompt or "a.")])
+    logits_VV, prompt = torch.from_numpy(one.table.logprobs_VV), torch.tensor([ids(one.prompt or "a.")])
+    model = transformers_model(lambda tokens_BT: logits_VV[tokens_BT[:, -1]], one.starts)
     (row,) = model.generate(prompt, attention_mask=torch.ones_like(prompt), **options, **one.checkpoint).tolist()
     return symbols(row[len(one.starts or one.prompt) :])
 
@@ -269,11 +271,43 @@ ENGINES: dict[str, Callable[[Case, Path], Answer]] = {
 }
 
 
+VLLM, VLLM_VERSION = "vLLM", "0.33.0"
+
+
 def reading(one: Case, answer: Answer) -> str:
-    """What an answer means. An end token that the engine leaves out or fills up with others does not matter."""
+    """What an answer means. Whether the engine returns the end token, and fills up after it, does not matter."""
     if answer is None:
         return ABSENT
     whole = answer.rstrip("_").rstrip(".")
-    found = {text: meaning for text, meaning in one.readings.items() if text.rstrip(".") == whole}
-    exact = found.get(answer.rstrip("_"))
-    return exact or next(iter(found.values()), f"`{answer}`")
+    return next((meaning for text, meaning in one.readings.items() if text.rstrip(".") == whole), f"`{answer}`")
+
+
+def header() -> str:
+    """The first two lines of the table."""
+    versions = {name: importlib.metadata.version(name.lower()) for name in ENGINES if name != "Glossa"}
+    columns = [f"{name} {versions[name]}" if name in versions else name for name in ENGINES]
+    return "\n".join([f"| request | {' | '.join(columns)} | {VLLM} {VLLM_VERSION} (read) |", "|---" * 6 + "|"])
+
+
+def row(one: Case, folder: Path, number: int) -> str:
+    """One line of the table."""
+    cells = []
+    for name, ask in ENGINES.items():
+        cells.append(reading(one, ask(one, folder / f"{name}-{number}")))
+        print(f"{one.ask}: {name}: {cells[-1]}", file=sys.stderr)
+    return f"| {' | '.join([one.ask, *cells, one.vllm])} |"
+
+
+@case(write=False)
+def same_request(options: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [row(one, Path(folder), number) for number, one in enumerate(CASES)]
+    table = "\n".join([header(), *rows])
+    page = PAGE.read_text(encoding="utf-8")
+    before, _, rest = page.partition(BEGIN + "\n\n")
+    known, end, after = rest.partition("\n\n" + END)
+    if options.write:
+        PAGE.write_text(f"{before}{BEGIN}\n\n{table}{end}{after}", encoding="utf-8")
+    elif table != known:
+        print(table)
+        raise SystemExit(f"{PAGE.name} says something else; --write renews it")

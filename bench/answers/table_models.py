@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -116,11 +116,11 @@ def _norm_gain() -> float:
     return math.sqrt(1 / VOCAB + EPSILON)
 
 
-def transformers_model(table: Table) -> Any:
-    """A model of the library's own classes for `generate`, which looks the last token up."""
+def transformers_model(next_logits: Callable[[torch.Tensor], torch.Tensor], starts: str) -> Any:
+    """A model of the library's own classes for `generate`. next_logits: token ids (B, T) → logits (B, V) of the token
+    after each row. starts: see `Table`."""
     library = importlib.import_module("transformers")
     outputs = importlib.import_module("transformers.modeling_outputs")
-    logits_VV = torch.from_numpy(table.logprobs_VV)
 
     class Encoder(nn.Module):
         main_input_name = "input_ids"
@@ -131,11 +131,10 @@ def transformers_model(table: Table) -> Any:
     class TableModel(library.PreTrainedModel, library.GenerationMixin):  # type: ignore[misc, name-defined]
         config_class = library.PretrainedConfig
         main_input_name = "input_ids"
-        _supports_cache_class = False
 
         def __init__(self, config: Any) -> None:
             super().__init__(config)
-            self.anchor = nn.Parameter(torch.zeros(1))
+            self.anchor = nn.Parameter(torch.zeros(1))  # the library asks where the weights are
 
         def get_encoder(self, **_: Any) -> nn.Module:
             return Encoder()
@@ -146,17 +145,17 @@ def transformers_model(table: Table) -> Any:
         def forward(
             self, tokens: torch.Tensor, attention_mask: Any = None, encoder_outputs: Any = None, **_: Any
         ) -> Any:
-            return outputs.CausalLMOutput(logits=logits_VV[tokens])
+            return outputs.CausalLMOutput(logits=next_logits(tokens)[:, None])
 
-    config = library.PretrainedConfig(is_encoder_decoder=table.has_source, vocab_size=VOCAB, use_cache=False)
+    config = library.PretrainedConfig(is_encoder_decoder=bool(starts), vocab_size=VOCAB, use_cache=False)
     model = TableModel(config)
     model.generation_config = library.GenerationConfig(
         pad_token_id=PAD,
         bos_token_id=BOS,
         eos_token_id=EOS,
         use_cache=False,
-        decoder_start_token_id=ids(table.starts)[0] if table.has_source else None,
-        forced_bos_token_id=ids(table.starts)[1] if len(table.starts) > 1 else None,
+        decoder_start_token_id=ids(starts)[0] if starts else None,
+        forced_bos_token_id=ids(starts)[1] if len(starts) > 1 else None,
     )
     return model.eval()
 
@@ -165,6 +164,7 @@ def transformers_tokenizer() -> Any:
     """Each symbol is a token, and a text has no blanks between them."""
     tokenizers = importlib.import_module("tokenizers")
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(dict(zip(SYMBOLS, range(VOCAB), strict=True)), unk_token=SYMBOLS[UNK]))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
     backend.decoder = tokenizers.decoders.Fuse()
     return importlib.import_module("transformers").PreTrainedTokenizerFast(tokenizer_object=backend)
 

@@ -94,12 +94,13 @@ def test_end_tokens_are_excluded_before_the_minimum_length():
     assert masked == [[EOS, 5], [EOS, 5], [], []]
 
 
-@given(token_lists, st.integers(1, 4))
-def test_no_sequence_of_tokens_appears_twice(tokens, length):
-    masked = np.isneginf(applied(NoRepeatNGram(length), [0.0] * V, tokens))
-    seen = [tuple(tokens[at : at + length]) for at in range(len(tokens) - length + 1)]
+@given(token_lists, token_lists, st.integers(1, 4))
+def test_no_sequence_of_tokens_appears_twice_unless_it_ends(prompt, tokens, length):
+    masked = np.isneginf(applied(NoRepeatNGram(length, prompt, eos_ids=(EOS,)), [0.0] * V, tokens))
+    whole = [*prompt, *tokens]
+    seen = [tuple(whole[at : at + length]) for at in range(len(whole) - length + 1)]
     for token in range(V):
-        assert masked[token] == (tuple([*tokens, token][-length:]) in seen)
+        assert masked[token] == (tuple([*whole, token][-length:]) in seen and token != EOS)
 
 
 def test_only_allowed_tokens_remain():
@@ -186,9 +187,9 @@ def test_every_option_becomes_its_processor_penalties_first():
         allowed_tokens=(5, 6),
     )
     kinds = [
+        LogitBias,
         RepetitionPenalty,
         PresenceFrequencyPenalty,
-        LogitBias,
         PrefixBias,
         MinLength,
         NoRepeatNGram,
