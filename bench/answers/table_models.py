@@ -83,11 +83,19 @@ def tokenizer() -> Tokenizer:
 
 def save_bundle(table: Table, path: Path) -> None:
     """Of a model without attention: token vectors are the rows of a unit matrix, the output projection is the table."""
-    sizes = {"num_decoder_layers": 1, "max_target_len": MAX_LEN, "vocab_size": VOCAB, "d_model": VOCAB, "d_ff": FEED_FORWARD}
+    sizes = {
+        "num_decoder_layers": 1,
+        "max_target_len": MAX_LEN,
+        "vocab_size": VOCAB,
+        "d_model": VOCAB,
+        "d_ff": FEED_FORWARD,
+    }
     shape = {"norm": "rms", "norm_eps": EPSILON, "positions": "none", "bias": False, "tie_embeddings": False}
     if table.has_source:
         sizes |= {"num_encoder_layers": 1, "max_source_len": MAX_LEN}
-    template = SpecialTokenTemplate(source_suffix=(EOS,) if table.has_source else (), target_prefix=tuple(ids(table.starts)))
+    template = SpecialTokenTemplate(
+        source_suffix=(EOS,) if table.has_source else (), target_prefix=tuple(ids(table.starts))
+    )
     model = build(
         model_config(
             {
@@ -163,7 +171,9 @@ def transformers_model(next_logits: Callable[[torch.Tensor], torch.Tensor], star
 def transformers_tokenizer() -> Any:
     """Each symbol is a token, and a text has no blanks between them."""
     tokenizers = importlib.import_module("tokenizers")
-    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel(dict(zip(SYMBOLS, range(VOCAB), strict=True)), unk_token=SYMBOLS[UNK]))
+    backend = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel(dict(zip(SYMBOLS, range(VOCAB), strict=True)), unk_token=SYMBOLS[UNK])
+    )
     backend.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
     backend.decoder = tokenizers.decoders.Fuse()
     return importlib.import_module("transformers").PreTrainedTokenizerFast(tokenizer_object=backend)

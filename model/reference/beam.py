@@ -37,9 +37,12 @@ def beam_search(
     max_tokens: int,
     **options: Any,
 ) -> list[Hypothesis]:
-    """`search` over a model. prompt, source, max_tokens and errors as in `model.reference.greedy.greedy`."""
+    """`search` over a model. prompt, source, max_tokens and errors as in `model.reference.greedy.greedy`.
+
+    With a source the prompt is a start token and what `transformers` generates first, such as a language: it counts.
+    """
     predictor = ModelPredictor(model, prompt, source=source, max_tokens=max_tokens)
-    return search(predictor, max_tokens=max_tokens, **options)
+    return search(predictor, max_tokens=max_tokens, counted=len(prompt) - 1 if source else 0, **options)
 
 
 def search(
@@ -56,25 +59,25 @@ def search(
     num_beam_groups: int = 1,
     diversity_penalty: float = 0.0,
     prefix: Sequence[int] = (),
+    counted: int = 0,
     process: Process | None = None,
     stop: Stop | None = None,
 ) -> list[Hypothesis]:
     """The best finished hypotheses, best first; fewer than `num_hypotheses` if no more were found.
 
     beam_size: of all groups together. prefix: forced first new tokens of every hypothesis, regardless of scores.
+    counted: tokens of the prompt that count in the length of a score.
     process: computes ranking scores from the model's log-probabilities. stop: ends a hypothesis as eos does.
     """
 
     def is_finished(group: _Group, length: int) -> bool:
-        if not group.live:
-            return True
-        if len(group.pool) < capacity:
-            return False
+        if not group.live or len(group.pool) < capacity:
+            return not group.live
         hopes_for = max_tokens if early_stopping == "never" and length_penalty > 0 else length
         best_possible = group.live[0].score / scorer.norm(hopes_for)
         return early_stopping == "true" or best_possible <= group.pool[-1].score
 
-    scorer = _Scorer(predictor, length_penalty, length_normalization, coverage_penalty)
+    scorer = _Scorer(predictor, length_penalty, length_normalization, coverage_penalty, counted)
     group_size = beam_size // num_beam_groups
     capacity = max(1, round(group_size * patience))  # each group is a beam of its own
     groups = [_Group() for _ in range(num_beam_groups)]
@@ -120,8 +123,10 @@ class _Scorer:
     length_penalty: float
     length_normalization: Literal["average", "gnmt"]
     coverage_penalty: float
+    counted: int
 
     def norm(self, length: int) -> float:
+        length += self.counted
         base = float(length) if self.length_normalization == "average" else (5.0 + length) / 6.0
         return float(base**self.length_penalty)
 

@@ -2,10 +2,10 @@
 
 The distribution of a row passes the request's logits processors: penalties change the logits, which are normalised
 again; masks remove tokens, and nothing is normalised after them. In a beam penalties change log-probabilities, and
-nothing is normalised again, as in `transformers`: scores are compared across rows. Where no processor applies, or only masks that name
-what they exclude, only the most likely tokens that the graph returned are read. A hypothesis always records the
-unmodified model's log-probabilities, over the full vocabulary or the row's shortlist. Which candidate a hypothesis
-takes is decided by its search.
+nothing is normalised again, as in `transformers`. Where no processor applies, or only masks that name what they
+exclude, only the most likely tokens that the graph returned are read. A hypothesis always records the unmodified
+model's log-probabilities, over the full vocabulary or the row's shortlist. Which candidate a hypothesis takes is
+decided by its search.
 """
 
 from __future__ import annotations

@@ -114,9 +114,7 @@ class Engine:
         tokenizer, vocabulary = self._tokenizer, self._vocabulary
         stops = StopMatcher(vocabulary, request.stop) if request.stop else None
         processors = processors_of(request, vocabulary, tokenizer.target, self._form)
-        search = search_for(
-            request, eos_ids=vocabulary.eos_ids, stops=stops, processors=processors, form=self._form
-        )
+        search = search_for(request, eos_ids=vocabulary.eos_ids, stops=stops, processors=processors, form=self._form)
         sequence = Sequence(request, search)
         response = Response(ticket, sequence, lambda: Detokenizer(tokenizer.incremental(), request.stop), self._clock())
         self.inbox.put(response)

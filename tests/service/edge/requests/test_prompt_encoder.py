@@ -209,5 +209,7 @@ def test_a_forced_prefix_has_only_what_tokens_of_the_model_have(tmp_path):
     assert tokens.unk in decoding_request(model, "ka 🦖lo").source, "in a source it is the unknown token"
     assert decoding_request(model, "ka", prefix="ka lo").prefix
     for options in ({}, {"prefix_bias": 0.5}):
-        with pytest.raises(InvalidRequest, match=r"options\.prefix: must not have '🦖', which no token of the model is"):
+        with pytest.raises(
+            InvalidRequest, match=r"options\.prefix: must not have '🦖', which no token of the model is"
+        ):
             decoding_request(model, "ka", prefix="ka 🦖lo", **options)
