@@ -132,7 +132,7 @@ CASES = (
         prompt="f",
         rows={"f": "a 1", "a": "b .52 c .48", "b": "a .5 . .5", "c": ". .8 d .2"},
         options={**BEAM, "repetition_penalty": 10.0},
-        readings={"ac.": "the others keep their probability", "ab.": "normalised again"},
+        readings={"ac.": "the others keep their probability", "ab.": "normalized again"},
     ),
     Case(
         ask="`repetition_penalty` and `logit_bias`",
@@ -154,14 +154,14 @@ CASES = (
         starts=".",
         rows={".": "a 1", "a": ". .6 b .4", "b": ". .6 c .4", "c": ". .6 d .4"},
         options={"no_repeat_ngram_size": 1, "max_tokens": 3},
-        readings={"abc": "the answer never ends", "a.": "the start token does not count"},
+        readings={"abc": "the answer never ends", "a.": "the end stays possible"},
     ),
     Case(
         ask="a banned token in a beam",
         prompt="a",
         rows={"a": "b .52 c .48", "b": "d .5 . .5", "c": ". .8 e .2"},
         options={**BEAM, "banned": "d"},
-        readings={"c.": "the others keep their probability", "b.": "normalised again"},
+        readings={"c.": "the others keep their probability", "b.": "normalized again"},
     ),
     Case(
         ask="`min_tokens` 2",

@@ -4,6 +4,8 @@ import pytest
 
 from bench.answers.same_request import BEGIN, CASES, END, ENGINES, PAGE, Case, glossa, reading, transformers
 
+pytest.importorskip("transformers")
+
 
 def table():
     """The cells of each line."""
@@ -35,6 +37,7 @@ def test_an_answer_has_the_reading_of_its_words():
     ]
 
 
+@pytest.mark.slow  # a server
 def test_a_table_is_served_as_a_model(tmp_path):
     one = CASES[0]
     rows = {cells[0]: cells for cells in table()}

@@ -18,11 +18,14 @@ from service.options import DecodingOptions
 from service.request import Request
 from service.sequence import Sequence
 from tests.engines import engine_limits
-from tests.fakes import ScriptedOutputs, ScriptedRunner, drain
+from tests.fakes import ScriptedRunner, drain
+
+pytest.importorskip("transformers")
 
 TOKENIZER = table_models.tokenizer()
 VOCABULARY = Vocabulary.of(TOKENIZER, eos_ids=(EOS,))
 MAX_TOKENS = 8
+LOGSUMEXP = 3.0  # of `ScriptedOutputs`
 
 
 def logprobs_of(seed, fed):
@@ -80,7 +83,7 @@ def theirs(seed, starts, prompt, options):
         asked |= {"stop_strings": list(stop), "tokenizer": table_models.transformers_tokenizer()}
 
     def next_logits(tokens_BT):
-        rows = [logprobs_of(seed, fed) + ScriptedOutputs.logsumexp(None, 0, 0) for fed in tokens_BT.tolist()]
+        rows = [logprobs_of(seed, fed) + LOGSUMEXP for fed in tokens_BT.tolist()]
         return torch.from_numpy(np.stack(rows))
 
     given = torch.tensor([ids("a." if starts else prompt)])
