@@ -80,6 +80,8 @@ def test_a_preferred_prefix_shares_the_probability_until_the_answer_leaves_it(lo
     if follows < len(prefix):
         expected_V = expected_V * (1 - beta) + beta * (np.arange(V) == prefix[follows])
     assert softmax(scores_V) == pytest.approx(expected_V, rel=1e-3, abs=1e-9)
+    total = np.logaddexp.reduce(np.array(logits, np.float64))
+    assert np.logaddexp.reduce(scores_V.astype(np.float64)) == pytest.approx(total, abs=1e-3), "nothing to normalise"
     for other in {*range(V)} - {*prefix[follows : follows + 1]}:
         left = [*tokens, other, *prefix[follows + 1 :]][: len(prefix)]
         assert applied(PrefixBias(beta, prefix), logits, left).tolist() == np.array(logits, np.float32).tolist()
