@@ -37,12 +37,9 @@ def beam_search(
     max_tokens: int,
     **options: Any,
 ) -> list[Hypothesis]:
-    """`search` over a model. prompt, source, max_tokens and errors as in `model.reference.greedy.greedy`.
-
-    With a source the prompt is a start token and what `transformers` generates first, such as a language: it counts.
-    """
+    """`search` over a model. prompt, source, max_tokens and errors as in `model.reference.greedy.greedy`."""
     predictor = ModelPredictor(model, prompt, source=source, max_tokens=max_tokens)
-    return search(predictor, max_tokens=max_tokens, counted=len(prompt) - 1 if source else 0, **options)
+    return search(predictor, max_tokens=max_tokens, **options)
 
 
 def search(
@@ -66,7 +63,7 @@ def search(
     """The best finished hypotheses, best first; fewer than `num_hypotheses` if no more were found.
 
     beam_size: of all groups together. prefix: forced first new tokens of every hypothesis, regardless of scores.
-    counted: tokens of the prompt that count in the length of a score.
+    counted: tokens of the prompt that count in the length of a score, such as a language in `transformers`.
     process: computes ranking scores from the model's log-probabilities. stop: ends a hypothesis as eos does.
     """
 

@@ -320,8 +320,7 @@ def test_the_log_probabilities_of_an_answer_are_those_of_the_model(architecture)
     for answer in found:
         logprobs = score(model, [1, 6], answer.tokens, source=source)
         assert answer.token_logprobs == pytest.approx(logprobs, abs=1e-5)
-        length = len(answer.tokens) + (1 if source else 0)  # with the language of a translation
-        assert answer.score == pytest.approx(sum(logprobs) / length, abs=1e-5)
+        assert answer.score == pytest.approx(sum(logprobs) / len(answer.tokens), abs=1e-5)
 
 
 def test_coverage_is_that_of_the_models_attention():
