@@ -10,6 +10,7 @@ from export.bundle.manifest import (
     AlignmentSpec,
     Context,
     Encoding,
+    SourceUnit,
     SpecialTokenTemplate,
     Task,
     Tokens,
@@ -21,8 +22,11 @@ from model.config import TARGET_LANGUAGE as TARGET_ID
 from model.config import ModelConfig
 
 
-def entries_of(config: ModelConfig, *, attention: bool) -> dict[str, Any]:
-    """Return all entries by `Manifest` field name; attention: whether the bundle has graphs that return attention."""
+def entries_of(config: ModelConfig, *, attention: bool, source_unit: SourceUnit | None = None) -> dict[str, Any]:
+    """Return all entries by `Manifest` field name.
+
+    attention: whether the bundle has graphs that return attention. source_unit: instead of that of the configuration.
+    """
     task: Task = "encoding"
     if config.has_decoder:
         task = "translation" if config.has_encoder else "generation"
@@ -48,6 +52,7 @@ def entries_of(config: ModelConfig, *, attention: bool) -> dict[str, Any]:
         ),
         "template": SpecialTokenTemplate(**special_tokens, languages=dict(config.template.languages)),
         "limits": limits_of(config),
+        "source_unit": source_unit or config.source_unit,
         "context": context_of(config),
         "alignment": alignment_of(config) if attention and config.has_encoder and config.has_decoder else None,
         "encoding": encoding if config.has_encoder else None,

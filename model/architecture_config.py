@@ -22,6 +22,7 @@ from model.config import (
     Architecture,
     ConfigError,
     ModelConfig,
+    SourceUnit,
     SpecialTokenTemplate,
     bounded,
     check,
@@ -144,6 +145,7 @@ class _TranslationConfig(_ArchitectureConfig):
     max_target_len: int = bounded(256, 1)  # tokens after the start token
     context_sentences: int = bounded(0, 0, MAX_CONTEXT)  # most sentences before each one that it reads beside it
     separator_id: int | None = None  # the token between them; set from the tokenizer when training starts
+    source_unit: SourceUnit = "text"  # what a source is, by the training data: when training starts, or at import
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.flags import SourceUnitName
 from cli.terminal import AsJson, UsageError, report_errors, show
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def import_(
         bool,
         typer.Option("--allow-pickle", help="read pytorch_model.bin of a directory where there are no safetensors"),
     ] = False,
+    source_unit: SourceUnitName = None,
     replace: Annotated[bool, typer.Option("--replace", help="replace an existing checkpoint")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -68,6 +70,7 @@ def import_(
                 allow_pickle=allow_pickle,
                 max_length=max_length or MAX_LENGTH,
                 eos_id=eos_id,
+                source_unit=source_unit,
                 origin=origin,
             )
     show(imported_figures(imported), as_json)
@@ -123,6 +126,8 @@ def imported_figures(imported: ImportedCheckpoint) -> dict[str, Any]:
         figures["context"] = of(config.max_target_len, imported.max_target_len)
     if config.has_encoder:
         figures["source"] = of(config.max_source_len, imported.max_source_len)
+    if config.has_encoder and config.has_decoder:
+        figures["source_unit"] = config.source_unit
     if not config.has_decoder:
         heads = {
             "masked": "fills masks",

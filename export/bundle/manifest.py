@@ -47,7 +47,7 @@ from export.bundle.manifest_fields import (
     Width,
 )
 
-FORMAT_VERSION = 11
+FORMAT_VERSION = 12
 MANIFEST = "manifest.json"
 MANIFEST_DIGEST = "manifest.sha256"  # beside it: one line as `sha256sum` writes it
 TOKENIZER = "tokenizer.json"
@@ -96,6 +96,7 @@ StateKind = Literal["self_kv", "cross_kv", "recurrent", "shortlist"]
 Role = Literal["encode", "decode", "logprobs", "align", "attend", "project_shortlist", "shortlist_logprobs"]
 AttentionKind = Literal["encoder", "decoder", "cross"]
 Task = Literal["translation", "generation", "encoding"]
+SourceUnit = Literal["sentence", "text"]  # of a translation: what the model was trained to read at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,6 +315,7 @@ class Manifest:
     lineage: Lineage
     parity: Parity
     created: Time  # ISO 8601, UTC
+    source_unit: SourceUnit = "text"  # sentence: a service splits texts of several
     context: Context | None = None  # None: it reads each text alone
     alignment: AlignmentSpec | None = None  # None: no variant has an `align` graph
     encoding: Encoding | None = None  # None: no variant has an `encode` graph, or its states have no description

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 from model.architectures import build
 from model.checkpoints.atomic_write import digest_of_file
 from model.checkpoints.checkpoint import check_new, save_checkpoint
-from model.config import ConfigError, ModelConfig
+from model.config import ConfigError, ModelConfig, SourceUnit
 from model.pretrained import decoder, encoder, encoder_decoder
 from model.pretrained.files import (
     CONFIG,
@@ -43,6 +43,7 @@ from model.training.report import table
 
 MAX_LENGTH = 4096  # default context in tokens: position tables and KV caches grow with it
 FAMILIES = decoder.FAMILIES | encoder_decoder.FAMILIES | encoder.FAMILIES  # by model_type
+SENTENCE_FAMILIES = ("marian", "mbart", "m2m_100")  # trained to translate sentences; others read texts
 DESCRIPTIONS = ("*.json", "*.txt", "*.model", "*.spm")  # configuration and tokenizer files
 # Fields that change the output in every family and are not supported by any.
 NOT_COVERED = (
@@ -129,12 +130,13 @@ def import_checkpoint(
     allow_pickle: bool = False,
     max_length: int = MAX_LENGTH,
     eos_id: int | None = None,
+    source_unit: SourceUnit | None = None,
     origin: Mapping[str, str] | None = None,
 ) -> ImportedCheckpoint:
     """Writes the checkpoint `out`.
 
     max_length: maximum context in tokens. eos_id: the only end-of-sequence token, instead of those in the source files.
-    origin: see `lineage_of`.
+    source_unit: what a model that translates reads at a time; None: by its family. origin: see `lineage_of`.
     Raises PretrainedError for an unsupported source, CheckpointError if `out` exists or cannot be written.
     """
     check_new(out)
@@ -142,6 +144,7 @@ def import_checkpoint(
     check_vocabulary(source, tokenizer)
     ours = with_languages(theirs, source, tokenizer.special).shortened(max_length)
     check_source_tokens(ours.config, source, tokenizer.special)
+    ours = replace(ours, config=_with_unit(ours.config, source_unit, read_json(source / CONFIG)["model_type"]))
     with torch.device("meta"):
         names = [name for name, _ in build(ours.config).named_parameters()]  # tied weights once
     weights = {name: ours.weights[name] for name in names}
@@ -164,6 +167,14 @@ def import_checkpoint(
         max_target_len=theirs.config.max_target_len,
         lineage=lineage,
     )
+
+
+def _with_unit(config: ModelConfig, unit: SourceUnit | None, family: str) -> ModelConfig:
+    if config.has_encoder and config.has_decoder:
+        return config.replace(source_unit=unit or ("sentence" if family in SENTENCE_FAMILIES else "text"))
+    if unit is not None:
+        raise PretrainedError(f"source_unit: must be left out, a {family} model translates nothing; got {unit}")
+    return config
 
 
 def lineage_of(source: Path, origin: Mapping[str, str] | None = None) -> dict[str, Any]:
