@@ -77,6 +77,10 @@ class Budget:
         """From now on the call waits where it would be refused; with None no longer."""
         self.wait = wait
 
+    def share(self, slots: Slots) -> None:
+        """Requests beyond the first one of each text take from these from now on."""
+        self.slots = slots
+
     def use(self, model: ServedModel) -> None:
         """The request is for this version of a model, which stays open until `leave`."""
         assert self.model is None, self.model

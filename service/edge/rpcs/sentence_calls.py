@@ -101,20 +101,15 @@ class SentenceCalls(TextCalls):
 
     async def split(self, message: Any, model: ServedModel, call: Call) -> SplitText | None:
         """The sentences of a message's text, if they are to be translated one by one. Raises InvalidRequest."""
-        is_split = model.manifest.source_unit == "sentence"
-        if message.HasField("split_sentences"):
-            is_split = message.split_sentences
-        if message.splitter_language:
-            check_splitter(message.splitter_language)
-            if not is_split:
-                problem = "must be left out where texts are not split; set split_sentences"
-                raise InvalidRequest("splitter_language", problem)
-        if not is_split:
+        if not _is_split(message, model):
+            return None
+        return await self.built(partial(self.split_now, message, model), message, call)
+
+    def split_now(self, message: Any, model: ServedModel) -> SplitText | None:
+        """As `split`. Takes milliseconds for a long text."""
+        if not _is_split(message, model):
             return None
         self.catalog.limits.check_text(message.text)
-        return await self.built(partial(self._split, message, model), message, call)
-
-    def _split(self, message: Any, model: ServedModel) -> SplitText | None:
         splitter = splitter_for(message.splitter_language or message.source_language)
         kinds = Kinds(*(getattr(message.markup, kind) for kind in Kinds._fields))
         found = split(message.text, splitter, kinds, PromptEncoder(model).fits)
@@ -144,7 +139,7 @@ class SentenceCalls(TextCalls):
             sentences.answered(response)
             return response
 
-        async with contextlib.aclosing(self._answers(sentences, model, call, translate)) as found:
+        async with contextlib.aclosing(self._parts(sentences, model, call, translate)) as found:
             async for response in found:
                 answers.append(response)
         return await self._joined(sentences, answers, call, glossary)
@@ -169,7 +164,7 @@ class SentenceCalls(TextCalls):
             return response
 
         async def collect() -> None:
-            async with contextlib.aclosing(self._answers(sentences, model, call, translate)) as found:
+            async with contextlib.aclosing(self._parts(sentences, model, call, translate)) as found:
                 async for response in found:
                     answers.append(response)
                     await pieces.sent(len(answers) - 1)
@@ -196,7 +191,7 @@ class SentenceCalls(TextCalls):
         final = pb.Completion(**{field.name: value for field, value in whole.ListFields() if field.name in names})
         yield pb.StreamTranslateResponse(text=text.after if len(answers) == len(text.sentences) else "", final=final)
 
-    async def _answers(
+    async def _parts(
         self,
         sentences: Sentences,
         model: ServedModel,
@@ -252,6 +247,18 @@ class SentenceCalls(TextCalls):
         if sum(answer.ByteSize() for answer in answers) <= INLINE_SIZE:
             return join()
         return await self.preparation.convert(call.rpc.caller, join)
+
+
+def _is_split(message: Any, model: ServedModel) -> bool:
+    """Whether a text of several sentences is split. Raises InvalidRequest."""
+    is_split = model.manifest.source_unit == "sentence"
+    if message.HasField("split_sentences"):
+        is_split = message.split_sentences
+    if message.splitter_language:
+        check_splitter(message.splitter_language)
+        if not is_split:
+            raise InvalidRequest("splitter_language", "must be left out where texts are not split; set split_sentences")
+    return is_split
 
 
 class _Pieces:

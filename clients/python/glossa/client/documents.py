@@ -90,6 +90,8 @@ def document_requests(
     """The messages of one document. Raises TypeError and ValueError as `translation_fields`."""
     if "uncertain_below" in options:
         raise TypeError("uncertain_below is for texts: documents have the confidence of segments, not of words")
+    if "split_sentences" in options:
+        raise TypeError("split_sentences is for texts: documents are always split; leave it out")
     fields = translation_fields(text[:CHARACTERS], options)
     number = enum_number("format", pb.DocumentFormat.DESCRIPTOR, format)
     fields |= {"splitter_language": splitter_language, "context_sentences": context_sentences}

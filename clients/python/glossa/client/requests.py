@@ -19,8 +19,11 @@ Measure = Literal["cosine", "dot", "euclidean"]
 MarkKind = Literal["tags", "placeholders", "urls", "numbers"]
 _LANGUAGES = ("source_language", "target_language")
 _OWN = ("model", "include_tokens", "timeout_s", *_LANGUAGES)  # options of a call, not of decoding
-_CONFIDENCE = {"confidence": "include_confidence", "uncertain_below": "uncertain_below"}  # fields by their options
-_TRANSLATION = (*_CONFIDENCE, "markup", "glossary")  # options of `translate` alone
+_TEXT = {  # fields by their options
+    **{name: name for name in ("uncertain_below", "split_sentences", "splitter_language")},
+    "confidence": "include_confidence",
+}
+_TRANSLATION = (*_TEXT, "markup", "glossary")  # options of `translate` alone
 _FIELDS = pb.DecodingOptions.DESCRIPTOR.fields_by_name
 
 
@@ -55,6 +58,10 @@ class TranslateOptions(Options, total=False):
     """Return how sure the model is of its answer and of each word. Default: false."""
     uncertain_below: float
     """A word is uncertain if its confidence is below this, 0 .. 1. Default: 0.5."""
+    split_sentences: bool
+    """Translate a text sentence by sentence. Default: as the model was trained. Documents are always split."""
+    splitter_language: str
+    """Code of the language whose rules split it; und: into paragraphs alone. Default: source_language, else en."""
 
 
 class ScoreOptions(CallOptions, ScoringOptions, total=False):
@@ -106,7 +113,7 @@ def call_fields(options: CallOptions) -> dict[str, Any]:
 def translation_fields(text: str, options: TranslateOptions) -> dict[str, Any]:
     """The fields of a request to translate. Raises what `text_fields` does, ValueError for an unknown mark, TypeError
     for marks that are no list, and for a glossary of other types."""
-    own = {field: options[name] for name, field in _CONFIDENCE.items() if name in options}  # type: ignore[literal-required]
+    own = {field: options[name] for name, field in _TEXT.items() if name in options}  # type: ignore[literal-required]
     others = {name: value for name, value in options.items() if name not in _TRANSLATION}
     fields = {**text_fields(text, cast(Options, others), _TRANSLATION), **own}
     if kinds := options.get("markup", ()):
