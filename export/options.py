@@ -10,9 +10,9 @@ from export.export_errors import ExportError
 from export.graphs.group_query_attention import HEAD_DIM_MULTIPLE
 from export.passes.quantization_scheme import SCHEMES, Precision
 from export.texts import Development
-from model.architecture_config import EncoderDecoderConfig
+from model.architecture_config import EncoderDecoderConfig, SourceUnit
 from model.architectures import Model
-from model.config import ModelConfig, SourceUnit
+from model.config import ModelConfig
 from model.tokenizer import Tokenizer
 
 # Candidates when the options name no scheme. 8-bit blocks are for one to four rows; with larger 4-bit blocks, results

@@ -22,7 +22,6 @@ from model.config import (
     Architecture,
     ConfigError,
     ModelConfig,
-    SourceUnit,
     SpecialTokenTemplate,
     bounded,
     check,
@@ -39,6 +38,7 @@ RotaryScaling = Literal["none", "linear", "llama3"]
 Head = Literal["none", "masked", "classify", "attention", "tokens"]
 Pooler = Literal["none", "tanh", "relu"]
 Cell = Literal["lstm", "gru"]
+SourceUnit = Literal["sentence", "text"]
 Score = Literal["none", "dot", "multiplicative", "additive"]
 
 MAX_CONTEXT = 8  # sentences: a few hundred tokens, which every step attends to

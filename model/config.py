@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
 Architecture = Literal["encoder_decoder", "decoder", "encoder", "recurrent"]
-SourceUnit = Literal["sentence", "text"]
 TokenizerKind = Literal["bpe", "words"]
 Documents = Literal["lines", "stream"]
 
@@ -240,8 +239,7 @@ class ModelConfig(Config):
     labels = tuple[str, ...]()
     multi_label = False
     mask_id = cast("int | None", None)
-    context_sentences = 0
-    source_unit = "text"
+    context_sentences, source_unit = 0, "text"
     separator_id = cast("int | None", None)
 
     vocab_size: int = bounded(0, 0)  # 0: not known yet

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from service.text.segmentation import splitter_for
-from service.text.source_sentences import split
-
 if TYPE_CHECKING:
     from model.config import ModelConfig
     from model.training.data.examples import Examples
@@ -20,6 +17,9 @@ def with_source_unit(model: ModelConfig, examples: Examples) -> ModelConfig:
     Sources of an unknown language are split as English ones are. Models that translate nothing stay as they are."""
     if not (model.has_encoder and model.has_decoder):
         return model
+    from service.text.segmentation import splitter_for
+    from service.text.source_sentences import split
+
     sample = range(0, len(examples.pairs), max(1, len(examples.pairs) // SAMPLES))
     longer = sum(
         split(examples.pairs[index][0], splitter_for(examples.languages_of(index).source)) is not None

@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
+from model.architecture_config import SourceUnit
 from model.architectures import build
 from model.checkpoints.atomic_write import digest_of_file
 from model.checkpoints.checkpoint import check_new, save_checkpoint
-from model.config import ConfigError, ModelConfig, SourceUnit
+from model.config import ConfigError, ModelConfig
 from model.pretrained import decoder, encoder, encoder_decoder
 from model.pretrained.files import (
     CONFIG,

@@ -29,12 +29,11 @@ from service.edge.models.served_model import ServedModel
 from service.edge.observability.status import abort, shown, status_code
 from service.edge.requests.catalog import DECODER_TASKS, Catalog
 from service.edge.rpcs.model_calls import submitted
-from service.edge.rpcs.sentence_calls import SentenceCalls
+from service.edge.rpcs.sentence_calls import SentenceCalls, WholeRequest
 from service.errors import InvalidRequest, RequestError
 from service.options import DecodingOptions
 from service.request import Finished, FinishReason, HypothesisResult, Request
 from service.settings.config import ServerSettings
-from service.text.source_sentences import Sentence, SplitText
 
 TEXT_INPUT, TEXT_OUTPUT = "text_input", "text_output"
 OUTPUTS = {TEXT_OUTPUT: BYTES, "finish_reason": BYTES, "prompt_tokens": "INT32", "generated_tokens": "INT32"}
@@ -53,7 +52,7 @@ class Inference(NamedTuple):
     model: ServedModel
     options: DecodingOptions
     requests: Sequence[Request]
-    texts: Sequence[tuple[pb.TranslateRequest, SplitText]]
+    texts: Sequence[WholeRequest]
     shape: tuple[int, ...]
     echoes: Sequence[str]
     outputs: frozenset[str]
@@ -210,22 +209,17 @@ class OpenInference(SentenceCalls):
         self._log_answer(call, "\n".join(text for text, _ in answers))
         return answers
 
-    def _split_texts(
-        self, model: ServedModel, texts: Sequence[str], options: InferenceOptions
-    ) -> list[tuple[pb.TranslateRequest, SplitText]]:
+    def _split_texts(self, model: ServedModel, texts: Sequence[str], options: InferenceOptions) -> list[WholeRequest]:
         """The sentences of all texts, or none if no text has several that are translated one by one."""
         if model.manifest.task != "translation":
             if options.translation.HasField("split_sentences") or options.translation.splitter_language:
                 raise InvalidRequest("parameters.split_sentences", "must be left out: the model translates nothing")
             return []
-        found, is_any = [], False
-        for index, text in enumerate(texts):
-            message = merged(pb.TranslateRequest(text=text), options.translation)
+        messages = [merged(pb.TranslateRequest(text=text), options.translation) for text in texts]
+        for index, message in enumerate(messages):
             with _of_text(index):
-                split = self.split_now(message, model)
-            is_any = is_any or split is not None
-            found.append((message, split or SplitText([Sentence("", "", text, text)], "", "")))
-        return found if is_any else []
+                self.catalog.limits.check_text(message.text)
+        return self.split_together(messages, model)
 
     async def _answers_in_sentences(self, inference: Inference, call: Call) -> list[tuple[str, Finished]]:
         """As `_answers`. All sentences share what the model gives a call."""

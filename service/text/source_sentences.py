@@ -55,6 +55,11 @@ class SplitText(NamedTuple):
     plain_after: str
 
 
+def unsplit(text: str) -> SplitText:
+    """A text as one sentence."""
+    return SplitText([Sentence("", "", text, text)], "", "")
+
+
 def split(
     text: str, splitter: Splitter, kinds: Kinds = NO_MARKS, fits: Callable[[str], bool] = lambda _: True
 ) -> SplitText | None:

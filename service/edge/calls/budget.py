@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from service.edge.admission.request_memory import Reservation
@@ -13,10 +14,12 @@ Wait = Callable[[Retryable, float], Awaitable[None]]
 
 
 class Slots:
-    """How many requests a call may have in flight. Event-loop thread only. on_free: called when there is room again."""
+    """How many requests a call may have in flight. Event-loop thread only. freed: set for a moment when there may be
+    room again."""
 
-    def __init__(self, size: int, on_free: Callable[[], object] = lambda: None) -> None:
-        self.free, self._on_free = size, on_free
+    def __init__(self, size: int) -> None:
+        self.size = self.free = size
+        self.freed = asyncio.Event()
 
     def take(self, most: int) -> int:
         """Takes so many, or as many as are free. Returns how many."""
@@ -27,7 +30,12 @@ class Slots:
     def give(self, count: int) -> None:
         """Gives some back."""
         self.free += count
-        self._on_free()
+        self.wake()
+
+    def wake(self) -> None:
+        """Wakes what waits for room, of whatever kind."""
+        self.freed.set()
+        self.freed.clear()
 
 
 class Budget:

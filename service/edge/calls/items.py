@@ -178,9 +178,9 @@ class _Run:
         item_bytes: int,
     ) -> None:
         self._item_bytes = ITEM_BYTES + item_bytes
-        self._runner, self._call, self._answer, self._window = runner, call, answer, window
+        self._runner, self._call, self._answer = runner, call, answer
         self._in_order, self._is_one = in_order, is_one
-        self._slots = Slots(window, self._free)
+        self._slots = Slots(window)
         self._patience = _Patience(runner.limits) if has_client else None
         self.counts = ItemCounts()
         if not is_one:
@@ -191,7 +191,6 @@ class _Run:
         self._next = 0  # the number of the item whose outcome is next, if in order
         self._waiting = 0  # items for which there is no room in a queue, or no memory
         self._changed = asyncio.Event()  # an item has an outcome, or nothing more will begin
-        self._freed = asyncio.Event()  # there may be room for an item
 
     async def outcomes(self, source: AsyncGenerator[Iterable[Item], None]) -> AsyncGenerator[list[Outcome], None]:
         feeding = asyncio.create_task(self._feed(source))
@@ -237,7 +236,7 @@ class _Run:
                         if number % BEGUN_TOGETHER == BEGUN_TOGETHER - 1:
                             await asyncio.sleep(0)
                         while self._is_full:
-                            await self._freed.wait()
+                            await self._slots.freed.wait()
                         self._begin(number, waiting[0])
                         waiting.popleft()
                         number += 1
@@ -248,7 +247,7 @@ class _Run:
 
     @property
     def _is_full(self) -> bool:
-        return self._waiting > 0 or not self._slots.free or len(self._held) >= HELD * self._window
+        return self._waiting > 0 or not self._slots.free or len(self._held) >= HELD * self._slots.size
 
     def _begin(self, number: int, item: Item) -> None:
         if item.id in self._held:
@@ -319,22 +318,17 @@ class _Run:
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left_s, error.retry_after_s, LOOK_AGAIN_S)):
-                    await self._freed.wait()
+                    await self._slots.freed.wait()
         finally:
             self._waiting -= 1
             if not self._waiting:
-                self._free()
+                self._slots.wake()
 
     async def _wait_for_memory(self, error: Retryable, deadline_s: float) -> None:
         """`_wait_for_room`, of a message: raises `error` if no item of the call is there that could make room."""
         if not self._held:
             raise error
         await self._wait_for_room(error, deadline_s)
-
-    def _free(self) -> None:
-        """Wakes what waits for room."""
-        self._freed.set()
-        self._freed.clear()
 
     async def _next_change(self, feeding: asyncio.Task[None]) -> None:
         """Returns when there is an outcome, or an item has begun, or everything has ended. Raises DeadlineExceeded if
@@ -375,7 +369,7 @@ class _Run:
     def _written(self, results: Iterable[Outcome]) -> None:
         for result in results:
             self._held.pop(result.id).release()
-        self._free()
+        self._slots.wake()
 
     async def _end(self, feeding: asyncio.Task[None]) -> None:
         """Ends what has not ended, and gives the memory back."""

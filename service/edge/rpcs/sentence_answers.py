@@ -43,7 +43,7 @@ def joined(
     """The answer to a text. answers: to its first sentences; to all, unless max_tokens left no room for the others.
     message: the client's. finished: of all answers together. glossary: that of the message. Raises InvalidRequest for
     an answer that clients would not accept."""
-    whole = _Whole(text, answers, has_marks=message.HasField("markup"))
+    whole = _Whole(text, answers, has_marks=message.HasField("markup"), is_cut=is_cut(text, answers, options))
     cost = completion(finished) | {"finish_reason": whole.reason(answers)}
     response = pb.TranslateResponse(text=whole.text([answer.text for answer in answers]), **cost)
     if message.include_tokens:
@@ -65,6 +65,12 @@ def joined(
         problem = f"must give a response of at most {MAX_RESPONSE_BYTES} bytes, that of all sentences has {size}"
         raise InvalidRequest(f"options.{asked}", f"{problem}; request less, or send fewer sentences")
     return response
+
+
+def is_cut(text: SplitText, answers: Sequence[pb.TranslateResponse], options: DecodingOptions) -> bool:
+    """Whether max_tokens has ended the answer to a text before its end."""
+    is_short = len(answers) < len(text.sentences)
+    return is_short or (options.max_tokens > 0 and answers[-1].finish_reason == _LENGTH)
 
 
 def _best(answers: Sequence[pb.TranslateResponse], count: int) -> list[list[pb.Hypothesis]]:
@@ -116,9 +122,10 @@ def _terms(glossary: Glossary, answers: Sequence[pb.TranslateResponse], sources:
 class _Whole:
     """The text whose sentences were answered."""
 
-    def __init__(self, text: SplitText, answers: Sequence[pb.TranslateResponse], *, has_marks: bool) -> None:
-        self._text, self._answers, self.has_marks = text, answers, has_marks
-        self._is_complete = len(answers) == len(text.sentences)
+    def __init__(
+        self, text: SplitText, answers: Sequence[pb.TranslateResponse], *, has_marks: bool, is_cut: bool
+    ) -> None:
+        self._text, self._answers, self.has_marks, self._is_cut = text, answers, has_marks, is_cut
         self.places, source = list[_Place](), 0
         for sentence, answer in zip(text.sentences, answers, strict=False):
             source += len(sentence.plain_before)
@@ -127,13 +134,12 @@ class _Whole:
 
     def reason(self, ended: Iterable[Any]) -> Any:
         """Why an answer ended, from the ends of those to its sentences."""
-        is_cut = not self._is_complete or any(one.finish_reason == _LENGTH for one in ended)
-        return _LENGTH if is_cut else _END
+        return _LENGTH if self._is_cut or any(one.finish_reason == _LENGTH for one in ended) else _END
 
     def text(self, texts: Iterable[str]) -> str:
         """The answer, from those to the sentences."""
         pairs = zip(self.places, texts, strict=True)
-        after = self._text.after if self._is_complete else ""
+        after = "" if self._is_cut else self._text.after
         return "".join(part for place, text in pairs for part in (place.sentence.before, text)) + after
 
     def plain(self, texts: Iterable[str]) -> str:
@@ -143,7 +149,7 @@ class _Whole:
 
     @property
     def _plain_after(self) -> str:
-        return self._text.plain_after if self._is_complete else ""
+        return "" if self._is_cut else self._text.plain_after
 
     def starts(self, chosen: Sequence[pb.Hypothesis] | None) -> list[int]:
         """Where the answer to each sentence begins, without marks. chosen: the answers, by default the best ones."""

@@ -12,7 +12,7 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.calls.batches import defaults_bytes
@@ -24,7 +24,7 @@ from service.edge.requests.request_builder import seed_of
 from service.edge.rpcs.documents import check_splitter
 from service.edge.rpcs.model_calls import INLINE_SIZE
 from service.edge.rpcs.proto_conversion import decoding_options
-from service.edge.rpcs.sentence_answers import joined
+from service.edge.rpcs.sentence_answers import is_cut, joined
 from service.edge.rpcs.text_calls import TextCalls
 from service.errors import InvalidRequest, RequestError
 from service.option_checks import check
@@ -33,7 +33,7 @@ from service.text.glossary import Glossary
 from service.text.inline_markup import MarkupError, extract
 from service.text.mark_scanner import Kinds
 from service.text.segmentation import splitter_for
-from service.text.source_sentences import SplitText, split
+from service.text.source_sentences import SplitText, split, unsplit
 
 # Options about an answer as a whole, which no sentence's answer can have for it.
 OF_WHOLE = (
@@ -43,6 +43,13 @@ OF_WHOLE = (
 
 Answer = Callable[[ServedModel, Any, Call], Awaitable[pb.TranslateResponse]]
 """Answers the request for one sentence."""
+
+
+class WholeRequest(NamedTuple):
+    """A request to translate a text, and its sentences."""
+
+    message: pb.TranslateRequest
+    text: SplitText
 
 
 class Sentences:
@@ -120,6 +127,13 @@ class SentenceCalls(TextCalls):
                 raise InvalidRequest("text", str(error)) from error
         return found
 
+    def split_together(self, messages: Iterable[pb.TranslateRequest], model: ServedModel) -> list[WholeRequest]:
+        """The sentences of several texts, of those that are not split one each; or nothing if no text is split."""
+        found = [(message, self.split_now(message, model)) for message in messages]
+        if not any(text for _, text in found):
+            return []
+        return [WholeRequest(message, text or unsplit(message.text)) for message, text in found]
+
     async def in_sentences(
         self,
         text: SplitText,
@@ -189,7 +203,8 @@ class SentenceCalls(TextCalls):
         whole = await self._joined(sentences, answers, call)
         names = [field.name for field in pb.Completion.DESCRIPTOR.fields]
         final = pb.Completion(**{field.name: value for field, value in whole.ListFields() if field.name in names})
-        yield pb.StreamTranslateResponse(text=text.after if len(answers) == len(text.sentences) else "", final=final)
+        after = "" if is_cut(text, answers, sentences.options) else text.after
+        yield pb.StreamTranslateResponse(text=after, final=final)
 
     async def _parts(
         self,
