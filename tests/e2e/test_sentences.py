@@ -198,7 +198,7 @@ def test_what_is_about_the_whole_answer_is_refused(client, options, field):
 
 
 def test_the_error_of_a_sentence_names_it(client):
-    with pytest.raises(ClientError, match="zebra.*the sentence at character 10"):
+    with pytest.raises(ClientError, match=r"zebra.*the sentence at character 10"):
         client.translate("the dog\n\na zebra", model="m")
 
 
