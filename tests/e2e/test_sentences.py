@@ -70,26 +70,29 @@ def test_items_of_a_batch_are_split_alike(client):
     assert answers == [client.translate(text, model="m").text for text in texts]
 
 
-def infer(channel, *texts, **parameters):
+def infer(channel, *texts, output="text_output", **parameters):
     request = oip.ModelInferRequest(model_name="m")
     tensor = request.inputs.add(name="text_input", datatype="BYTES", shape=[len(texts)])
     tensor.contents.bytes_contents.extend(text.encode() for text in texts)
-    request.outputs.add(name="text_output")
+    request.outputs.add(name=output)
     for name, value in parameters.items():
         request.parameters[name].bool_param = value
     call = channel.unary_unary(INFER, oip.ModelInferRequest.SerializeToString, oip.ModelInferResponse.FromString)
-    (output,) = call(request).raw_output_contents
+    (raw,) = call(request).raw_output_contents
+    if output != "text_output":
+        return list(struct.unpack(f"<{len(texts)}i", raw))
     answers = []
-    while output:
-        (size,) = struct.unpack_from("<I", output)
-        answers.append(output[4 : 4 + size].decode())
-        output = output[4 + size :]
+    while raw:
+        (size,) = struct.unpack_from("<I", raw)
+        answers.append(raw[4 : 4 + size].decode())
+        raw = raw[4 + size :]
     return answers
 
 
 def test_the_open_inference_protocol_splits_alike(channel, client):
-    expected = [client.translate(text, model="m").text for text in (TEXT, LINES[0])]
-    assert infer(channel, TEXT, LINES[0]) == expected
+    expected = [client.translate(text, model="m") for text in (TEXT, LINES[0])]
+    assert infer(channel, TEXT, LINES[0]) == [one.text for one in expected]
+    assert infer(channel, TEXT, LINES[0], output="prompt_tokens") == [one.prompt_tokens for one in expected]
     short = "a black cat\nthe dog"
     assert infer(channel, short, split_sentences=False) == [
         client.translate(short, model="m", split_sentences=False).text

@@ -18,6 +18,7 @@ from glossa.v1 import glossa_pb2 as pb
 from service.edge.calls.batches import defaults_bytes
 from service.edge.calls.call import Call
 from service.edge.calls.items import RESULT_FACTOR, Item
+from service.edge.calls.record import together
 from service.edge.models.served_model import ServedModel
 from service.edge.requests.prompt_encoder import PromptEncoder
 from service.edge.requests.request_builder import seed_of
@@ -29,6 +30,7 @@ from service.edge.rpcs.text_calls import TextCalls
 from service.errors import InvalidRequest, RequestError
 from service.option_checks import check
 from service.options import DEFAULTS
+from service.request import Finished
 from service.text.glossary import Glossary
 from service.text.inline_markup import MarkupError, extract
 from service.text.mark_scanner import Kinds
@@ -64,6 +66,7 @@ class Sentences:
                 problem = "must be left out for a text of several sentences, each of which has an answer of its own"
                 raise InvalidRequest(f"options.{name}", f"{problem}; send one sentence, or split_sentences false")
         check(self.options)
+        self.ended = list[Finished]()  # of those that were answered
         self._left = self.options.max_tokens  # tokens of the sentences to come; 0 without max_tokens
         self.base = type(message)()
         self.base.CopyFrom(message)
@@ -217,7 +220,10 @@ class SentenceCalls(TextCalls):
 
         async def begun(index: int, part: Call) -> pb.TranslateResponse:
             part.use(model)
-            return await translate(index, part)
+            response = await translate(index, part)
+            if part.record.finished is not None:
+                sentences.ended.append(part.record.finished)
+            return response
 
         async def source() -> AsyncGenerator[Iterable[Item], None]:
             yield [Item(str(index), index) for index in range(len(sentences.text.sentences))]
@@ -256,8 +262,7 @@ class SentenceCalls(TextCalls):
         call: Call,
         glossary: Glossary | None = None,
     ) -> pb.TranslateResponse:
-        finished = call.record.finished
-        assert finished is not None, "a sentence was answered"
+        finished = together(sentences.ended)
         join = partial(joined, sentences.text, answers, sentences.message, sentences.options, finished, glossary)
         if sum(answer.ByteSize() for answer in answers) <= INLINE_SIZE:
             return join()

@@ -76,7 +76,10 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls, SentenceCalls):
         if request.HasField("glossary"):
             glossary = await self.built(partial(self._glossaries.of, request.glossary), request, call)
         answer = partial(self.translated, is_fragment=True)
-        return await self.in_sentences(text, request, model, call, answer, glossary)
+        response = await self.in_sentences(text, request, model, call, answer, glossary)
+        if self.log_text:
+            call.record.note(answer=response.text)
+        return response
 
     async def StreamTranslate(
         self, request: pb.StreamTranslateRequest, call: Call

@@ -514,8 +514,8 @@ async def test_parts_of_one_request_end_as_one():
 
     batch.call.ending.drain()  # a request that has begun is answered
     outcomes = batch.runner.run(batch.call, source(), batch.answer, window=2, in_order=True, is_one=True)
-    found = [outcome.response.text async for some in outcomes for outcome in some]
-    assert found == ["A", "B", "C"]
+    found = [outcome.response async for some in outcomes for outcome in some]
+    assert found == [pb.TranslateResponse(text=text) for text in "ABC"]
     record = batch.call.record
     assert record.items is None
     assert record.finished is not None
@@ -524,7 +524,7 @@ async def test_parts_of_one_request_end_as_one():
 
 
 async def test_the_first_part_of_a_request_is_refused_where_the_request_would_be():
-    batch, waited = Batch(), []
+    batch, waited = Batch(), list[str]()
 
     async def answer(request, call):
         if not waited or request.text == "first":
