@@ -60,6 +60,11 @@ def unsplit(text: str) -> SplitText:
     return SplitText([Sentence("", "", text, text)], "", "")
 
 
+def may_have_several(text: str) -> bool:
+    """Whether a text may have more than one sentence. Quick, for a short one."""
+    return len(text) > WINDOW or _MAY_END.search(text, 0, len(text.rstrip()) - 1) is not None
+
+
 def split(
     text: str, splitter: Splitter, kinds: Kinds = NO_MARKS, fits: Callable[[str], bool] = lambda _: True
 ) -> SplitText | None:
@@ -68,7 +73,7 @@ def split(
     kinds: of marks, which are in no sentence's way. fits: whether a sentence is short enough for the model; one that is
     not is cut into parts, each of which counts as a sentence, unless it has a word that is too long.
     """
-    if len(text) <= WINDOW and not _MAY_END.search(text, 0, len(text.rstrip()) - 1):
+    if not may_have_several(text):
         return None
     seen = _Visible(text, kinds)
     found, has_others = list[Span](), False

@@ -35,7 +35,7 @@ from service.text.glossary import Glossary
 from service.text.inline_markup import MarkupError, extract
 from service.text.mark_scanner import Kinds
 from service.text.segmentation import splitter_for
-from service.text.source_sentences import SplitText, split, unsplit
+from service.text.source_sentences import SplitText, may_have_several, split, unsplit
 
 # Options about an answer as a whole, which no sentence's answer can have for it.
 OF_WHOLE = (
@@ -111,7 +111,7 @@ class SentenceCalls(TextCalls):
 
     async def split(self, message: Any, model: ServedModel, call: Call) -> SplitText | None:
         """The sentences of a message's text, if they are to be translated one by one. Raises InvalidRequest."""
-        if not _is_split(message, model):
+        if not _is_split(message, model) or not may_have_several(message.text):
             return None
         return await self.built(partial(self.split_now, message, model), message, call)
 
