@@ -145,7 +145,7 @@ def import_checkpoint(
     check_vocabulary(source, tokenizer)
     ours = with_languages(theirs, source, tokenizer.special).shortened(max_length)
     check_source_tokens(ours.config, source, tokenizer.special)
-    ours = replace(ours, config=_with_unit(ours.config, source_unit, read_json(source / CONFIG)["model_type"]))
+    ours = replace(ours, config=with_source_unit(ours.config, source_unit, read_json(source / CONFIG)["model_type"]))
     with torch.device("meta"):
         names = [name for name, _ in build(ours.config).named_parameters()]  # tied weights once
     weights = {name: ours.weights[name] for name in names}
@@ -170,7 +170,9 @@ def import_checkpoint(
     )
 
 
-def _with_unit(config: ModelConfig, unit: SourceUnit | None, family: str) -> ModelConfig:
+def with_source_unit(config: ModelConfig, unit: SourceUnit | None, family: str) -> ModelConfig:
+    """The configuration with what a model that translates reads at a time. family: decides if `unit` is None. Raises
+    PretrainedError for the unit of another model."""
     if config.has_encoder and config.has_decoder:
         return config.replace(source_unit=unit or ("sentence" if family in SENTENCE_FAMILIES else "text"))
     if unit is not None:
