@@ -96,6 +96,7 @@ StateKind = Literal["self_kv", "cross_kv", "recurrent", "shortlist"]
 Role = Literal["encode", "decode", "logprobs", "align", "attend", "project_shortlist", "shortlist_logprobs"]
 Pooling = Literal["mean", "cls", "max", "last"]
 AttentionKind = Literal["encoder", "decoder", "cross"]
+Architecture = Literal["encoder_decoder", "decoder", "encoder", "recurrent"]  # as `model.config` has them
 Task = Literal["translation", "generation", "encoding"]
 
 
@@ -307,7 +308,7 @@ class Manifest:
     """manifest.json. `files` lists every other file by its path with "/" inside the bundle."""
 
     format_version: Annotated[int, Range(1, FORMAT_VERSION)] = FORMAT_VERSION
-    architecture: Identifier
+    architecture: Architecture
     task: Task
     tokens: Tokens
     template: SpecialTokenTemplate
