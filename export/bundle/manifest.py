@@ -94,6 +94,7 @@ def largest_capacity(max_target_len: int) -> int:
 
 StateKind = Literal["self_kv", "cross_kv", "recurrent", "shortlist"]
 Role = Literal["encode", "decode", "logprobs", "align", "attend", "project_shortlist", "shortlist_logprobs"]
+Pooling = Literal["mean", "cls", "max", "last"]
 AttentionKind = Literal["encoder", "decoder", "cross"]
 Architecture = Literal["encoder_decoder", "decoder", "encoder", "recurrent"]  # as `model.config` has them
 Task = Literal["translation", "generation", "encoding"]
@@ -255,6 +256,8 @@ class Encoding:
 
     width: Width  # of a state
     has_pooler: bool = False  # "pooled": one vector per text
+    pooling: Pooling = "mean"  # how states become the vector of a text, unless a request says otherwise
+    normalized: bool = False  # that vector has length 1
     mask: Id | None = None  # the mask token; "place_logprobs" holds the positions listed in "places"
     labels: Labels = ()  # of "label_logits", or of "token_label_logits"
     multi_label: bool = False  # each label has an independent probability (sigmoid); otherwise softmax over all labels

@@ -15,7 +15,7 @@ from glossa.client.types import Span, enum_names
 from glossa.v1 import glossa_pb2 as pb
 
 AttentionKind = Literal["encoder", "decoder", "cross"]
-Pooling = Literal["mean", "cls", "pooler"]
+Pooling = Literal["mean", "cls", "max", "last", "pooler"]
 Measure = Literal["cosine", "dot", "euclidean"]
 MarkKind = Literal["tags", "placeholders", "urls", "numbers"]
 _LANGUAGES = ("source_language", "target_language")
@@ -218,6 +218,11 @@ def _similarity_item(name: str, item: str | Sequence[float]) -> pb.SimilarityIte
         raise TypeError(f"{name} must be a text or a list of numbers: {error}") from None
     except OverflowError:
         raise ValueError(f"{name} must have numbers of at most 3.4e38, got a larger one; scale the vector") from None
+
+
+def pooling_number(value: Pooling | None) -> Any:
+    """The number of a pooling; None: that of the model. Raises ValueError."""
+    return pb.POOLING_UNSPECIFIED if value is None else enum_number("pooling", pb.Pooling.DESCRIPTOR, value)
 
 
 def enum_number(name: str, choices: Any, value: object) -> Any:
