@@ -115,7 +115,8 @@ def _option_flags(*, scoring: bool = False) -> dict[str, Any]:
         if scoring and not option.get("scores"):
             continue
         kind = Literal[tuple(option["choices"])] if "choices" in option else _TYPES[option["type"]]
-        flags[name] = flag(kind, option["help"], flag_name(name), rich_help_panel=option["panel"])
+        item = {"metavar": "<str>"} if option["type"] == "list" else {}  # of which several may be given
+        flags[name] = flag(kind, option["help"], flag_name(name), rich_help_panel=option["panel"], **item)
     return flags
 
 

@@ -17,6 +17,7 @@ from export.bundle.manifest import (
 )
 from export.graphs.attention import seen_attention
 from export.limits import limits_of
+from model.architecture_config import EncoderConfig
 from model.config import SOURCE_LANGUAGE as SOURCE_ID
 from model.config import TARGET_LANGUAGE as TARGET_ID
 from model.config import ModelConfig
@@ -33,6 +34,8 @@ def entries_of(config: ModelConfig, *, attention: bool, source_unit: SourceUnit 
     encoding = Encoding(
         width=config.source_dim,
         has_pooler=config.pooler != "none",
+        pooling=config.pooling if isinstance(config, EncoderConfig) else "mean",
+        normalized=isinstance(config, EncoderConfig) and config.normalized,
         mask=config.mask_id if config.head == "masked" else None,
         labels=config.labels,
         multi_label=config.multi_label,

@@ -33,7 +33,7 @@ from model.architectures import Model
 from model.checkpoints.checkpoint import Checkpoint, load_checkpoint
 from model.config import ModelConfig
 from model.tokenizer import Tokenizer
-from model.training.data.examples import read_tsv
+from model.training.data.text_files import read_tsv
 
 
 def export_bundle(

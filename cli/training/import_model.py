@@ -112,11 +112,18 @@ def check_replaced(checkpoint: Path) -> None:
 
 def imported_figures(imported: ImportedCheckpoint) -> dict[str, Any]:
     """What `import` prints about a model."""
+    from model.architecture_config import EncoderConfig
+
     config = imported.config
 
     def of(ours: int, theirs: int) -> str:
         return f"{ours}" if ours == theirs else f"{ours} of {theirs}"
 
+    notes: dict[str, Any] = {}
+    if imported.options:
+        notes["left to requests"] = [f"{name} {value}" for name, value in imported.options.items()]
+    if imported.unknown:
+        notes["unknown fields"] = [*imported.unknown]
     figures = {
         "model_type": imported.lineage["model_type"],
         "parameters": imported.parameters,
@@ -128,11 +135,13 @@ def imported_figures(imported: ImportedCheckpoint) -> dict[str, Any]:
         figures["source"] = of(config.max_source_len, imported.max_source_len)
     if config.has_encoder and config.has_decoder:
         figures["source_unit"] = config.source_unit
-    if not config.has_decoder:
+    if isinstance(config, EncoderConfig):
         heads = {
             "masked": "fills masks",
             "classify": f"{len(config.labels)} labels",
             "tokens": f"{len(config.labels)} token labels",
         }
-        return {**figures, "frame": [*config.template.token_ids], "head": heads.get(config.head, "none")}
-    return {**figures, "begins": list(config.template.target_prefix), "ends": list(config.eos_ids)}
+        vector = f"{config.pooling}{', normalized' if config.normalized else ''}"
+        head = {"head": heads.get(config.head, "none"), "vector": vector}
+        return {**figures, "frame": [*config.template.token_ids], **head, **notes}
+    return {**figures, "begins": list(config.template.target_prefix), "ends": list(config.eos_ids), **notes}

@@ -94,7 +94,9 @@ def largest_capacity(max_target_len: int) -> int:
 
 StateKind = Literal["self_kv", "cross_kv", "recurrent", "shortlist"]
 Role = Literal["encode", "decode", "logprobs", "align", "attend", "project_shortlist", "shortlist_logprobs"]
+Pooling = Literal["mean", "cls", "max", "last"]
 AttentionKind = Literal["encoder", "decoder", "cross"]
+Architecture = Literal["encoder_decoder", "decoder", "encoder", "recurrent"]  # as `model.config` has them
 Task = Literal["translation", "generation", "encoding"]
 SourceUnit = Literal["sentence", "text"]  # of a translation: what the model was trained to read at a time
 
@@ -255,6 +257,8 @@ class Encoding:
 
     width: Width  # of a state
     has_pooler: bool = False  # "pooled": one vector per text
+    pooling: Pooling = "mean"  # how states become the vector of a text, unless a request says otherwise
+    normalized: bool = False  # that vector has length 1
     mask: Id | None = None  # the mask token; "place_logprobs" holds the positions listed in "places"
     labels: Labels = ()  # of "label_logits", or of "token_label_logits"
     multi_label: bool = False  # each label has an independent probability (sigmoid); otherwise softmax over all labels
@@ -305,7 +309,7 @@ class Manifest:
     """manifest.json. `files` lists every other file by its path with "/" inside the bundle."""
 
     format_version: Annotated[int, Range(1, FORMAT_VERSION)] = FORMAT_VERSION
-    architecture: Identifier
+    architecture: Architecture
     task: Task
     tokens: Tokens
     template: SpecialTokenTemplate

@@ -14,7 +14,7 @@ _Whole = Method[P, Document, Coroutine[Any, Any, Document]]
 
 
 def _streaming(build: Callable[Concatenate[Any, P], Call[Any]]) -> _Pieces[P]:
-    return cast(_Pieces[P], method_of(build, "_pieces"))
+    return cast(_Pieces[P], method_of(build, "_pieces", "Iterator[DocumentPiece]"))
 
 
 def _whole(build: Callable[Concatenate[Any, P], Call[Any]]) -> _Whole[P]:

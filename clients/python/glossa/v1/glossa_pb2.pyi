@@ -65,6 +65,8 @@ class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     POOLING_MEAN: _ClassVar[Pooling]
     POOLING_CLS: _ClassVar[Pooling]
     POOLING_POOLER: _ClassVar[Pooling]
+    POOLING_MAX: _ClassVar[Pooling]
+    POOLING_LAST: _ClassVar[Pooling]
 
 class SimilarityMeasure(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -116,6 +118,8 @@ POOLING_UNSPECIFIED: Pooling
 POOLING_MEAN: Pooling
 POOLING_CLS: Pooling
 POOLING_POOLER: Pooling
+POOLING_MAX: Pooling
+POOLING_LAST: Pooling
 SIMILARITY_MEASURE_UNSPECIFIED: SimilarityMeasure
 SIMILARITY_MEASURE_COSINE: SimilarityMeasure
 SIMILARITY_MEASURE_DOT: SimilarityMeasure
@@ -1155,7 +1159,7 @@ class Calibration(_message.Message):
     def __init__(self, ece_before: _Optional[float] = ..., ece_after: _Optional[float] = ..., samples: _Optional[int] = ..., method: _Optional[str] = ..., sentence_ece_before: _Optional[float] = ..., sentence_ece_after: _Optional[float] = ..., sentence_method: _Optional[str] = ..., data: _Optional[str] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_alignment", "alignment_layers", "alignment_heads", "has_shortlist", "quantization", "languages", "draft_tokens", "labels", "embedding_size", "mask_token", "multi_label", "has_pooler", "attention", "engines", "engine_processes", "version", "is_default", "calibration", "token_labels", "context_sentences", "splits_sentences")
+    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_alignment", "alignment_layers", "alignment_heads", "has_shortlist", "quantization", "languages", "draft_tokens", "labels", "embedding_size", "mask_token", "multi_label", "has_pooler", "attention", "engines", "engine_processes", "version", "is_default", "calibration", "token_labels", "context_sentences", "splits_sentences", "pooling", "embeddings_normalized")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
@@ -1188,6 +1192,8 @@ class Model(_message.Message):
     TOKEN_LABELS_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_SENTENCES_FIELD_NUMBER: _ClassVar[int]
     SPLITS_SENTENCES_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDINGS_NORMALIZED_FIELD_NUMBER: _ClassVar[int]
     name: str
     task: Task
     architecture: str
@@ -1220,7 +1226,9 @@ class Model(_message.Message):
     token_labels: _containers.RepeatedScalarFieldContainer[str]
     context_sentences: int
     splits_sentences: bool
-    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_alignment: bool = ..., alignment_layers: _Optional[int] = ..., alignment_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., languages: _Optional[_Iterable[str]] = ..., draft_tokens: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., mask_token: _Optional[str] = ..., multi_label: bool = ..., has_pooler: bool = ..., attention: _Optional[_Iterable[_Union[AttentionLayers, _Mapping]]] = ..., engines: _Optional[int] = ..., engine_processes: _Optional[int] = ..., version: _Optional[str] = ..., is_default: bool = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., token_labels: _Optional[_Iterable[str]] = ..., context_sentences: _Optional[int] = ..., splits_sentences: bool = ...) -> None: ...
+    pooling: Pooling
+    embeddings_normalized: bool
+    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_alignment: bool = ..., alignment_layers: _Optional[int] = ..., alignment_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., languages: _Optional[_Iterable[str]] = ..., draft_tokens: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., mask_token: _Optional[str] = ..., multi_label: bool = ..., has_pooler: bool = ..., attention: _Optional[_Iterable[_Union[AttentionLayers, _Mapping]]] = ..., engines: _Optional[int] = ..., engine_processes: _Optional[int] = ..., version: _Optional[str] = ..., is_default: bool = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., token_labels: _Optional[_Iterable[str]] = ..., context_sentences: _Optional[int] = ..., splits_sentences: bool = ..., pooling: _Optional[_Union[Pooling, str]] = ..., embeddings_normalized: bool = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()
