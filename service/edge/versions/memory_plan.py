@@ -74,9 +74,7 @@ def predict_memory(
     return predict(plans, edge)
 
 
-def process_memory(
-    settings: ServerSettings, manifest: Manifest, plan: ProcessPlan, found: Processors
-) -> ProcessMemory:
+def process_memory(settings: ServerSettings, manifest: Manifest, plan: ProcessPlan, found: Processors) -> ProcessMemory:
     """The limits of each process of a model. By default they stop a graph that computes without end, and no request
     that admission lets in."""
     if (limit := settings.process_memory_bytes) is None:
