@@ -79,8 +79,8 @@ def select_scheme(
     """Return the fastest of the schemes that lose at most `max_loss` against `baseline`, the graphs of fp32.
 
     max_loss: BLEU points with references; without references the share of differing answers; nats per token for a
-    decoder-only model; for an encoder-only model the share of differing outputs. tell: gets how many batches of how many are read. Raises SchemeSelectionError when no
-    scheme is within it, with the measurements of each.
+    decoder-only model; for an encoder-only model the share of differing outputs. tell: gets how many batches of how
+    many, at most, are read. Raises SchemeSelectionError when no scheme is within it, with the measurements of each.
     """
     graphs = {BASELINE: baseline, **schemes}
     batches = _batches(development, tokenizer, config)

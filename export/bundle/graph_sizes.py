@@ -1,5 +1,5 @@
-"""A rule for the nodes of a graph that make tensors of a computed shape: requests size them, and constants multiply that
-by little.
+"""A rule for the nodes of a graph that make tensors of a computed shape: requests size them, and constants multiply
+that by little.
 
 `ConstantOfShape`, `Expand` and `Range` are the operators of exports whose output is as large as numbers say, not as
 their inputs are. Exports take these numbers from shapes, and put constants beside them; products, sums and numbers that
@@ -41,7 +41,8 @@ def size_problems(node: Message, origins: Origins) -> Iterator[str]:
         elif isinstance(origin, dict) and operator in SELECTING:
             waiting += origin.get("input", [])
         elif operator not in ("Shape", "ConstantOfShape") or len(seen) > MAX_VALUES:
-            yield f"must be sized by at most {MAX_VALUES} constants and shapes, got {operator or 'a number of another kind'}"
+            found = operator or "a number of another kind"
+            yield f"must be sized by at most {MAX_VALUES} constants and shapes, got {found}"
             return
     if items > MAX_ITEMS:
         yield f"must make at most {MAX_ITEMS} items for each that a request sizes, got {items}"

@@ -168,8 +168,8 @@ class LogWriter(logging.Handler):
 
 
 class _GrpcLines(logging.Filter):
-    """Lines of gRPC for Python: a few of each second, and without what clients have sent. Of clients that have left, one
-    of each second."""
+    """Lines of gRPC for Python: a few of each second, and without what clients have sent. Of clients that have left
+    there is one each second."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -36,8 +36,8 @@ from service.options import MAX_WIDTH
 from service.settings.config import ServerSettings
 
 LIMIT_FACTOR = 2
-"""Of the prediction, to which OPENING_BYTES are added: what a process may allocate. The prediction is of resident memory;
-stacks of threads, and what allocators keep, count for the limit as well."""
+"""Of the prediction, to which OPENING_BYTES are added: what a process may allocate. The prediction is of resident
+memory; stacks of threads, and what allocators keep, count for the limit as well."""
 
 NO_VARIANT = Variant(precision="none", graphs={}, states=())
 SETTINGS = {  # those that lower a part
