@@ -1,5 +1,7 @@
 """Nodes of a computed shape: constants may make little of what a request sizes. No graph here is ever opened."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -42,7 +44,7 @@ def test_constants_make_little_of_what_a_request_sizes(name):
 )
 def test_a_shape_is_of_constants_and_shapes(name, operator, inputs, found):
     """Products of shapes, numbers of a request, and constants that lie where no rule reads them."""
-    attributes = {"Concat": {"axis": 0}, "Cast": {"to": TensorProto.INT64}}.get(operator, {})
+    attributes: Any = {"Concat": {"axis": 0}, "Cast": {"to": TensorProto.INT64}}.get(operator, {})
     nodes = [MAKERS[name], node(operator, inputs, ["sizes"], **attributes), BATCH, SHAPE]
     model = changed(add(*nodes, **NUMBERS))
     outside = external(dims=(1,))
