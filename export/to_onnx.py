@@ -111,7 +111,7 @@ def export_model(
             report["left_out"] = left_out
         calibrations = _calibrations(directory, verified.variants, tokenizer, config, options)
         return Manifest(
-            **entries_of(config, attention=options.attention),
+            **entries_of(config, attention=options.attention, source_unit=options.source_unit),
             variants=verified.variants,
             golden=verified.golden,
             lineage=origin,

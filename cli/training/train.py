@@ -32,6 +32,7 @@ from cli.training.fine_tuning import (
     tuning_of,
 )
 from cli.training.ranks import joined_ranks, report_shared_errors
+from cli.training.source_unit import with_source_unit
 
 if TYPE_CHECKING:
     from model.config import LanguagePair, ModelConfig, TrainConfig
@@ -219,7 +220,7 @@ def run_training(
     ranks = ranks or Ranks()
     with report_shared_errors(ranks, ConfigError, TokenizerError, DataError, TrainError, CheckpointError):
         try:
-            train(model, config, ranks=ranks, **arguments)
+            train(with_source_unit(model, arguments["data"]), config, ranks=ranks, **arguments)
         except Interrupted as stopped:
             raise UsageError(f"{str(stopped).partition(';')[0]}; {advice}") from None
 

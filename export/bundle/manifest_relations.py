@@ -110,6 +110,8 @@ def _template(manifest: Manifest) -> Iterator[str]:
 
 def _context(manifest: Manifest) -> Iterator[str]:
     context, limits = manifest.context, manifest.limits
+    if manifest.source_unit != "text" and manifest.task != "translation":
+        yield f"source_unit must be text for the task {manifest.task}, got {manifest.source_unit}"
     if context is None:
         return
     if manifest.task != "translation":

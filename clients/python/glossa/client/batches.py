@@ -34,7 +34,7 @@ from glossa.client.requests import (
     ScoreOptions,
     TranslateOptions,
     call_fields,
-    enum_number,
+    pooling_number,
     text_fields,
     translation_fields,
 )
@@ -220,12 +220,12 @@ class BatchCalls:
         texts: Iterable[str | pb.EmbedRequest] | AsyncIterable[str | pb.EmbedRequest],
         *,
         normalize: bool = False,
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
         concurrency: int = 0,
         **options: Unpack[CallOptions],
     ) -> BatchCall[list[float]]:
         """Embed many texts in one call. Raises ValueError for an unknown pooling."""
-        number = enum_number("pooling", pb.Pooling.DESCRIPTOR, pooling)
+        number = pooling_number(pooling)
         defaults = new_message(pb.EmbedRequest, normalize=normalize, pooling=number, **call_fields(options))
         make = functools.partial(request_of, pb.EmbedRequest)
         return BatchCall(

@@ -39,6 +39,7 @@ from glossa.client.requests import (
     attend_fields,
     call_fields,
     enum_number,
+    pooling_number,
     similarity_items,
     text_fields,
     translation_fields,
@@ -152,13 +153,14 @@ class _Calls(TokenCalls, DocumentCalls):
 
     @unary
     def embed(
-        self, text: str, *, normalize: bool = False, pooling: Pooling = "mean", **options: Unpack[CallOptions]
+        self, text: str, *, normalize: bool = False, pooling: Pooling | None = None, **options: Unpack[CallOptions]
     ) -> Call[list[float]]:
-        """Embed a text: the mean of the last hidden states, the first one, or that through the model's pooler.
+        """Embed a text: the mean, the largest values, the first or the last one of its last hidden states, or the first
+        one through the model's pooler; without `pooling`, as the model was made for.
 
         normalize: scale to length 1. Raises ValueError for an unknown pooling.
         """
-        number = enum_number("pooling", pb.Pooling.DESCRIPTOR, pooling)
+        number = pooling_number(pooling)
         request = new_message(pb.EmbedRequest, text=text, normalize=normalize, pooling=number, **call_fields(options))
         return Call(request, options, lambda response: list(response.values))
 
@@ -169,7 +171,7 @@ class _Calls(TokenCalls, DocumentCalls):
         others: Sequence[str | Sequence[float]] = (),
         *,
         measure: Measure = "cosine",
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
         **options: Unpack[CallOptions],
     ) -> Call[list[list[float]]]:
         """Compare texts, by their embeddings, or vectors: each of `items` with each of `others`, or with one another.
@@ -181,7 +183,7 @@ class _Calls(TokenCalls, DocumentCalls):
             items=similarity_items("items", items),
             others=similarity_items("others", others),
             measure=enum_number("measure", pb.SimilarityMeasure.DESCRIPTOR, measure),
-            pooling=enum_number("pooling", pb.Pooling.DESCRIPTOR, pooling),
+            pooling=pooling_number(pooling),
             **call_fields(options),
         )
         return Call(request, options, lambda response: [list(row.values) for row in response.rows])

@@ -91,6 +91,8 @@ def document_requests(
     """The messages of one document. Raises TypeError and ValueError as `translation_fields`."""
     if "uncertain_below" in options:
         raise TypeError("uncertain_below is for texts: documents have the confidence of segments, not of words")
+    if "split_sentences" in options:
+        raise TypeError("split_sentences is for texts: documents are always split; leave it out")
     if not isinstance(text, str):
         raise TypeError(f"text must be a text, got {text!r:.80} ({type(text).__name__})")
     fields = translation_fields(text[:CHARACTERS], options)

@@ -15,13 +15,16 @@ from glossa.client.types import Span, enum_names
 from glossa.v1 import glossa_pb2 as pb
 
 AttentionKind = Literal["encoder", "decoder", "cross"]
-Pooling = Literal["mean", "cls", "pooler"]
+Pooling = Literal["mean", "cls", "max", "last", "pooler"]
 Measure = Literal["cosine", "dot", "euclidean"]
 MarkKind = Literal["tags", "placeholders", "urls", "numbers"]
 _LANGUAGES = ("source_language", "target_language")
 _OWN = ("model", "include_tokens", "timeout_s", *_LANGUAGES)  # options of a call, not of decoding
-_CONFIDENCE = {"confidence": "include_confidence", "uncertain_below": "uncertain_below"}  # fields by their options
-_TRANSLATION = (*_CONFIDENCE, "markup", "glossary")  # options of `translate` alone
+_TEXT = {  # fields by their options
+    **{name: name for name in ("uncertain_below", "split_sentences", "splitter_language")},
+    "confidence": "include_confidence",
+}
+_TRANSLATION = (*_TEXT, "markup", "glossary")  # options of `translate` alone
 _FIELDS = pb.DecodingOptions.DESCRIPTOR.fields_by_name
 _PEERS = {
     **PEER_NAMES,
@@ -65,6 +68,10 @@ class TranslateOptions(Options, total=False):
     """Return how sure the model is of its answer and of each word. Default: false."""
     uncertain_below: float
     """A word is uncertain if its confidence is below this, 0 .. 1. Default: 0.5."""
+    split_sentences: bool
+    """Translate a text sentence by sentence. Default: as the model was trained. Documents are always split."""
+    splitter_language: str
+    """Code of the language whose rules split it; und: into paragraphs alone. Default: source_language, else en."""
 
 
 class ScoreOptions(CallOptions, ScoringOptions, total=False):
@@ -141,7 +148,7 @@ def span_messages(name: str, spans: Iterable[Span]) -> list[pb.Span]:
 def translation_fields(text: str, options: TranslateOptions) -> dict[str, Any]:
     """The fields of a request to translate. Raises what `text_fields` does, ValueError for an unknown mark, TypeError
     for marks that are no list, and for a glossary of other types."""
-    own = {field: value for name, field in _CONFIDENCE.items() if (value := options.get(name)) is not None}
+    own = {field: value for name, field in _TEXT.items() if (value := options.get(name)) is not None}
     others = {name: value for name, value in options.items() if name not in _TRANSLATION}
     fields = {**text_fields(text, cast(Options, others), _TRANSLATION), **own}
     if kinds := options.get("markup"):
@@ -218,6 +225,11 @@ def _similarity_item(name: str, item: str | Sequence[float]) -> pb.SimilarityIte
         raise TypeError(f"{name} must be a text or a list of numbers: {error}") from None
     except OverflowError:
         raise ValueError(f"{name} must have numbers of at most 3.4e38, got a larger one; scale the vector") from None
+
+
+def pooling_number(value: Pooling | None) -> Any:
+    """The number of a pooling; None: that of the model. Raises ValueError."""
+    return pb.POOLING_UNSPECIFIED if value is None else enum_number("pooling", pb.Pooling.DESCRIPTOR, value)
 
 
 def enum_number(name: str, choices: Any, value: object) -> Any:
