@@ -13,7 +13,7 @@ from export.confidence_fit import DIGITS
 
 Floats = NDArray[np.float64]
 
-DAMAGED_SHARE = 0.1  # of answers, which the intercept assumes; docs/confidence.md has what other shares give
+DAMAGED_SHARE = 0.05  # of answers, as the intercept assumes: 0.1 tells more damaged ones, and good ones less well apart
 RIDGE = 1e-4  # penalty of squared weights, so that answers that a sign divides without error have finite ones
 STEPS = 100  # of Newton's method, at most; each changes no weight by more than LONGEST
 LONGEST = 2.0
