@@ -57,14 +57,13 @@ async def test_a_response_has_the_confidence_of_its_words_and_the_sentence(calib
 
 
 async def test_a_sentence_has_the_adequacy_of_its_answer_and_its_words_have_not(edge, channel):
-    """Of 4 words of the text, 3 + 2 tokens more were expected: 6 with a deviation of 1."""
+    """To the 4 tokens of the text 6 with a deviation of 1 are expected, and its 19 characters are usual."""
     edge.calibrate(calibration=WITH_ADEQUACY)
     edge.pool.answer = answered(SURE)
     found = (await method(channel, "Translate")(text=TEXT, include_confidence=True)).confidence
     assert [word.confidence for word in found.words] == pytest.approx([0.875, 0.5, 0.125])
     end = 4 * (1 - PROBABILITIES[-1])
-    foreign = 0.5 * (math.log(4 / len(TEXT)) + 1.5) / 0.25
-    adequacy = 1 / (1 + math.exp(-4 + 3 * 1.0 + end + foreign))
+    adequacy = 1 / (1 + math.exp(-4 + 3 + end))
     assert found.sentence == pytest.approx(SOFT.map(0.5 * adequacy))
     assert found.sentence < 0.5
 
