@@ -1,5 +1,7 @@
 """Answers that are damaged on purpose: what they lack or repeat, and their log-probabilities by PyTorch."""
 
+import dataclasses
+
 import pytest
 
 from export.bundle.directory import load_manifest
@@ -89,12 +91,12 @@ def test_traits_are_those_of_what_was_made(damage, answers, damaged):
         assert traits == {kind: damage.traits_of(one) for kind, one in made_of.items()}, "no word is foreign here"
 
 
-def test_foreign_text_has_more_pieces_and_all_else_of_the_answer():
+def test_foreign_text_has_more_pieces_and_all_else_of_the_answer(damage):
     pieces = Tokenizer.train(TEXTS * 50, kind="bpe", vocab_size=330)
+    plain = dataclasses.replace(damage, tokenizer=pieces)
     for text in TEXTS:
         source = tuple(pieces.encode(text))
         cut = Answered(text, source, source, (-1.0,) * len(source))  # of which nothing else is made
-        plain = Damage(None, pieces, CONFIG, DEFAULT_LANGUAGES)
         ((kind, foreign),) = plain.traits([cut])[0].items()
         backwards = " ".join(word[::-1] for word in text.split())
         rate = len(pieces.encode(backwards)) / len(text)
