@@ -20,6 +20,7 @@ def answer(text, sentence, *words):
 
 def test_an_answer_without_words_lowers_the_confidence_of_the_text():
     text = split("I slept. I ate.", splitter_for("en"), Kinds(), lambda _: True)
+    assert text is not None
     message = pb.TranslateRequest(text="I slept. I ate.", include_confidence=True)
     parts = answer("Ich schlief", 0.9, (0, 3), (4, 11)), answer("", 0.0)
     found = joined(text, parts, message, DecodingOptions(), ANSWER[-1]).confidence
