@@ -28,6 +28,7 @@ ROOMS = {
         "compare-checkouts",
     ),
     "answers": (
+        "adequacy",
         "compare-answers",
         "compare-reference",
         "constraints",

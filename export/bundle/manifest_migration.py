@@ -8,7 +8,8 @@ parses and checks the result, so a migration leaves unknown values unchanged.
     9 (release 0.2.0) -> 11                   manifest.sha256 beside the manifest; inputs key_positions and total_slots
                                               of `decode`; encoding.has_token_labels; calibrations; context
     11 -> 12                                  source_unit: nobody knows that of an older bundle, so its texts stay
-                                              whole; encoding.pooling, normalized: it was the mean
+                                              whole; encoding.pooling and normalized; calibrations.*.adequacy, without
+                                              which confidence stays as it was
 
 Format 10 was never released.
 
@@ -75,10 +76,14 @@ def from_9(manifest: Json) -> Json:
 
 def from_11(manifest: Json) -> Json:
     """Return a format 11 manifest in format 12, without changing the argument."""
-    encoding = manifest.get("encoding")
-    if isinstance(encoding, dict):
-        encoding = {"pooling": "mean", "normalized": False, **encoding}
-    entries = {} if encoding is None else {"encoding": encoding}
+    entries = {}
+    if isinstance(encoding := manifest.get("encoding"), dict):
+        entries["encoding"] = {"pooling": "mean", "normalized": False, **encoding}
+    if isinstance(calibrations := manifest.get("calibrations"), dict):
+        entries["calibrations"] = {
+            precision: {"adequacy": None, **found} if isinstance(found, dict) else found
+            for precision, found in calibrations.items()
+        }
     return {"source_unit": "text", **manifest, **entries, "format_version": 12}
 
 

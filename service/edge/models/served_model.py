@@ -219,6 +219,14 @@ class ServedModel:
         before, after = [(0, 0)] * len(template.source_prefix), [(end, end)] * len(template.source_suffix)
         return [*before, *self.tokenizer.offsets(text), *after]
 
+    def text_tokens(self, source: Sequence[int]) -> Sequence[int]:
+        """The tokens of the text in what the encoder reads: without special tokens, and sentences before the text."""
+        template, context = self.manifest.template, self.manifest.context
+        own = source[len(template.source_prefix) : len(source) - len(template.source_suffix)]
+        if context is None or context.separator not in own:
+            return own
+        return own[len(own) - own[::-1].index(context.separator) :]
+
     def target_spans(self, tokens: Sequence[int], text: str) -> tuple[Span, ...]:
         """The part of an answer's text that each of its tokens stands for."""
         tokenizer = self.tokenizer

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -97,16 +98,19 @@ def details(
     has_logprobs: False if the engine computed log-probabilities only for the confidence.
     """
     options = request.options if has_logprobs else dataclasses.replace(request.options, token_logprobs=False)
+    sure = None
+    if confidence is not None:
+        sure = partial(confidence.of, source=request.source, text=text, options=options)
     fields: dict[str, Any] = {}
     if options.is_sampling:
         fields["seed"] = request.seed
     if options.returns_hypotheses:
-        converter = HypothesisConverter(model, options, text, confidence)
+        converter = HypothesisConverter(model, options, text, sure)
         fields["hypotheses"] = [
             converter.hypothesis(result, rank, has_tokens=has_tokens) for rank, result in enumerate(finished.hypotheses)
         ]
-    if confidence is not None:
-        fields["confidence"] = confidence.of(finished.hypotheses[0], options)
+    if sure is not None:
+        fields["confidence"] = sure(finished.hypotheses[0])
     return fields
 
 
@@ -300,10 +304,15 @@ def perplexity(token_logprobs: Sequence[float]) -> float:
 
 
 class HypothesisConverter:
-    """Converts the hypotheses of one request. text: the client's text. confidence: None if it was not requested."""
+    """Converts the hypotheses of one request. text: the client's text. confidence: that of an answer and its rank; None
+    if it was not requested."""
 
     def __init__(
-        self, model: ServedModel, options: DecodingOptions, text: str, confidence: AnswerConfidence | None = None
+        self,
+        model: ServedModel,
+        options: DecodingOptions,
+        text: str,
+        confidence: Callable[[HypothesisResult, int], pb.Confidence] | None = None,
     ) -> None:
         self._confidence = confidence
         self._model, self._tokenizer, self._options, self._text = model, model.tokenizer, options, text
@@ -320,7 +329,7 @@ class HypothesisConverter:
             cumulative_logprob=result.cumulative_logprob,
             token_logprobs=self.token_logprobs(result) if options.token_logprobs or options.top_logprobs else (),
             alignment=self.alignment(result),
-            confidence=self._confidence.of(result, options, rank) if self._confidence else None,
+            confidence=self._confidence(result, rank) if self._confidence else None,
         )
 
     def token_logprobs(self, result: HypothesisResult) -> list[pb.TokenLogprob]:

@@ -218,16 +218,17 @@ class _Whole:
         return whole
 
     def confidence(self, parts: Sequence[pb.Confidence], starts: Sequence[int]) -> pb.Confidence:
-        """The words of all sentences, of which each counts as much in the whole."""
+        """The words of all sentences, of which each counts as much in the whole; an answer without words as one."""
         words = list[pb.WordConfidence]()
         for one, start in zip(parts, starts, strict=True):
             for word in one.words:
                 words.append(pb.WordConfidence(confidence=word.confidence, is_uncertain=word.is_uncertain))
                 words[-1].span.start, words[-1].span.end = word.span.start + start, word.span.end + start
-        total = math.fsum(one.sentence * len(one.words) for one in parts)
+        counts = [max(1, len(one.words)) for one in parts]
+        total = math.fsum(one.sentence * count for one, count in zip(parts, counts, strict=True))
         spans = [(word.span.start, word.span.end) for word in words]
         return pb.Confidence(
-            sentence=total / len(words) if words else 0.0,
+            sentence=total / sum(counts),
             words=words,
             calibrated=all(one.calibrated for one in parts),
             uncertain=spans_of(merged(spans, [word.is_uncertain for word in words])),

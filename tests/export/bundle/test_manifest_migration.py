@@ -61,6 +61,24 @@ def test_a_chain_of_migrations_ends_at_the_current_format():
         assert migrated({"format_version": version}, version) == new
 
 
+def test_vectors_of_format_11_are_means():
+    assert migrated({"format_version": 11, "encoding": {"width": 8}}, 11)["encoding"] == {
+        "width": 8,
+        "pooling": "mean",
+        "normalized": False,
+    }
+    assert migrated({"format_version": 11, "encoding": None}, 11)["encoding"] is None
+
+
+def test_calibrations_of_format_11_have_no_adequacy():
+    old = {"format_version": 11, "calibrations": {"fp32": {"data": "dev.tsv"}, "int8": 3}}
+    before = copy.deepcopy(old)
+    new = migrated(old, 11)
+    assert old == before, "a migration must not change its argument"
+    assert new["calibrations"] == {"fp32": {"data": "dev.tsv", "adequacy": None}, "int8": 3}
+    assert migrated({"format_version": 11, "calibrations": []}, 11)["calibrations"] == []
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
