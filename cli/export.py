@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.flags import SourceLanguage, TargetLanguage
+from cli.flags import SourceLanguage, SourceUnitName, TargetLanguage
 from cli.local_server import measure_serving
 from cli.terminal import AsJson, UsageError, print_json, report_errors
 
@@ -104,6 +104,7 @@ def export(
     shortlist: Shortlist = None,
     calibrate: Calibrate = None,
     calibrate_samples: CalibrateSamples = 2000,
+    source_unit: SourceUnitName = None,
     replace: Annotated[bool, typer.Option("--replace", help="replace an existing bundle")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -126,6 +127,7 @@ def export(
             quantization=QuantizationOptions(scheme=scheme, max_loss=max_loss),
             attention=attention,
             confidence_samples=calibrate_samples,
+            source_unit=source_unit,
         )
         files = TextFiles(
             development=development,

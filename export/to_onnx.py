@@ -33,7 +33,7 @@ from model.architectures import Model
 from model.checkpoints.checkpoint import Checkpoint, load_checkpoint
 from model.config import ModelConfig
 from model.tokenizer import Tokenizer
-from model.training.data.examples import read_tsv
+from model.training.data.text_files import read_tsv
 
 
 def export_bundle(
@@ -111,7 +111,7 @@ def export_model(
             report["left_out"] = left_out
         calibrations = _calibrations(directory, verified.variants, tokenizer, config, options)
         return Manifest(
-            **entries_of(config, attention=options.attention),
+            **entries_of(config, attention=options.attention, source_unit=options.source_unit),
             variants=verified.variants,
             golden=verified.golden,
             lineage=origin,

@@ -104,7 +104,8 @@ def _translation_figures(
     """The scores of translations, and the answers with their confidence if the options request it. files: a TSV, or
     sources and references."""
     from model.checkpoints.checkpoint import CheckpointError
-    from model.training.data.examples import DataError, read_parallel, read_tsv
+    from model.training.data.examples import DataError
+    from model.training.data.text_files import read_parallel, read_tsv
     from model.training.evaluate import bleu
 
     with report_errors(DataError):
@@ -133,8 +134,9 @@ def _span_figures(
     from model.checkpoints.checkpoint import CheckpointError, load_checkpoint
     from model.encoder import Encoder
     from model.training.data.encoder_data import spans_by_text
-    from model.training.data.examples import DataError, read_tsv
+    from model.training.data.examples import DataError
     from model.training.data.labelled_spans import LabelledSpan, found_spans, span_scores
+    from model.training.data.text_files import read_tsv
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(report_errors(DataError, CheckpointError))

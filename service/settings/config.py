@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import yaml
 from pydantic import Field, ValidationError, create_model, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -290,10 +291,10 @@ class ServerSettings(_LimitSettings):  # type: ignore[misc]
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         path = init_settings().get("config") or os.environ.get(PREFIX + "CONFIG")
-        return init_settings, env_settings, InitSettingsSource(settings_cls, _settings_of(Path(path)) if path else {})
+        return init_settings, env_settings, InitSettingsSource(settings_cls, settings_of(Path(path)) if path else {})
 
 
-def _settings_of(path: Path) -> dict[str, Any]:
+def settings_of(path: Path) -> dict[str, Any]:
     """The settings of a YAML file; an empty one has none. Raises StartupError."""
     if not path.is_file():
         raise StartupError(f"config: no such file: {path}; give the path of a YAML file")
@@ -317,6 +318,14 @@ def _settings_of(path: Path) -> dict[str, Any]:
         problem = f"config: must have text as keys, has {others[0]!r}: {path}"
         raise StartupError(f"{problem}; write the name of a setting, such as max_queue: 64")
     return settings
+
+
+def shown_default(field: FieldInfo) -> str:
+    """The default of a setting as help pages show it."""
+    value = field.default
+    if value in (None, "", {}, ()):
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else f"{value}"
 
 
 def load_settings(flags: Mapping[str, Any]) -> ServerSettings:
@@ -364,7 +373,8 @@ def _explain(problem: Any, flags: Mapping[str, Any]) -> str:
         message = _MESSAGES[problem["type"]].format(**problem.get("ctx", {}))
     else:
         message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
-    return f"{origin}: {message}" + ("" if ", got " in message else f", got {problem['input']!r}")
+    is_told = ", got " in message or not problem["loc"]  # of several settings together
+    return f"{origin}: {message}" + ("" if is_told else f", got {problem['input']!r}")
 
 
 def _unknown(key: str, known: Collection[str]) -> str:

@@ -132,6 +132,12 @@ class ServedModel:
         self.on_closed()
 
     @property
+    def placement(self) -> str:
+        """Where it runs, in words: `int8 on CPUExecutionProvider, 2 engines`."""
+        engines = f"{self.engines} engine{'' if self.engines == 1 else 's'}"
+        return f"{self.choice.precision} on {self.choice.provider}, {engines}"
+
+    @property
     def quantization(self) -> Quantization | None:
         """The quantization of the graphs in use, or None for unquantized ones."""
         quantization = self._variant.quantization if self._variant else None

@@ -78,8 +78,8 @@ class LogWriter(logging.Handler):
         """descriptor: what the lines are written to; it stays the caller's."""
         super().__init__()
         self._descriptor = descriptor
-        is_pretty = style == "pretty" or (style == "auto" and os.isatty(descriptor))
-        self.setFormatter(PrettyFormatter() if is_pretty else JsonFormatter())
+        self.is_pretty = style == "pretty" or (style == "auto" and os.isatty(descriptor))
+        self.setFormatter(PrettyFormatter() if self.is_pretty else JsonFormatter())
         self.addFilter(_GrpcLines())
         self.dropped = 0
         self._told = 0  # of these, how many the log has told of

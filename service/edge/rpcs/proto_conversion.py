@@ -17,7 +17,7 @@ from service.edge.models.alignment import Span, align
 from service.edge.models.answer_confidence import AnswerConfidence
 from service.edge.models.served_model import ServedModel
 from service.edge.rpcs.tagging import spans_of_words, token_labels, words_of
-from service.encoder_request import EncoderOutput, Pooling
+from service.encoder_request import EncoderOutput, Pooling, scaled_to_1
 from service.errors import InvalidRequest
 from service.options import DEFAULTS, DecodingOptions
 from service.request import AttentionResult, Finished, HypothesisResult, Request
@@ -38,10 +38,10 @@ def decoding_options(message: pb.DecodingOptions) -> DecodingOptions:
     return DecodingOptions(**given) if given else DEFAULTS
 
 
-def pooling_from(request: pb.EmbedRequest | pb.SimilarityRequest) -> Pooling:
-    """The requested pooling, by default the mean. Raises InvalidRequest for a number that the enum lacks."""
+def pooling_from(request: pb.EmbedRequest | pb.SimilarityRequest) -> Pooling | None:
+    """The requested pooling; None: the model's. Raises InvalidRequest for a number that the enum lacks."""
     if request.pooling == pb.POOLING_UNSPECIFIED:
-        return "mean"
+        return None
     if request.pooling not in pb.Pooling.values():
         raise InvalidRequest("pooling", f"must be one of {', '.join(pb.Pooling.keys())}, got {request.pooling}")
     return cast(Pooling, _enum_name(pb.Pooling.DESCRIPTOR, request.pooling))
@@ -133,7 +133,7 @@ def embed_response(finished: Finished, *, normalize: bool) -> pb.EmbedResponse:
 
 def _scaled(values_M: np.ndarray, *, normalize: bool) -> np.ndarray:
     """A vector, of length 1 if `normalize`."""
-    return values_M / max(float(np.linalg.norm(values_M)), 1e-12) if normalize else values_M
+    return scaled_to_1(values_M) if normalize else values_M
 
 
 def embed_tokens_response(
