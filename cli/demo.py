@@ -71,7 +71,8 @@ def train_demo(checkpoint: Path, bundle: Path) -> None:
     from model.checkpoints.atomic_write import DIGESTS
     from model.presets import continuing
     from model.training.data.embedded import embedded_examples
-    from model.training.data.examples import Examples, read_tsv
+    from model.training.data.examples import Examples
+    from model.training.data.text_files import read_tsv
     from model.training.start import Start, read_base
 
     if (checkpoint / DIGESTS).exists():
@@ -89,7 +90,7 @@ def translate(address: str) -> tuple[float, float]:
     """Translate typed sentences as streams, and unseen ones in batches; returns BLEU on everyday ones and the share of
     scenes that is exactly right."""
     from model.corpus.corpus import pairs
-    from model.training.data.examples import read_tsv
+    from model.training.data.text_files import read_tsv
     from model.training.evaluate import bleu
 
     everyday, scenes = read_tsv([EVERYDAY / "test.tsv"]).pairs, pairs(seed=1, count=UNSEEN_SCENES, split="test")

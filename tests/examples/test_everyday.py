@@ -4,7 +4,7 @@ import pytest
 
 from cli.demo import EVERYDAY
 from model.checkpoints.checkpoint import load_checkpoint
-from model.training.data.examples import read_tsv
+from model.training.data.text_files import read_tsv
 from model.training.evaluate import bleu, translate
 
 LEAST_BLEU = 25.0
