@@ -35,6 +35,7 @@ ROOMS = {
         "markup",
         "process-answers",
         "round-trips",
+        "same-request",
     ),
     "gpu": ("gpu-check",),
     "simulation": ("simulate",),

@@ -244,6 +244,7 @@ class RequestBuilder(EncoderRequestBuilder):
         if options.prefix:
             name = "options.prefix"
             prefix = tuple(self._prompts.encode(options.prefix, name, room, is_target=True))
+            self._prompts.check_known(options.prefix, prefix, name)
         elif len(prefix) > max_tokens:
             raise InvalidRequest(name, room.problem(str(len(prefix))))
         count = max(options.num_hypotheses, options.num_sequences)

@@ -122,16 +122,17 @@ class DecodingOptions(ScoringOptions, total=False):
     num_sequences: int
     """Number of sampled answers, each with its own random numbers. 1..32. Default: 1."""
     repetition_penalty: float
-    """Divides positive and multiplies negative logits of tokens in the prompt or answer (Keskar et al. 2019). 0.1..10.
-    Default: 1 (off)."""
+    """Divides positive and multiplies negative logits (in a beam: log-probabilities) of tokens in the prompt or answer
+    (Keskar et al. 2019). 0.1..10. Default: 1 (off)."""
     presence_penalty: float
     """Subtracted from the logit of each token in the answer. -10..10. Default: 0."""
     frequency_penalty: float
     """Subtracted from the logit of a token for each time that the answer has it. -10..10. Default: 0."""
     no_repeat_ngram_size: int
-    """No n-gram of this size appears twice in the answer. 0..64. Default: 0 (off)."""
+    """No n-gram of this size appears twice in prompt and answer, unless an end token ends it. 0..64. Default: 0
+    (off)."""
     logit_bias: Mapping[int, float]
-    """Token id → value added to its logit. -100..100; at most 1024. Default: none."""
+    """Token id → value added to its logit, before penalties. -100..100; at most 1024. Default: none."""
     bad_words: Sequence[str]
     """Texts that the answer must not contain, in any tokenization. At most 64 of 256 bytes. Default: none."""
     prefix: str
