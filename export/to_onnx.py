@@ -107,10 +107,7 @@ def export_model(
             raise ParityError(report)
         if verified.golden is None:
             raise NoGoldenError(options.precisions)
-        for precision in left_out:
-            shutil.rmtree(directory / precision, ignore_errors=True)
-        if left_out:
-            report["left_out"] = left_out
+        _leave_out(left_out, directory, report)
         calibrations = _calibrations(directory, verified.variants, tokenizer, config, options)
         return Manifest(
             **entries_of(config, attention=options.attention, source_unit=options.source_unit),
@@ -130,6 +127,14 @@ def export_model(
             raise DiskError(out, error) from error
         needed_bytes = weights_bytes(model, options)
         raise FullDiskError(out, needed_bytes, free_bytes(out)) from error
+
+
+def _leave_out(reasons: Mapping[str, str], directory: Path, report: dict[str, Any]) -> None:
+    """Deletes the variants that have a reason, and reports it."""
+    for precision in reasons:
+        shutil.rmtree(directory / precision, ignore_errors=True)
+    if reasons:
+        report["left_out"] = reasons
 
 
 def _save_all(

@@ -1,6 +1,8 @@
 """`glossa demo`: what it trains on, what it prints of metrics, and how it continues. The demo itself:
 `tests/test_readme.py`."""
 
+from typing import Any
+
 from cli.demo import SCENES, counters
 from tests.cli.command import interrupted, run
 
@@ -21,7 +23,7 @@ def test_counters_are_summed_over_their_labels():
 
 
 def test_the_demo_trains_on_scenes_and_everyday_pairs(tmp_path, monkeypatch):
-    given = {}
+    given: dict[str, Any] = {}
 
     def train(model, config, *, data, start, **_):
         given.update(vocabulary=model.vocab_size, pairs=data.pairs, base=start.base)
