@@ -130,6 +130,7 @@ check: $(STAMP) stubs-check  ## format, lint, types, .proto rules and compatibil
 	$(BIN)/buf breaking --against $(BASELINE)
 	@$(BIN)/python -m codegen.options --check
 	@$(BIN)/python -m codegen.gates --check
+	@$(BIN)/python -m codegen.settings --check
 	@$(BIN)/python -m codegen.descriptors --check
 	@$(BIN)/python -m deploy.monitoring --check
 	$(PYTEST) --quiet --noconftest tests/test_architecture.py
@@ -151,6 +152,10 @@ options: $(STAMP)  ## generate the client's types, the flags and the docs' table
 .PHONY: gates
 gates: $(STAMP)  ## write the list of gates of docs/RELIABILITY.md from the table of service/edge/admission/admission.py
 	$(BIN)/python -m codegen.gates
+
+.PHONY: settings
+settings: $(STAMP)  ## write docs/settings.md, the page of all settings with a sample file, from service/settings/config.py
+	$(BIN)/python -m codegen.settings
 
 .PHONY: descriptors
 descriptors: $(STAMP)  ## write deploy/envoy/glossa.binpb, by which a gateway converts JSON, from the stubs

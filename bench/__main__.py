@@ -28,6 +28,7 @@ ROOMS = {
         "compare-checkouts",
     ),
     "answers": (
+        "adequacy",
         "compare-answers",
         "compare-reference",
         "constraints",
@@ -35,6 +36,7 @@ ROOMS = {
         "markup",
         "process-answers",
         "round-trips",
+        "same-request",
     ),
     "gpu": ("gpu-check",),
     "simulation": ("simulate",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from model.corpus.corpus import pairs
-from model.training.data.examples import read_tsv
+from model.training.data.text_files import read_tsv
 
 
 def sentence_pairs(data: Path | None, count: int) -> list[tuple[str, str]]:

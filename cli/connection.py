@@ -72,6 +72,8 @@ class Connection:
         """The message of a ClientError; of a server that cannot be reached with the cause and the fix."""
         if error.code != "UNAVAILABLE" or error.reason:
             return str(error)
+        if error.hint:
+            return f"{self.address}: {error.message}"
         host, _, port = self.address.rpartition(":")
         if host.strip("[]") not in ("localhost", "127.0.0.1", "::1") or not port.isdigit():
             found = "check the address and the network"

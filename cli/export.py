@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.flags import SourceLanguage, TargetLanguage
+from cli.flags import SourceLanguage, SourceUnitName, TargetLanguage
 from cli.local_server import measure_serving
+from cli.progress import progress
 from cli.terminal import AsJson, UsageError, print_json, report_errors
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ def export(
     shortlist: Shortlist = None,
     calibrate: Calibrate = None,
     calibrate_samples: CalibrateSamples = 2000,
+    source_unit: SourceUnitName = None,
     replace: Annotated[bool, typer.Option("--replace", help="replace an existing bundle")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -126,6 +128,7 @@ def export(
             quantization=QuantizationOptions(scheme=scheme, max_loss=max_loss),
             attention=attention,
             confidence_samples=calibrate_samples,
+            source_unit=source_unit,
         )
         files = TextFiles(
             development=development,
@@ -134,7 +137,9 @@ def export(
             confidence=calibrate,
             languages=LanguagePair(source_language, target_language),
         )
-        manifest = export_bundle(checkpoint, bundle, options, files, replace=replace)
+        with progress() as tell:
+            options = dataclasses.replace(options, tell=tell)
+            manifest = export_bundle(checkpoint, bundle, options, files, replace=replace)
     show_parity(manifest.parity, manifest, bundle, as_json)
 
 

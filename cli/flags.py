@@ -23,6 +23,13 @@ from cli.text_input import read_text
 ModelName = Annotated[str, typer.Option(help="name on the server; may be omitted when one model fits")]
 SourceLanguage = Annotated[str, typer.Option(help="of the text, by its code; for models that have languages")]
 TargetLanguage = Annotated[str, typer.Option(help="of the answer, by its code; for models that have languages")]
+SourceUnitName = Annotated[
+    Literal["sentence", "text"] | None,
+    typer.Option(
+        help="what a model that translates reads at a time; servers split texts for one that reads a sentence; "
+        "default: by its training data, or its family"
+    ),
+]
 Flags = Mapping[str, Any]  # name of a parameter → its annotation, for typer
 
 
@@ -108,7 +115,8 @@ def _option_flags(*, scoring: bool = False) -> dict[str, Any]:
         if scoring and not option.get("scores"):
             continue
         kind = Literal[tuple(option["choices"])] if "choices" in option else _TYPES[option["type"]]
-        flags[name] = flag(kind, option["help"], flag_name(name), rich_help_panel=option["panel"])
+        item = {"metavar": "<str>"} if option["type"] == "list" else {}  # of which several may be given
+        flags[name] = flag(kind, option["help"], flag_name(name), rich_help_panel=option["panel"], **item)
     return flags
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import os
 import re
 import signal
@@ -80,7 +81,7 @@ def serving(bundle: Path, *, ready_within_s: float = 60.0) -> Iterator[tuple[str
             while not is_ready(ops):
                 if process.poll() is not None:
                     log.seek(0)
-                    raise UsageError(f"the server did not start: {log.read().strip()}")
+                    raise UsageError(f"the server did not start: {reason(log.read().strip())}")
                 if time.monotonic() > deadline:
                     raise UsageError(f"the server was not ready within {ready_within_s:.0f} s")
                 time.sleep(0.02)
@@ -88,6 +89,15 @@ def serving(bundle: Path, *, ready_within_s: float = 60.0) -> Iterator[tuple[str
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=60)
+
+
+def reason(log: str) -> str:
+    """Why a server did not start, by the last line of its log; all of a log that does not end with it."""
+    with contextlib.suppress(ValueError):  # not JSON
+        last = json.loads(log.rpartition("\n")[2])
+        if last["event"] == "start_failed":
+            return "; fix: ".join(filter(None, (last["cause"], last["fix"])))
+    return log
 
 
 def measure_serving(bundle: Path) -> dict[str, float]:

@@ -88,11 +88,24 @@ def client_types() -> str:
     return (
         _CLIENT_HEADER
         + "".join(aliases)
+        + peer_names()
         + _typed_dict("ScoringOptions(TypedDict, total=False)", "Decoding options of `score`.", scoring)
         + _typed_dict(
             "DecodingOptions(ScoringOptions, total=False)", "Decoding options of calls that produce text.", others
         )
     )
+
+
+def peer_names() -> str:
+    """A table: the names of options at the Python libraries, but those that are ours too, and our names for them."""
+    found: dict[str, list[str]] = {}
+    for name, option in OPTIONS.items():
+        for peer in (option.hf, option.ct2, option.vllm):
+            for theirs in re.sub(r" \(.*?\)", "", peer).split(", "):
+                if theirs.isidentifier() and theirs not in OPTIONS and name not in found.setdefault(theirs, []):
+                    found[theirs].append(name)
+    rows = "".join(f"    {_quoted(theirs)}: {_quoted(' or '.join(names))},\n" for theirs, names in found.items())
+    return f"PEER_NAMES: Mapping[str, str] = {{  # options by their names in other libraries\n{rows}}}\n"
 
 
 def _typed_dict(head: str, docstring: str, known: Mapping[str, Option]) -> str:

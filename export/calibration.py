@@ -1,5 +1,5 @@
 """Calibrates the confidence of a bundle's variants: answers development sentences as a server would, finds out which
-words are right, and fits the maps of `export.bundle.confidence`.
+words are right, damages some answers, and fits the maps of `export.bundle.confidence` and the adequacy.
 
 The expected calibration errors are those of maps fitted to half of the sentences, on the other half. Every variant is
 calibrated with its own graphs, except fp16, which a CPU only emulates: it has the map of fp32, whose weights are the
@@ -11,15 +11,19 @@ same up to rounding.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+import types
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from export.adequacy_fit import fit_adequacy
+from export.bundle.adequacy import Adequacy, Traits
 from export.bundle.confidence import CalibratedConfidence, Calibration, ConfidenceMap, raw_sentence, raw_words
 from export.bundle.manifest import Limits, Variant
 from export.confidence_fit import DIGITS, expected_calibration_error, fit_map, mapped
+from export.damaged_answers import KINDS, Answered, Damage
 from export.select_scheme import ROWS, answer_sources
 from export.texts import Development
 from export.verification.inputs import Ids
@@ -31,6 +35,7 @@ from model.tokenizer import Tokenizer
 MIN_SAMPLES = 200  # sentences: each half then has some 600 words, the standard error of whose share is about 0.02
 MAX_SAMPLES = 2000  # sentences that are answered, unless the caller wants another number
 MIN_ANSWERED = 25  # answers with words of each half, so that a map can be fitted to them: FEWEST_A_KNOT
+MAX_DAMAGED = 300  # answers that are damaged, in each way
 LEAST_RIGHT = 0.1  # share of words with letters that occur in their references; references of another language: 0.03
 
 
@@ -39,10 +44,13 @@ class CalibrationError(ValueError):
 
 
 class Example(NamedTuple):
-    """One answer: the raw confidences of its words, and which words are right."""
+    """One answer: the raw confidences of its words, which words are right, its traits, and those of the answers that
+    were made by damaging it, by kind."""
 
     words: tuple[float, ...]
     right: tuple[bool, ...]
+    traits: Traits
+    damaged: Mapping[str, Traits] = types.MappingProxyType({})
 
 
 def calibrate_variants(
@@ -71,9 +79,10 @@ def calibrate_variants(
 
 
 class Sample(NamedTuple):
-    """A sentence to answer: the ids of its source and its reference."""
+    """A sentence to answer: the ids of its source, its text and its reference."""
 
     source: Ids
+    text: str
     reference: str
 
 
@@ -84,10 +93,10 @@ def samples_of(development: Development, tokenizer: Tokenizer, config: ModelConf
     if not any(development.references):
         raise CalibrationError(f"{name}: has no references; fix: give lines source<TAB>reference")
     found = []
-    for ids, reference in zip(tokenizer.encode_batch(texts), development.references, strict=True):
+    for text, ids, reference in zip(texts, tokenizer.encode_batch(texts), development.references, strict=True):
         source = tuple(config.template.wrap_source(ids, development.languages))
         if ids and reference.strip() and config.unk_id not in ids and len(source) <= config.max_source_len:
-            found.append(Sample(source, reference))
+            found.append(Sample(source, text, reference))
     if min(len(found), most) < MIN_SAMPLES:
         usable = f"{len(found)} of {len(texts)} sentences that this model can read"
         raise CalibrationError(
@@ -105,6 +114,9 @@ def answered(
     """The greedy answers of one variant to the samples, in their order. Raises CalibrationError if hardly a word is
     right."""
     examples: dict[int, Example] = {}
+    plain: dict[int, Answered] = {}
+    damage = Damage(graphs, tokenizer, config, development.languages)
+    before, after = len(config.template.source_prefix), len(config.template.source_suffix)
     letters = right_letters = 0
     order = sorted(range(len(samples)), key=lambda index: len(samples[index].source))
     for first in range(0, len(order), ROWS):
@@ -118,14 +130,20 @@ def answered(
             has_letters = [any(map(str.isalpha, word)) for word in words(text)]
             letters += sum(has_letters)
             right_letters += sum(map(min, has_letters, right))
-            examples[index] = Example(tuple(word.confidence for word in found), tuple(right))
+            source = samples[index].source
+            own = source[before : len(source) - after]
+            plain[index] = Answered(samples[index].text, own, answer.tokens, answer.logprobs)
+            confidences = tuple(word.confidence for word in found)
+            examples[index] = Example(confidences, tuple(right), damage.traits_of(plain[index]))
     if right_letters < LEAST_RIGHT * letters or not letters:
         raise CalibrationError(
             f"{development.name}: must have references in the language of the model's answers; "
             f"{right_letters / max(letters, 1):.1%} of their words occur there, at least {LEAST_RIGHT:.0%} must; "
             "fix: check the order of the columns and the languages, or train the model further"
         )
-    return [examples[index] for index in range(len(samples))]
+    made = damage.traits([plain[index] for index in range(min(len(samples), MAX_DAMAGED))])
+    whole = [examples[index] for index in range(len(samples))]
+    return [one._replace(damaged=traits) for one, traits in zip(whole, made, strict=False)] + whole[len(made) :]
 
 
 def calibrate(examples: Sequence[Example], name: str) -> Calibration:
@@ -144,24 +162,34 @@ def calibrate(examples: Sequence[Example], name: str) -> Calibration:
         words.add(raw, mapped(maps.words, raw), right)
         shares = [float(np.mean(one.right)) for one in others]
         plain = [raw_sentence(one.words) for one in others]
-        sentences.add(plain, mapped(maps.sentences, _sentences(others, maps.words)), shares)
+        sentences.add(plain, mapped(maps.sentences, _sentences(others, maps.words, maps.adequacy)), shares)
     maps = _fit([*halves[0], *halves[1]])
     return Calibration(
         data=name,
         samples=len(examples),
         words=words.calibrated(maps.words),
         sentences=sentences.calibrated(maps.sentences),
+        adequacy=maps.adequacy,
     )
 
 
 class _Maps(NamedTuple):
     words: ConfidenceMap
+    adequacy: Adequacy | None
     sentences: ConfidenceMap
 
 
 def _fit(examples: Sequence[Example]) -> _Maps:
-    words = fit_map(*_flat(examples))
-    return _Maps(words, fit_map(_sentences(examples, words), [float(np.mean(one.right)) for one in examples]))
+    words, adequacy = fit_map(*_flat(examples)), _adequacy(examples)
+    shares = [float(np.mean(one.right)) for one in examples]
+    return _Maps(words, adequacy, fit_map(_sentences(examples, words, adequacy), shares, from_zero=True))
+
+
+def _adequacy(examples: Sequence[Example]) -> Adequacy | None:
+    """None if too few answers could be damaged."""
+    groups = [[one.damaged[kind] for one in examples if kind in one.damaged] for kind in KINDS]
+    enough = [group for group in groups if len(group) >= MIN_ANSWERED]
+    return fit_adequacy([one.traits for one in examples], enough) if enough else None
 
 
 def _flat(examples: Sequence[Example]) -> tuple[list[float], list[bool]]:
@@ -169,9 +197,11 @@ def _flat(examples: Sequence[Example]) -> tuple[list[float], list[bool]]:
     return [raw for one in examples for raw in one.words], [right for one in examples for right in one.right]
 
 
-def _sentences(examples: Sequence[Example], words: ConfidenceMap) -> list[float]:
+def _sentences(examples: Sequence[Example], words: ConfidenceMap, adequacy: Adequacy | None) -> list[float]:
     """The raw confidence of each sentence, by the map of its words."""
-    return [raw_sentence([words(raw) for raw in one.words]) for one in examples]
+    return [
+        raw_sentence([words(raw) for raw in one.words], adequacy(one.traits) if adequacy else 1.0) for one in examples
+    ]
 
 
 class _Measured:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -67,17 +68,17 @@ def isotonic(values: ArrayLike, weights: ArrayLike) -> Floats:
     return np.repeat(means, counts)
 
 
-def fit_isotonic(raw: ArrayLike, right: ArrayLike) -> ConfidenceMap:
+def fit_isotonic(raw: ArrayLike, right: ArrayLike, *, from_zero: bool = False) -> ConfidenceMap:
     """An isotonic map: groups of equal mass, at least FEWEST_A_KNOT examples each, pooled until their shares ascend.
 
     A knot is the mean of a pooled group. Between knots the map ascends, so that it keeps the order of most confidences,
     which the usual step function does not. Each group gets one example more, of average correctness: no word is
-    certainly right or wrong.
+    certainly right or wrong. from_zero: the map begins with a knot of 0 at 0, so that it ascends below all examples.
     """
     raw_N, right_N = np.asarray(raw, np.float64), np.asarray(right, np.float64)
     size, knots = FEWEST_A_KNOT, dict[float, float]()
     while not knots or len(knots) > MAX_KNOTS:
-        knots = _knots(raw_N, right_N, max(1, len(raw_N) // size))
+        knots = ({0.0: 0.0} if from_zero else {}) | _knots(raw_N, right_N, max(1, len(raw_N) // size))
         size *= 2
     return ConfidenceMap(method="isotonic", raw=tuple(knots), calibrated=tuple(knots.values()))
 
@@ -120,17 +121,18 @@ def _least(function: Callable[[float], float], low: float, high: float) -> float
     return (low + high) / 2
 
 
-def fit_map(raw: ArrayLike, right: ArrayLike) -> ConfidenceMap:
+def fit_map(raw: ArrayLike, right: ArrayLike, *, from_zero: bool = False) -> ConfidenceMap:
     """The map of the method with the smaller squared error (Brier score) in a cross-validation; of two equal ones the
-    temperature, which has one number."""
+    temperature, which has one number. from_zero: as of `fit_isotonic`; a temperature keeps 0 anyway."""
     raw_N, right_N = np.asarray(raw, np.float64), np.asarray(right, np.float64)
     fold_N = np.arange(len(raw_N)) % FOLDS
     errors = []
-    for fit in (fit_temperature, fit_isotonic):
+    step = partial(fit_isotonic, from_zero=from_zero)
+    for fit in (fit_temperature, step):
         fitted = [(fold, fit(raw_N[fold_N != fold], right_N[fold_N != fold])) for fold in range(FOLDS)]
         squared = [np.square(mapped(map, raw_N[fold_N == fold]) - right_N[fold_N == fold]) for fold, map in fitted]
         errors.append(float(np.concatenate(squared).mean()))
-    return fit_temperature(raw_N, right_N) if errors[0] <= errors[1] else fit_isotonic(raw_N, right_N)
+    return fit_temperature(raw_N, right_N) if errors[0] <= errors[1] else step(raw_N, right_N)
 
 
 def mapped(map: ConfidenceMap, raw: ArrayLike) -> Floats:

@@ -10,25 +10,32 @@ from export.bundle.manifest import (
     AlignmentSpec,
     Context,
     Encoding,
+    SourceUnit,
     SpecialTokenTemplate,
     Task,
     Tokens,
 )
 from export.graphs.attention import seen_attention
 from export.limits import limits_of
+from model.architecture_config import EncoderConfig
 from model.config import SOURCE_LANGUAGE as SOURCE_ID
 from model.config import TARGET_LANGUAGE as TARGET_ID
 from model.config import ModelConfig
 
 
-def entries_of(config: ModelConfig, *, attention: bool) -> dict[str, Any]:
-    """Return all entries by `Manifest` field name; attention: whether the bundle has graphs that return attention."""
+def entries_of(config: ModelConfig, *, attention: bool, source_unit: SourceUnit | None = None) -> dict[str, Any]:
+    """Return all entries by `Manifest` field name.
+
+    attention: whether the bundle has graphs that return attention. source_unit: instead of that of the configuration.
+    """
     task: Task = "encoding"
     if config.has_decoder:
         task = "translation" if config.has_encoder else "generation"
     encoding = Encoding(
         width=config.source_dim,
         has_pooler=config.pooler != "none",
+        pooling=config.pooling if isinstance(config, EncoderConfig) else "mean",
+        normalized=isinstance(config, EncoderConfig) and config.normalized,
         mask=config.mask_id if config.head == "masked" else None,
         labels=config.labels,
         multi_label=config.multi_label,
@@ -48,6 +55,7 @@ def entries_of(config: ModelConfig, *, attention: bool) -> dict[str, Any]:
         ),
         "template": SpecialTokenTemplate(**special_tokens, languages=dict(config.template.languages)),
         "limits": limits_of(config),
+        "source_unit": source_unit or config.source_unit,
         "context": context_of(config),
         "alignment": alignment_of(config) if attention and config.has_encoder and config.has_decoder else None,
         "encoding": encoding if config.has_encoder else None,

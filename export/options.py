@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from export.calibration import MAX_SAMPLES, MIN_SAMPLES
 from export.export_errors import ExportError
 from export.graphs.group_query_attention import HEAD_DIM_MULTIPLE
 from export.passes.quantization_scheme import SCHEMES, Precision
 from export.texts import Development
-from model.architecture_config import EncoderDecoderConfig
+from model.architecture_config import EncoderDecoderConfig, SourceUnit
 from model.architectures import Model
 from model.config import ModelConfig
 from model.tokenizer import Tokenizer
@@ -54,6 +54,8 @@ class ExportOptions:
     parallel: pairs of source and target text from which to learn a shortlist; empty: no shortlist.
     confidence: sentences with references by which to calibrate confidence; None: answers have no confidence.
     confidence_samples: most of them that are answered.
+    source_unit: of a translation, what the model reads at a time; None: what the checkpoint says.
+    tell: gets what is being done, and how much of how much of it is done, 0 of 0 if that is unknown.
     """
 
     precisions: Sequence[Precision] = ("fp32",)
@@ -64,6 +66,8 @@ class ExportOptions:
     parallel: Sequence[tuple[str, str]] = ()
     confidence: Development | None = None
     confidence_samples: int = MAX_SAMPLES
+    source_unit: SourceUnit | None = None
+    tell: Callable[[str, int, int], object] = field(default=lambda *_: None, repr=False, compare=False)
 
     @property
     def quantized(self) -> list[Precision]:
@@ -134,6 +138,8 @@ def check_options(config: ModelConfig, options: ExportOptions) -> None:
             "shortlist: not of an ensemble, whose members each have a product with the vocabulary; "
             "export it without shortlist"
         )
+    if options.source_unit and not (config.has_encoder and config.has_decoder):
+        raise ExportError("source_unit: only models that translate have it; export this one without --source-unit")
     if options.confidence and not (config.has_encoder and config.has_decoder):
         raise ExportError("confidence: only models that translate have it; export this one without --calibrate")
     if options.confidence and options.confidence_samples < MIN_SAMPLES:

@@ -13,8 +13,8 @@ from pathlib import Path
 from model.checkpoints.checkpoint import Checkpoint
 from model.config import DEFAULT_LANGUAGES, LanguagePair
 from model.training.data.embedded import unseen_examples
-from model.training.data.examples import read_text, read_tsv
 from model.training.data.languages import check_languages
+from model.training.data.text_files import read_text, read_tsv
 
 MAX_SENTENCES = 1000  # of development text
 

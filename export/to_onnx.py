@@ -33,7 +33,7 @@ from model.architectures import Model
 from model.checkpoints.checkpoint import Checkpoint, load_checkpoint
 from model.config import ModelConfig
 from model.tokenizer import Tokenizer
-from model.training.data.examples import read_tsv
+from model.training.data.text_files import read_tsv
 
 
 def export_bundle(
@@ -95,7 +95,9 @@ def export_model(
         origin = {**(lineage or {}), "model": config.to_json(), "export": versions()}
         if options.parallel:
             origin["shortlist"] = save_shortlist(options.parallel, tokenizer, config, directory)
+        options.tell("tracing graphs", 0, 0)
         variants, left_out = _save_all(model, tokenizer, directory, options)
+        options.tell("comparing with PyTorch", 0, 0)
         samples = sample_inputs(config, tokenizer, options.texts)
         optional = ("fp16",) if options.fp16_if_possible else ()
         verified = verify_variants(directory, variants, model, samples, optional=optional)
@@ -105,13 +107,10 @@ def export_model(
             raise ParityError(report)
         if verified.golden is None:
             raise NoGoldenError(options.precisions)
-        for precision in left_out:
-            shutil.rmtree(directory / precision, ignore_errors=True)
-        if left_out:
-            report["left_out"] = left_out
+        _leave_out(left_out, directory, report)
         calibrations = _calibrations(directory, verified.variants, tokenizer, config, options)
         return Manifest(
-            **entries_of(config, attention=options.attention),
+            **entries_of(config, attention=options.attention, source_unit=options.source_unit),
             variants=verified.variants,
             golden=verified.golden,
             lineage=origin,
@@ -128,6 +127,14 @@ def export_model(
             raise DiskError(out, error) from error
         needed_bytes = weights_bytes(model, options)
         raise FullDiskError(out, needed_bytes, free_bytes(out)) from error
+
+
+def _leave_out(reasons: Mapping[str, str], directory: Path, report: dict[str, Any]) -> None:
+    """Deletes the variants that have a reason, and reports it."""
+    for precision in reasons:
+        shutil.rmtree(directory / precision, ignore_errors=True)
+    if reasons:
+        report["left_out"] = reasons
 
 
 def _save_all(
@@ -151,6 +158,7 @@ def _calibrations(
     text, most = options.confidence, options.confidence_samples
     if text is None:
         return {}
+    options.tell("calibrating confidence", 0, 0)
     try:
         return calibrate_variants(directory, variants, limits_of(config), text, tokenizer, config, most=most)
     except CalibrationError as error:

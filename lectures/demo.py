@@ -31,7 +31,7 @@ class Sentence(NamedTuple):
 class Models(NamedTuple):
     """Neither is trained on alignments."""
 
-    translator: Checkpoint  # the model of `glossa demo`
+    translator: Checkpoint  # the model of the preset `demo`
     reverser: Checkpoint  # reverses strings of letters, so that every alignment is known
 
 

@@ -37,7 +37,9 @@ Sinusoids = Literal["interleaved", "halves", "fairseq"]
 RotaryScaling = Literal["none", "linear", "llama3"]
 Head = Literal["none", "masked", "classify", "attention", "tokens"]
 Pooler = Literal["none", "tanh", "relu"]
+Pooling = Literal["mean", "cls", "max", "last"]
 Cell = Literal["lstm", "gru"]
+SourceUnit = Literal["sentence", "text"]
 Score = Literal["none", "dot", "multiplicative", "additive"]
 
 MAX_CONTEXT = 8  # sentences: a few hundred tokens, which every step attends to
@@ -144,6 +146,7 @@ class _TranslationConfig(_ArchitectureConfig):
     max_target_len: int = bounded(256, 1)  # tokens after the start token
     context_sentences: int = bounded(0, 0, MAX_CONTEXT)  # most sentences before each one that it reads beside it
     separator_id: int | None = None  # the token between them; set from the tokenizer when training starts
+    source_unit: SourceUnit = "text"  # what a source is, by the training data: when training starts, or at import
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -250,6 +253,8 @@ class EncoderConfig(TransformerConfig):
     max_source_len: int = bounded(256, 1)  # tokens, special ones included
     head: Head = "none"
     pooler: Pooler = "none"  # a layer with this activation over the first token's state
+    pooling: Pooling = "mean"  # how the states of a text become its vector, unless a request says otherwise
+    normalized: bool = False  # that vector is scaled to length 1
     labels: tuple[str, ...] = ()  # of texts or of tokens; set from the data when training starts
     multi_label: bool = False  # a sigmoid for each label instead of one softmax over all
     mask_id: int | None = None  # the token that hides another one; None: there is none

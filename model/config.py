@@ -239,7 +239,7 @@ class ModelConfig(Config):
     labels = tuple[str, ...]()
     multi_label = False
     mask_id = cast("int | None", None)
-    context_sentences = 0
+    context_sentences, source_unit = 0, "text"
     separator_id = cast("int | None", None)
 
     vocab_size: int = bounded(0, 0)  # 0: not known yet

@@ -29,6 +29,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, tra
 from tokenizers import Tokenizer as Backend
 
 from model.tokenizers.least_tokens import least_tokens_of
+from model.tokenizers.ordinary_pieces import vocabulary_of, with_ordinary_pieces
 from model.tokenizers.sentencepiece import BLANK, SETTINGS, normalizer_of, unigram_of
 from model.tokenizers.spans import Span, whole_spans
 from model.tokenizers.token_bytes import bytes_of_characters, bytes_reader, token_pieces
@@ -61,19 +62,21 @@ class Tokenizer:
         """values: of a tokenizer.json, whose text is `text`. Raises TokenizerError."""
         self._text = text or json.dumps(values, ensure_ascii=False, indent=2)
         try:
-            model, added = values["model"], values.get("added_tokens") or []
-            ids = _ids(model, added)
-            self.special: Mapping[str, int] = {item["content"]: item["id"] for item in added if item["special"]}
+            model, flagged = values["model"], values.get("added_tokens") or []
+            ids = _ids(model, flagged)
+            self.special: Mapping[str, int] = {item["content"]: item["id"] for item in flagged if item["special"]}
+            added, by_byte = with_ordinary_pieces(model, flagged)
+            hidden = {item["content"] for item in added if item["special"]} - by_byte
             own: dict[str, Any] = (values.get("normalizer") or {}).get(SETTINGS, {})
             self._normalize = normalizer_of(values["normalizer"], added) if own else None
             self._known, self._unknown = own.get("known", 0), own.get("unknown", 0)
             self._listed = ids if self._known else {}
-            unmatched = {*own.get("unmatched", ()), *self.special.values()}
+            unmatched = {*own.get("unmatched", ()), *(ids[name] for name in hidden)}
             piece_of, self.strips_leading_space = bytes_reader(values.get("decoder"))
             is_unigram = bool(own) and model["type"] == "Unigram"
             self._unigram = unigram_of(model, ids, added, unmatched) if is_unigram else None
-            self._backend = None if is_unigram else _backend(values, ids, unmatched)
-            self._least_tokens = least_tokens_of(values, self.special)
+            self._backend = None if is_unigram else _backend({**values, "added_tokens": added}, ids, unmatched)
+            self._least_tokens = least_tokens_of(values, hidden)
             other = model.get(OWN_TARGET)
         except (KeyError, TypeError, AttributeError) as error:
             raise TokenizerError(f"not a tokenizer.json: {error!r}") from error
@@ -84,7 +87,10 @@ class Tokenizer:
         if vocab_size and size > vocab_size:
             raise TokenizerError(f"must have at most the model's {vocab_size} entries, got {size}")
         self.vocab_size = max(size, vocab_size)
-        self.pieces: Sequence[bytes] = token_pieces(ids, set(self.special.values()), piece_of, self.vocab_size)
+        words = ids.keys() - vocabulary_of(model).keys()
+        self.pieces: Sequence[bytes] = token_pieces(
+            ids, {ids[name] for name in hidden}, piece_of, self.vocab_size, words=words
+        )
         self.is_standard, self.target = not own and other is None, self
         if other is not None:
             self.target = Tokenizer({**values, **other}, vocab_size=vocab_size, text="-")
@@ -294,12 +300,7 @@ def _is_of_word(character: str) -> bool:
 
 def _ids(model: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """The id of every entry, added ones included; they may have gaps."""
-    vocabulary = model["vocab"]
-    if isinstance(vocabulary, list):  # of a Unigram model: pairs of a piece and its score
-        ids = {piece: token for token, (piece, _) in enumerate(vocabulary)}
-    else:
-        ids = dict(vocabulary)
-    ids |= {item["content"]: item["id"] for item in added}
+    ids = vocabulary_of(model) | {item["content"]: item["id"] for item in added}
     most = max(ids.values(), default=-1)
     if not all(type(token) is int for token in ids.values()) or min(ids.values(), default=0) < 0 or most >= MAX_ENTRIES:
         raise TokenizerError(f"token ids must be whole numbers 0..{MAX_ENTRIES - 1}, got up to {most}")

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-Pooling = Literal["mean", "cls", "pooler"]
+Pooling = Literal["mean", "cls", "max", "last", "pooler"]
 
 STATES, POOLED, PLACES, LABELS, WEIGHTS, TOKEN_LABELS = (
     "encoder_states",
@@ -30,7 +30,8 @@ STATES, POOLED, PLACES, LABELS, WEIGHTS, TOKEN_LABELS = (
 class EncoderRequest:
     """Encoder outputs requested of one text.
 
-    pooling: how states become one vector: their mean, the first one, or the model's own pooler.
+    pooling: how states become one vector: their mean, the first or last one, the largest values, or the output of the
+    model's pooler. normalized: whether that is scaled to length 1.
     mask_positions: positions of the text whose most likely tokens are requested, `top_k` of each.
     state_positions: positions of the text whose states are requested, ascending.
     labels, token_weights: whether the label logits, or the weights of all tokens, are requested.
@@ -38,6 +39,7 @@ class EncoderRequest:
     """
 
     pooling: Pooling | None = None
+    normalized: bool = False
     mask_positions: tuple[int, ...] = ()
     top_k: int = 0
     labels: bool = False
@@ -49,7 +51,7 @@ class EncoderRequest:
     def outputs(self) -> frozenset[str]:
         """The outputs of `encode` that it needs."""
         requested = {
-            STATES: self.pooling in ("mean", "cls") or bool(self.state_positions),
+            STATES: self.pooling not in (None, "pooler") or bool(self.state_positions),
             POOLED: self.pooling == "pooler",
             PLACES: bool(self.mask_positions),
             LABELS: self.labels,
@@ -85,9 +87,19 @@ class EncoderOutput:
 
 
 def vector_of(pooling: Pooling, states_SM: np.ndarray) -> np.ndarray:
-    """One vector, float32 (M,), of a text's states (S, M) without padding, by mean or first state."""
-    vector_M: np.ndarray = states_SM[0] if pooling == "cls" else states_SM.astype(np.float32).mean(0)
-    return vector_M.astype(np.float32)
+    """One vector, float32 (M,), of a text's states (S, M) without padding, by any pooling but the pooler's."""
+    states_SM = states_SM.astype(np.float32)
+    vector_M: np.ndarray
+    if pooling in ("cls", "last"):
+        vector_M = states_SM[0 if pooling == "cls" else -1].copy()
+    else:
+        vector_M = states_SM.max(0) if pooling == "max" else states_SM.mean(0)
+    return vector_M
+
+
+def scaled_to_1(vector_M: np.ndarray) -> np.ndarray:
+    """A vector divided by its L2 norm; one of zeros stays as it is."""
+    return vector_M / np.float32(max(float(np.linalg.norm(vector_M)), 1e-12))
 
 
 def most_likely(logprobs_NV: np.ndarray, top_k: int) -> tuple[tuple[tuple[int, float], ...], ...]:

@@ -151,6 +151,11 @@ class DecodingOptions:
     # end of the generated part
 
     @property
+    def is_beam(self) -> bool:
+        """Whether a beam is searched."""
+        return self.beam_size > 1 or bool(self.phrases)
+
+    @property
     def is_sampling(self) -> bool:
         """Whether an option of sampling is given, and the temperature is not 0."""
         return self.temperature != 0 and _sampling_values(self) != tuple(SAMPLING.values())

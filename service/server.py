@@ -14,7 +14,6 @@ import faulthandler
 import os
 import platform
 import signal
-import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,7 +21,6 @@ from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from glossa.version import VERSION
 from service.adaptors.selection import Adaptors
@@ -35,13 +33,14 @@ from service.edge.observability import logs
 from service.edge.observability.exposition import content_type
 from service.edge.observability.health import Health
 from service.edge.observability.metrics import Metrics
-from service.edge.observability.ops import OpsServer, explain_bind
+from service.edge.observability.ops import OpsServer, check_bind
 from service.edge.requests.catalog import SERVICES as SERVICES_OF_TASK
 from service.edge.requests.catalog import Catalog
 from service.edge.requests.glossaries import Glossaries
 from service.edge.requests.request_limits import TextLimits
+from service.edge.rpcs.reflection import add_reflection
 from service.edge.rpcs.servicer import RPCS, SERVICES, generic_handlers
-from service.edge.security.access import HEALTH, REFLECTIONS
+from service.edge.security.access import HEALTH
 from service.edge.security.checked_services import CheckedServices
 from service.edge.security.security import Port, Security
 from service.edge.versions.admin import AdminServer
@@ -60,13 +59,20 @@ CLOSE_S = 1.0  # for clients to close their connections, at the end
 
 
 def serve(settings: ServerSettings) -> None:
-    """Serves until a signal and a drained server. Raises StartupError if it cannot start."""
+    """Serves until a signal and a drained server. If it cannot start, raises StartupError, or SystemExit after a log in
+    JSON, whose last line has the cause and the fix."""
     no_core_dumps()
     faulthandler.enable()
     writer = logs.LogWriter(settings.log_format)
     logs.take_over_stderr()
     try:
         asyncio.run(_serve(settings, writer))
+    except StartupError as error:
+        if writer.is_pretty:
+            raise
+        cause, _, fix = str(error).partition("; fix: ")
+        logs.event("start_failed", {"cause": cause, "fix": fix}, level=logs.ERROR)
+        raise SystemExit(1) from None
     finally:
         writer.close()
 
@@ -160,10 +166,7 @@ class Server:
         urgent: Any = CheckedServices(self._grpc, guard, is_urgent=True)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, urgent)
         if settings.reflection:
-            servicer = reflection.aio.ReflectionServicer((*SERVICES, *self._adaptors.services, HEALTH, *REFLECTIONS))
-            for name in REFLECTIONS:  # the messages of both are those of v1alpha, which older clients ask for
-                services = CheckedServices(self._grpc, guard, name)
-                reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, services)  # type: ignore[no-untyped-call]
+            add_reflection(self._grpc, guard, (*SERVICES, *self._adaptors.services, HEALTH))
         running = (give_back_what_calls_took(), *self._security.watching(), *self._glossaries.watching())
         self._running += [asyncio.create_task(each) for each in running]
         if settings.has_admin:
@@ -218,17 +221,12 @@ class Server:
 
     def _listen(self) -> Port:
         host, port = self.settings.host, self.settings.port
+        check_bind(host, port, "port")  # grpc does not report why it fails
         try:
-            if port:  # grpc does not report why a bind fails
-                family = socket.AF_INET6 if ":" in host else socket.AF_INET
-                with socket.socket(family, socket.SOCK_STREAM) as probe:
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind((host, port))
             return self._security.listen(self._grpc, host, port)
-        except OSError as error:
-            raise StartupError(explain_bind(host, port, "port", error)) from None
         except RuntimeError as error:
-            raise StartupError(f"port: cannot listen on {host}:{port}: {error}; choose another with --port") from None
+            problem = f"port: cannot listen on {host}:{port}: {error}"
+            raise StartupError(f"{problem}; fix: choose another with --port") from None
 
     def _predicted_s(self, caller: Caller) -> float:
         return min([model.pool.predicted_s(caller) for model in self._catalog.defaults], default=0.0)
@@ -291,9 +289,11 @@ class Server:
             {
                 "grpc": f"{settings.host}:{self.port}",
                 "http": f"{settings.http_host}:{self.http_port}",
+                "tls": self._security.tls,
+                "tokens": settings.tokens is not None,
+                "adaptors": settings.adaptors,
                 "models": {
-                    model.name: f"{model.choice.precision} on {model.choice.provider}"
-                    for model in self._catalog.defaults
+                    model.name: f"{model.placement} of {settings.max_rows} rows" for model in self._catalog.defaults
                 },
                 "version": VERSION,
                 "start_s": round(seconds, 3),

@@ -256,9 +256,9 @@ class Edge:
     def pool(self):
         return self.pools["en-de"]
 
-    def calibrate(self, precision="fp32"):
+    def calibrate(self, precision="fp32", calibration=CALIBRATION):
         """Gives the translation model a calibration of the graphs of that precision."""
-        self.models["en-de"].manifest = manifest(calibrations={precision: CALIBRATION})
+        self.models["en-de"].manifest = manifest(calibrations={precision: calibration})
         self.models["en-de"].words_per_token = 1
 
 

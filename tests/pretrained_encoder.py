@@ -55,6 +55,7 @@ def saved(model, path):
         "\n".join({at: f"[{name.upper()}]" for name, at in IDS.items()}.get(i, f"w{i}") for i in range(61))
     )
     texts: dict[str, Any] = {f"{name}_token": f"[{name.upper()}]" for name in IDS}
+    texts |= {"bos_token": "[CLS]", "eos_token": "[SEP]"}  # which XLM-R puts around a text
     texts["mask_token"] = {"content": "[MASK]", "lstrip": True}
     (path / "tokenizer_config.json").write_text(json.dumps(texts))
     return path

@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "glossa": (),
     "cli": ("model", "export", "service", "glossa"),
     "deploy": (),
-    "codegen": ("service.options", "service.errors", "service.edge", "glossa.v1"),
+    "codegen": ("service.options", "service.errors", "service.settings", "service.edge", "glossa.v1"),
 }
 
 # What a room may take from its own package, besides itself. The most specific entry decides; a package without one is
@@ -56,7 +56,8 @@ _EDGE_BELOW_MODELS = (
 )
 _EDGE_BELOW_CALLS = (*_EDGE_BELOW_MODELS, "service.edge.models", "service.edge.requests")
 _CLI = tuple(
-    f"cli.{name}" for name in ("terminal", "text_input", "flags", "options_file", "local_server", "connection", "verb")
+    f"cli.{name}"
+    for name in ("terminal", "progress", "text_input", "flags", "options_file", "local_server", "connection", "verb")
 )
 ROOMS = {
     "model": (*_MODEL, "model.tokenizers"),
@@ -108,6 +109,7 @@ ROOMS = {
 # Where an outside library may be imported; one that is not named here may be imported anywhere.
 _GRPC_EDGE = (
     *("calls/record", "calls/calls", "calls/message_reader", "rpcs/servicer", "rpcs/model_calls", "rpcs/rpc_handlers"),
+    "rpcs/reflection",
     *("observability/status", "observability/health", "admission/backlog", "versions/admin"),
     *("security/checked_services", "security/certificates", "security/security"),
 )
@@ -118,7 +120,7 @@ HOMES = {
     "onnxruntime": ("service/runtime/sessions.py", "export/sessions.py", "export/verification/ort_graphs.py"),
     "grpc": (*_RPC, "clients/python/glossa/v1/*"),
     "grpc_health": _RPC,
-    "grpc_reflection": _EDGE,
+    "grpc_reflection": ("service/edge/rpcs/reflection.py",),
     "grpc_status": _RPC,
     "google": (
         *_RPC,

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from export.adequacy_fit import DAMAGED_SHARE
+from export.bundle.adequacy import Signs
 from export.bundle.confidence import MAX_KNOTS
 from export.bundle.manifest import FORMAT_VERSION
-from export.calibration import LEAST_RIGHT, MAX_SAMPLES, MIN_SAMPLES
+from export.calibration import LEAST_RIGHT, MAX_DAMAGED, MAX_SAMPLES, MIN_ANSWERED, MIN_SAMPLES
 from export.confidence_fit import BINS, FEWEST_A_KNOT, FOLDS
 from glossa.client import Client
 from glossa.v1 import glossa_pb2 as pb
@@ -22,7 +24,8 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 def test_the_tables_have_every_field():
     fields = set(re.findall(r"^\| `(\w+)` \|", TEXT, re.M))
-    assert fields == {"include_confidence", "uncertain_below", *pb.Confidence.DESCRIPTOR.fields_by_name}
+    asked = {"include_confidence", "uncertain_below"}
+    assert fields == {*asked, *pb.Confidence.DESCRIPTOR.fields_by_name, *Signs._fields}
 
 
 @pytest.mark.parametrize(
@@ -30,6 +33,9 @@ def test_the_tables_have_every_field():
     [
         f"up to {MAX_SAMPLES:,} sentences",
         f"at least {MIN_SAMPLES}",
+        f"made of the first {MAX_DAMAGED}",
+        f"needs {MIN_ANSWERED} damaged answers of a kind",
+        f"one answer in { {0.05: 'twenty'}[DAMAGED_SHARE] } is",
         f"less than {LEAST_RIGHT:.0%}".replace("%", " %"),
         f"at least {FEWEST_A_KNOT} examples",
         f"at most {MAX_KNOTS} knots",

@@ -9,7 +9,7 @@ import pytest
 
 from glossa.client import Client
 from service.settings.config import ServerSettings
-from service.text.documents import html, xliff
+from service.text.documents import html, xliff_units
 from service.text.languages import LANGUAGES
 from tests.cli.command import ask
 from tests.edge import running
@@ -50,8 +50,8 @@ def test_limits_are_those_of_the_code():
     assert ServerSettings.model_fields["max_document_bytes"].default == 4 << 20
     assert ServerSettings.model_fields["max_message_bytes"].default == 256 << 10
     assert f"| {html.MAX_TAGS:,} |" in PAGE
-    assert html.MAX_TAGS == xliff.MAX_TAGS
-    assert f"| {html.MAX_DEPTH} in HTML, {xliff.MAX_DEPTH} in XLIFF |" in PAGE
+    assert html.MAX_TAGS == xliff_units.MAX_TAGS
+    assert f"| {html.MAX_DEPTH} in HTML, {xliff_units.MAX_DEPTH} in XLIFF |" in PAGE
 
 
 def test_languages_are_those_of_the_code():

@@ -53,8 +53,8 @@ def project_files() -> list[Path]:
 
 
 def text_of(path: Path) -> str:
-    """A file as UTF-8; of graphs, descriptors and pictures, which are binary, whatever can be read."""
-    is_binary = path.suffix in (".onnx", ".binpb", ".webp")
+    """A file as UTF-8; of graphs, weights and pictures, which are binary, whatever can be read."""
+    is_binary = path.suffix in (".onnx", ".binpb", ".webp", ".safetensors", ".gz")
     return path.read_text(encoding="utf-8", errors="replace" if is_binary else "strict")
 
 

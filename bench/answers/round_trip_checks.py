@@ -13,11 +13,17 @@ from html.parser import HTMLParser
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from service.text.documents.html import BLOCK, TRANSLATED_ATTRIBUTES
+from service.text.documents.html_attributes import translated_attributes
+from service.text.documents.html_elements import BLOCK
 
 RAW = frozenset(("script", "style"))
-KEPT = frozenset(("translated", "final", "signed-off", "reviewed"))
+KEPT = frozenset(
+    ("translated", "final", "signed-off", "reviewed", "Translated", "ApprovedTranslation", "ApprovedSignOff")
+)
 _TARGET = re.compile(r"\s*<((?:\w+:)?target)\b(?:[^>]*/>|.*?</\1\s*>)", re.DOTALL)
+_DECLARED = re.compile(
+    r"""(<\?xml[^>]*?\sencoding\s*=\s*["']?|<meta\s[^>]*?charset\s*=\s*["']?)[\w.:-]+""", re.IGNORECASE
+)
 _STATE = re.compile(r"(<(?:\w+:)?segment\b[^>]*?)\sstate\s*=\s*(?:\"[^\"]*\"|'[^']*')")
 
 
@@ -38,11 +44,11 @@ class _Events(HTMLParser):
         self._raw = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        kept = [(name, None if name in TRANSLATED_ATTRIBUTES else value) for name, value in attrs]
+        names = translated_attributes(tag, {name: value or "" for name, value in reversed(attrs)})
+        kept = [(name, None if name in names else value) for name, value in attrs]
         written = self.get_starttag_text() or ""
-        has_translated = any(name in TRANSLATED_ATTRIBUTES for name, _ in attrs)
-        shown = f"<{tag} {kept}>" if has_translated else written
-        self.text += [f" {collapsed(value or '')} " for name, value in attrs if name in TRANSLATED_ATTRIBUTES]
+        shown = f"<{tag} {kept}>" if any(name in names for name, _ in attrs) else written
+        self.text += [f" {collapsed(value or '')} " for name, value in attrs if name in names]
         self.tags.append(shown)
         if tag in BLOCK:
             self.blocks.append(shown)
@@ -78,7 +84,7 @@ def _events(html: str) -> _Events:
 def html_problems(source: str, translation: str, *, is_identity: bool) -> Iterator[str]:
     """What a translation of HTML has lost or changed. is_identity: each text was translated into itself; then tags must
     stay in their order, and texts as they are. Inline tags of other translations may be in another order."""
-    before, after = _events(source), _events(translation)
+    before, after = (_events(_in_utf_8(text)) for text in (source, translation))
     for name in ("others", "blocks", "tags"):
         given, found = getattr(before, name), getattr(after, name)
         if name == "tags" and not is_identity:
@@ -87,6 +93,11 @@ def html_problems(source: str, translation: str, *, is_identity: bool) -> Iterat
             yield f"{name}: {_difference(given, found)}"
     if is_identity and (given := collapsed("".join(before.text))) != (found := collapsed("".join(after.text))):
         yield f"text: {_difference(given.split(), found.split())}"
+
+
+def _in_utf_8(text: str) -> str:
+    """A document with the encoding of translations, which are text in UTF-8."""
+    return _DECLARED.sub(r"\1utf-8", text)
 
 
 def _difference(given: list[str], found: list[str]) -> str:
@@ -105,7 +116,7 @@ class Units(NamedTuple):
 
 def xliff_problems(source: str, translation: str, *, is_identity: bool) -> tuple[Units, list[str]]:
     """What a translation of XLIFF has lost or changed."""
-    bare = [_STATE.sub(r"\1", _TARGET.sub("", text)) for text in (source, translation)]
+    bare = [_STATE.sub(r"\1", _TARGET.sub("", _in_utf_8(text))) for text in (source, translation)]
     if bare[0] != bare[1]:
         return Units(0, 0), [f"bytes beside targets: {_difference(*(text.splitlines() for text in bare))}"]
     trees = list[list[tuple[ElementTree.Element, bool]]]()
@@ -155,6 +166,7 @@ def _units(root: ElementTree.Element) -> Iterator[tuple[ElementTree.Element, boo
         is_open = element.get("translate", "yes" if is_open else "no") != "no"
         if _local(element) in ("trans-unit", "segment"):
             states = {element.get("state"), *(one.get("state") for one in element if _local(one) == "target")}
+            states |= {one.get("conf") for one in element.iter() if _local(one) == "seg"}  # of Trados
             yield element, is_open and element.get("approved") != "yes" and not states & KEPT
             return
         for child in element:

@@ -34,9 +34,10 @@ def identity(text: str, *, is_html: bool) -> str:
     module = html if is_html else xliff
     splitter = splitter_for(module.check(text))
     return "".join(
-        part if isinstance(part, str) else part.written(part.text)
+        (segment.joined or "".join)(
+            [part if isinstance(part, str) else part.written(part.text) for part in segment.parts]
+        )
         for segment in module.segments(text, splitter)
-        for part in segment.parts
     )
 
 

@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 
 DOCUMENT = "Document"  # a group of flags
 MAX_CONTEXT = 64  # sentences: a manifest allows no more
+SplitSentences = Annotated[
+    bool | None,
+    typer.Option(
+        "--split-sentences/--no-split-sentences",
+        help="translate a text sentence by sentence, or as a whole; default: as the model was trained",
+    ),
+]
+SplitterLanguage = Annotated[
+    str, typer.Option(help="whose rules split texts into sentences, by its code; und: paragraphs alone")
+]
 
 
 @with_translation_flags
@@ -40,17 +50,13 @@ def translate(
     glossary: Annotated[
         str, typer.Option(help="terms: a file of SOURCE<tab>FORM|FORM, its name with . or /; or a name on the server")
     ] = "",
+    split_sentences: SplitSentences = None,
+    splitter_language: SplitterLanguage = "",
     document: Annotated[str, typer.Option(help="a file to translate as a whole, or -", rich_help_panel=DOCUMENT)] = "",
     format: Annotated[
         Literal["text", "html", "xliff"] | None,
         typer.Option(help="of the document; default: by its suffix; text for standard input", rich_help_panel=DOCUMENT),
     ] = None,
-    splitter_language: Annotated[
-        str,
-        typer.Option(
-            help="whose rules split it into sentences, by its code; und: paragraphs alone", rich_help_panel=DOCUMENT
-        ),
-    ] = "",
     context_sentences: Annotated[
         int, typer.Option(min=0, max=MAX_CONTEXT, help="sentences read before each one", rich_help_panel=DOCUMENT)
     ] = 0,
@@ -73,15 +79,16 @@ def translate(
     it. With marks or a glossary nothing is streamed. With --document, everything but text is copied, and segments below
     --uncertain-below are listed.
     """
-    if not document and (format or splitter_language or out or context_sentences):
-        raise UsageError("--format, --splitter-language, --context-sentences and --out: need --document")
+    if not document and (format or out or context_sentences):
+        raise UsageError("--format, --context-sentences and --out: need --document")
+    options |= splitting_options(split_sentences, splitter_language, is_document=bool(document))
     options |= confidence_options(confidence, uncertain_below)
     with report_errors():
         options |= rewriting_options(markup, glossary)
     if [text is not None, bool(document), batch is not None].count(True) > 1:
         raise UsageError("give one of TEXT, --document FILE and --batch FILE")
     if document:
-        settings: dict[str, Any] = {"splitter_language": splitter_language, "context_sentences": context_sentences}
+        settings: dict[str, Any] = {"context_sentences": context_sentences}
         return translate_document(client, document, out, as_json, options, format=format or "", **settings)
     if batch is not None:
         return translate_lines(client, batch, as_json, options)
@@ -115,6 +122,14 @@ def confidence_options(confidence: bool, uncertain_below: float | None) -> dict[
     if not 0 <= uncertain_below <= 1:
         raise UsageError(f"--uncertain-below: must be 0..1, got {uncertain_below:g}")
     return {"confidence": True, "uncertain_below": uncertain_below}
+
+
+def splitting_options(split_sentences: bool | None, splitter_language: str, *, is_document: bool) -> dict[str, Any]:
+    """The options that these flags give. Raises UsageError."""
+    if is_document and split_sentences is not None:
+        raise UsageError("--split-sentences: of a text; a document is always split")
+    given = {"split_sentences": split_sentences, "splitter_language": splitter_language or None}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def rewriting_options(markup: str, glossary: str) -> dict[str, Any]:

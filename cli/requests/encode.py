@@ -40,9 +40,12 @@ def answer_texts(text: str | None, answer: Callable[[str], None]) -> None:
 def embed(
     text: Text = None,
     pooling: Annotated[
-        Literal["mean", "cls", "pooler"],
-        typer.Option(help="mean of the last hidden states; the first one; the first one through the model's pooler"),
-    ] = "mean",
+        Literal["mean", "cls", "max", "last", "pooler"] | None,
+        typer.Option(
+            help="mean, largest values, first (cls) or last of the last hidden states; the first through the model's "
+            "pooler; default: the model's own"
+        ),
+    ] = None,
     normalize: Annotated[
         bool, typer.Option("--normalize", help="scale to length 1, so that dot products are cosines")
     ] = False,
@@ -52,7 +55,7 @@ def embed(
     options: dict[str, Any],
 ) -> None:
     """Embed a text, or each line of standard input: one JSON array a line."""
-    if tokens and pooling != "mean":
+    if tokens and pooling is not None:
         raise UsageError("--pooling: must be left out with --tokens, whose vectors are not pooled")
 
     def answer(line: str) -> None:
@@ -71,7 +74,7 @@ def similarity(
     measure: Annotated[
         Literal["cosine", "dot", "euclidean"], typer.Option(help="cosine, dot product, or Euclidean distance")
     ] = "cosine",
-    pooling: Annotated[Literal["mean", "cls", "pooler"], typer.Option(help="as of embed")] = "mean",
+    pooling: Annotated[Literal["mean", "cls", "max", "last", "pooler"] | None, typer.Option(help="as of embed")] = None,
     vectors: Annotated[
         bool, typer.Option("--vectors", help="compare vectors, such as embed prints: each is a JSON array")
     ] = False,

@@ -61,7 +61,7 @@ def translate_document(
 ) -> None:
     """Write the translation of a file, or of standard input, to `out` or to standard output as it comes.
 
-    settings: format, splitter_language and context_sentences. Standard error lists segments of which the model is not
+    settings: format and context_sentences. Standard error lists segments of which the model is not
     sure, if the options request the confidence, terms without their translation, and errors: a segment that fails is
     copied, and the exit code is then 1. `out` is replaced at the end only. Raises OSError, and
     UsageError, before the call where `out` cannot be written.
@@ -92,7 +92,7 @@ def translate_document(
         print_json(translated)
     if translated.glossary and translated.glossary.unmet:
         typer.echo(f"terms without their translation: {', '.join(translated.glossary.unmet)}", err=True)
-    if translated.splitting == "paragraphs" and not settings["splitter_language"]:
+    if translated.splitting == "paragraphs" and not options.get("splitter_language"):
         typer.echo(
             "texts were split into paragraphs alone: there are no rules for sentences of this language", err=True
         )

@@ -48,7 +48,7 @@ def _client(address: str, connection: Connection) -> Iterator[AdminClient]:
             with AdminClient(address, **connection.settings) as client:
                 yield client
         except ClientError as error:
-            if error.code != "UNAVAILABLE" or error.reason:
+            if error.code != "UNAVAILABLE" or error.reason or error.hint:
                 raise UsageError(str(error)) from error
             raise UsageError(
                 f"no admin service at {address}: start the server with --admin-socket or --admin-port ({error})"

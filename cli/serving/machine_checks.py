@@ -61,13 +61,13 @@ class _Plan(NamedTuple):
 def examine(
     bundles: Sequence[Path] = (),
     *,
-    host: str = "127.0.0.1",
-    ports: Sequence[int] = (50051, 9464),
+    addresses: Sequence[tuple[str, int]] | None = None,
     root: Path = Path("/"),
 ) -> dict[str, Finding]:
     """All findings by the names of their checks, in the order of the report.
 
-    root: directory that contains proc, sys and dev.
+    addresses: hosts and ports that must be free; None: those of a server with the settings of this environment. root:
+    directory that contains proc, sys and dev.
     """
     manifests = {path: _load(path) for path in bundles}
     plans = {path: _plan(path, item, root) for path, item in manifests.items() if isinstance(item, Manifest)}
@@ -80,7 +80,7 @@ def examine(
         "cores": _cores(root),
         "huge pages": _huge_pages(root),
         "memory": _memory(root, [plan for plan in plans.values() if isinstance(plan, _Plan)]),
-        **{f"port {port}": _port(host, port) for port in ports},
+        **_ports(addresses),
         **{f"bundle {path}": _bundle(item) for path, item in manifests.items()},
         **{f"engines {path}": _engines(plan) for path, plan in plans.items()},
     }
@@ -201,13 +201,23 @@ def _available_bytes(root: Path) -> Iterator[int]:
         group = group.parent
 
 
+def _ports(addresses: Sequence[tuple[str, int]] | None) -> dict[str, Finding]:
+    if addresses is None:
+        settings = _settings(Path())
+        if isinstance(settings, Finding):
+            return {"settings": settings}
+        admin = [(settings.admin_host, settings.admin_port)] if settings.admin_port is not None else []
+        addresses = [(settings.host, settings.port), (settings.http_host, settings.http_port), *admin]
+    return {f"port {port}": _port(host, port) for host, port in addresses if port}  # 0: any that is free
+
+
 def _port(host: str, port: int) -> Finding:
     try:
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT is free for a server
             probe.bind((host, port))
     except OSError as error:
-        fix = "stop the process that listens there, or choose another port with --port or --http-port"
+        fix = "stop the process that listens there, or choose other ports with --port and --http-port"
         process = process_at(port)
         return Finding("fail", f"{host}: {error.strerror}" + (f" by {process}" if process else ""), fix)
     return Finding("ok", f"free on {host}")
@@ -229,18 +239,26 @@ def _bundle(loaded: Manifest | BundleError | OSError) -> Finding:
     return Finding("fail", str(loaded).partition("; fix:")[0], fix)
 
 
-def _plan(path: Path, manifest: Manifest, root: Path) -> _Plan | Finding:
-    """What a server with the settings of this environment would start for a bundle, or why it would not."""
+def _settings(path: Path) -> ServerSettings | Finding:
+    """The settings of this environment, of a server for one bundle, or why there is none."""
     try:
-        from service.edge.models.process_plan import plan_processes, weight_bytes
         from service.errors import StartupError
         from service.settings.config import load_settings  # imports pydantic, which may be missing
     except ImportError as error:
         return Finding("fail", str(error), INSTALL)
     try:
-        settings = load_settings({"models": {"model": path}})
+        return load_settings({"models": {"model": path}})
     except StartupError as error:
         return Finding("fail", str(error), "correct the variable or the file")
+
+
+def _plan(path: Path, manifest: Manifest, root: Path) -> _Plan | Finding:
+    """What a server with the settings of this environment would start for a bundle, or why it would not."""
+    settings = _settings(path)
+    if isinstance(settings, Finding):
+        return settings
+    from service.edge.models.process_plan import plan_processes, weight_bytes
+
     plan = plan_processes(settings, manifest, processors(root))
     return _Plan(settings, manifest, plan, weight_bytes(manifest, settings.precision))
 

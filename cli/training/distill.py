@@ -41,7 +41,8 @@ def distill(
     """
     from model.checkpoints.atomic_write import write_file
     from model.training.data.distillation import nearest
-    from model.training.data.examples import DataError, read_tsv
+    from model.training.data.examples import DataError
+    from model.training.data.text_files import read_tsv
 
     with report_errors(DataError):
         if out.exists():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.flags import SourceUnitName
 from cli.terminal import AsJson, UsageError, report_errors, show
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def import_(
         bool,
         typer.Option("--allow-pickle", help="read pytorch_model.bin of a directory where there are no safetensors"),
     ] = False,
+    source_unit: SourceUnitName = None,
     replace: Annotated[bool, typer.Option("--replace", help="replace an existing checkpoint")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -68,6 +70,7 @@ def import_(
                 allow_pickle=allow_pickle,
                 max_length=max_length or MAX_LENGTH,
                 eos_id=eos_id,
+                source_unit=source_unit,
                 origin=origin,
             )
     show(imported_figures(imported), as_json)
@@ -109,11 +112,18 @@ def check_replaced(checkpoint: Path) -> None:
 
 def imported_figures(imported: ImportedCheckpoint) -> dict[str, Any]:
     """What `import` prints about a model."""
+    from model.architecture_config import EncoderConfig
+
     config = imported.config
 
     def of(ours: int, theirs: int) -> str:
         return f"{ours}" if ours == theirs else f"{ours} of {theirs}"
 
+    notes: dict[str, Any] = {}
+    if imported.options:
+        notes["left to requests"] = [f"{name} {value}" for name, value in imported.options.items()]
+    if imported.unknown:
+        notes["unknown fields"] = [*imported.unknown]
     figures = {
         "model_type": imported.lineage["model_type"],
         "parameters": imported.parameters,
@@ -123,11 +133,15 @@ def imported_figures(imported: ImportedCheckpoint) -> dict[str, Any]:
         figures["context"] = of(config.max_target_len, imported.max_target_len)
     if config.has_encoder:
         figures["source"] = of(config.max_source_len, imported.max_source_len)
-    if not config.has_decoder:
+    if config.has_encoder and config.has_decoder:
+        figures["source_unit"] = config.source_unit
+    if isinstance(config, EncoderConfig):
         heads = {
             "masked": "fills masks",
             "classify": f"{len(config.labels)} labels",
             "tokens": f"{len(config.labels)} token labels",
         }
-        return {**figures, "frame": [*config.template.token_ids], "head": heads.get(config.head, "none")}
-    return {**figures, "begins": list(config.template.target_prefix), "ends": list(config.eos_ids)}
+        vector = f"{config.pooling}{', normalized' if config.normalized else ''}"
+        head = {"head": heads.get(config.head, "none"), "vector": vector}
+        return {**figures, "frame": [*config.template.token_ids], **head, **notes}
+    return {**figures, "begins": list(config.template.target_prefix), "ends": list(config.eos_ids), **notes}

@@ -32,11 +32,13 @@ from cli.training.fine_tuning import (
     tuning_of,
 )
 from cli.training.ranks import joined_ranks, report_shared_errors
+from cli.training.source_unit import with_source_unit
 
 if TYPE_CHECKING:
     from model.config import LanguagePair, ModelConfig, TrainConfig
     from model.presets import Preset
     from model.training.data.examples import Examples
+    from model.training.data.text_files import RowRules
     from model.training.distributed.ranks import Ranks
     from model.training.start import Start
 
@@ -53,7 +55,17 @@ def preset_names() -> list[tuple[str, str]]:
 
 
 Data = Annotated[
-    list[Path] | None, typer.Option(help="TSV of pairs, or of texts and labels or spans, or plain text; may be .gz")
+    list[Path] | None,
+    typer.Option(
+        help="TSV, CSV (.csv) or JSON lines (.jsonl) of pairs, or of texts and labels or spans, or text; may be .gz"
+    ),
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(help="names of the two columns, or keys, of --data and --validation, such as en,de; of texts of one"),
+]
+SkipBadRows = Annotated[
+    bool, typer.Option("--skip-bad-rows", help="leave out rows that cannot be used, and count them, instead of ending")
 ]
 
 Events = Annotated[
@@ -68,6 +80,8 @@ def train(
         str | None, typer.Argument(help="name of a preset, or a YAML file", autocompletion=preset_names)
     ] = None,
     data: Data = None,
+    columns: Columns = None,
+    skip_bad_rows: SkipBadRows = False,
     source: Annotated[Path | None, typer.Option(help="source sentences, one a line (with --target)")] = None,
     target: Annotated[Path | None, typer.Option(help="target sentences, one a line (with --source)")] = None,
     validation: Annotated[list[Path] | None, typer.Option(help="like --data; by default held out of the data")] = None,
@@ -100,7 +114,6 @@ def train(
     """Train a model, or continue a checkpoint (--from). Without data, a preset trains on its embedded corpus.
 
     A model with context_sentences reads each sentence with those before it: empty lines end documents in its data.
-    torchrun starts a training in several processes.
     """
     files = [file for file in (*(data or ()), *(validation or ()), source, target, tokenizer) if file is not None]
     with joined_ranks(os.environ, timeout_s=rank_timeout_s) as ranks:
@@ -207,7 +220,7 @@ def run_training(
     ranks = ranks or Ranks()
     with report_shared_errors(ranks, ConfigError, TokenizerError, DataError, TrainError, CheckpointError):
         try:
-            train(model, config, ranks=ranks, **arguments)
+            train(with_source_unit(model, arguments["data"]), config, ranks=ranks, **arguments)
         except Interrupted as stopped:
             raise UsageError(f"{str(stopped).partition(';')[0]}; {advice}") from None
 
@@ -218,6 +231,7 @@ def resuming_command(given: dict[str, Any]) -> str:
     for name in (
         "out",
         "data",
+        "columns",
         "source",
         "target",
         "validation",
@@ -230,7 +244,7 @@ def resuming_command(given: dict[str, Any]) -> str:
         values = given[name] if isinstance(given[name], list | tuple) else [given[name]]
         flag = "--" + name.rstrip("_").replace("_", "-")
         words += [word for value in values if value is not None for word in (flag, str(value))]
-    words += [flag for name, flag in (("keep_adapter", "--keep-adapter"), ("shard", "--shard")) if given[name]]
+    words += ["--" + name.replace("_", "-") for name in ("keep_adapter", "shard", "skip_bad_rows") if given[name]]
     if given["rank_timeout_s"] != RANK_TIMEOUT_S:
         words += ["--rank-timeout-s", str(given["rank_timeout_s"])]
     return shlex.join([*words, "--resume"])
@@ -261,8 +275,8 @@ def training_examples(
     """Training data, and validation data unless it is to be held out. languages: of each file, or none. Raises
     UsageError, DataError, OSError."""
     from model.training.data.embedded import embedded_examples
-    from model.training.data.examples import read_parallel, read_text, read_tsv
     from model.training.data.languages import with_languages
+    from model.training.data.text_files import read_parallel, read_text, read_tsv
 
     def read(files: list[Path]) -> Examples:
         if languages:
@@ -271,21 +285,36 @@ def training_examples(
         return read_plain(files)
 
     def read_plain(files: list[Path]) -> Examples:
-        reads_pairs = preset.model.has_encoder and preset.model.head != "masked"
         if reads_pairs:
-            return read_tsv(files, has_documents=has_documents)
-        return read_text(files, documents=preset.train.documents)
+            return read_tsv(files, has_documents=has_documents, rules=rules)
+        return read_text(files, documents=preset.train.documents, rules=rules)
 
+    reads_pairs = preset.model.has_encoder and preset.model.head != "masked"
+    rules = _rules(given, 2 if reads_pairs else 1)
     has_documents = preset.model.context_sentences > 0
     data, source, target = given["data"], given["source"], given["target"]
     if (source is None) != (target is None) or (data and source is not None):
         raise UsageError("give --data FILE…, or both --source and --target")
     held_out = read(given["validation"]) if given["validation"] else None
     if source is not None and target is not None:
-        examples = read_parallel(source, target, has_documents=has_documents)
+        examples = read_parallel(source, target, has_documents=has_documents, rules=rules)
         return (with_languages([examples], languages) if languages else examples), held_out
     if data:
         return read(data), held_out
     if not preset.embedded:
         raise UsageError("this preset has no embedded corpus; give --data FILE…, or both --source and --target")
     return embedded_examples(preset.embedded), held_out
+
+
+def _rules(given: dict[str, Any], columns: int) -> RowRules:
+    """How the rows of the data are read. columns: as many as the model needs. Raises UsageError."""
+    from model.training.data.text_files import RowRules
+
+    names = tuple(name.strip() for name in given["columns"].split(",")) if given["columns"] is not None else ()
+    if names and (len(names) != columns or not all(names) or len(set(names)) < len(names)):
+        example = "--columns en,de" if columns == 2 else "--columns text"
+        wanted = f"must name {columns} different columns, such as {example}"
+        raise UsageError(f"--columns: {wanted}, got {given['columns']!r}")
+    if names and not given["data"] and not given["validation"]:
+        raise UsageError("--columns: is for --data and --validation; give one of them, or leave it out")
+    return RowRules(names, skips=given["skip_bad_rows"], tell=lambda text: typer.echo(f"warning: {text}", err=True))

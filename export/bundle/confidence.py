@@ -1,8 +1,9 @@
 """Confidence in the words and sentences of a translation: what an export calibrates and a server applies.
 
 A word's raw confidence is the product of the probabilities of its tokens, a sentence's the mean of the calibrated ones
-of its words. A `ConfidenceMap`, fitted at export (`export.calibration`) and stored in the manifest, calibrates each.
-docs/confidence.md has the definitions and their sources. Standard library only.
+of its words times its adequacy (`export.bundle.adequacy`). A `ConfidenceMap`, fitted at export (`export.calibration`)
+and stored in the manifest, calibrates each. docs/confidence.md has the definitions and their sources. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
+from export.bundle.adequacy import Adequacy
 from export.bundle.manifest_fields import Items, Line, Range, Share
 
 Span = tuple[int, int]
@@ -87,6 +89,7 @@ class Calibration:
     samples: Samples  # sentences
     words: CalibratedConfidence  # to the probability that the word is in the reference
     sentences: CalibratedConfidence  # to the expected share of such words
+    adequacy: Adequacy | None = None  # None: sentences have the mean of their words alone, as before format 12
 
 
 class RawWord(NamedTuple):
@@ -152,9 +155,9 @@ def raw_words(text: str, pieces: Sequence[str], logprobs: Sequence[float]) -> li
     return words
 
 
-def raw_sentence(words: Sequence[float]) -> float:
-    """The mean of the calibrated confidences of a sentence's words, at least one: the expected share of right ones."""
-    return math.fsum(words) / len(words)
+def raw_sentence(words: Sequence[float], adequacy: float = 1.0) -> float:
+    """The mean of the calibrated confidences of a sentence's words, at least one, times the sentence's adequacy."""
+    return adequacy * math.fsum(words) / len(words)
 
 
 def merged(spans: Sequence[Span], chosen: Sequence[bool]) -> list[Span]:

@@ -47,7 +47,7 @@ from export.bundle.manifest_fields import (
     Width,
 )
 
-FORMAT_VERSION = 11
+FORMAT_VERSION = 12
 MANIFEST = "manifest.json"
 MANIFEST_DIGEST = "manifest.sha256"  # beside it: one line as `sha256sum` writes it
 TOKENIZER = "tokenizer.json"
@@ -94,8 +94,11 @@ def largest_capacity(max_target_len: int) -> int:
 
 StateKind = Literal["self_kv", "cross_kv", "recurrent", "shortlist"]
 Role = Literal["encode", "decode", "logprobs", "align", "attend", "project_shortlist", "shortlist_logprobs"]
+Pooling = Literal["mean", "cls", "max", "last"]
 AttentionKind = Literal["encoder", "decoder", "cross"]
+Architecture = Literal["encoder_decoder", "decoder", "encoder", "recurrent"]  # as `model.config` has them
 Task = Literal["translation", "generation", "encoding"]
+SourceUnit = Literal["sentence", "text"]  # of a translation: what the model was trained to read at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,6 +257,8 @@ class Encoding:
 
     width: Width  # of a state
     has_pooler: bool = False  # "pooled": one vector per text
+    pooling: Pooling = "mean"  # how states become the vector of a text, unless a request says otherwise
+    normalized: bool = False  # that vector has length 1
     mask: Id | None = None  # the mask token; "place_logprobs" holds the positions listed in "places"
     labels: Labels = ()  # of "label_logits", or of "token_label_logits"
     multi_label: bool = False  # each label has an independent probability (sigmoid); otherwise softmax over all labels
@@ -304,7 +309,7 @@ class Manifest:
     """manifest.json. `files` lists every other file by its path with "/" inside the bundle."""
 
     format_version: Annotated[int, Range(1, FORMAT_VERSION)] = FORMAT_VERSION
-    architecture: Identifier
+    architecture: Architecture
     task: Task
     tokens: Tokens
     template: SpecialTokenTemplate
@@ -314,6 +319,7 @@ class Manifest:
     lineage: Lineage
     parity: Parity
     created: Time  # ISO 8601, UTC
+    source_unit: SourceUnit = "text"  # sentence: a service splits texts of several
     context: Context | None = None  # None: it reads each text alone
     alignment: AlignmentSpec | None = None  # None: no variant has an `align` graph
     encoding: Encoding | None = None  # None: no variant has an `encode` graph, or its states have no description

@@ -7,6 +7,9 @@ parses and checks the result, so a migration leaves unknown values unchanged.
     8 (release 0.1.0) -> 9 (release 0.2.0)    standard names for schemes, graph roles, special tokens and attention
     9 (release 0.2.0) -> 11                   manifest.sha256 beside the manifest; inputs key_positions and total_slots
                                               of `decode`; encoding.has_token_labels; calibrations; context
+    11 -> 12                                  source_unit: nobody knows that of an older bundle, so its texts stay
+                                              whole; encoding.pooling and normalized; calibrations.*.adequacy, without
+                                              which confidence stays as it was
 
 Format 10 was never released.
 
@@ -71,7 +74,20 @@ def from_9(manifest: Json) -> Json:
     return {"calibrations": {}, "context": None, **manifest, **entries, "format_version": 11}
 
 
-MIGRATIONS: Mapping[int, Callable[[Json], Json]] = {8: from_8, 9: from_9}  # by source version
+def from_11(manifest: Json) -> Json:
+    """Return a format 11 manifest in format 12, without changing the argument."""
+    entries = {}
+    if isinstance(encoding := manifest.get("encoding"), dict):
+        entries["encoding"] = {"pooling": "mean", "normalized": False, **encoding}
+    if isinstance(calibrations := manifest.get("calibrations"), dict):
+        entries["calibrations"] = {
+            precision: {"adequacy": None, **found} if isinstance(found, dict) else found
+            for precision, found in calibrations.items()
+        }
+    return {"source_unit": "text", **manifest, **entries, "format_version": 12}
+
+
+MIGRATIONS: Mapping[int, Callable[[Json], Json]] = {8: from_8, 9: from_9, 11: from_11}  # by source version
 
 
 def migrated(manifest: Json, version: int) -> Json:

@@ -63,6 +63,12 @@ def _limits(manifest: Manifest) -> Iterator[str]:
         yield f"limits.max_target_len must be 0 for the task encoding, got {limits.max_target_len}"
     if manifest.task == "translation" and not limits.max_source_len:
         yield "limits.max_source_len must be at least 1 for the task translation, got 0"
+    is_block_free = manifest.architecture == "decoder" and all(
+        state.stride == 1 for variant in manifest.variants for state in variant.states
+    )
+    if has_decoder and not limits.max_block and not is_block_free:
+        kind = f"{manifest.architecture} with states of a stride" * (manifest.architecture == "decoder")
+        yield f"limits.max_block must be 1 for the architecture {kind or manifest.architecture}, got 0"
     ids = [tokens.pad, tokens.bos, tokens.unk, *tokens.ends, *golden.source, *golden.prompt, *golden.output]
     if max(ids) >= limits.vocab_size:
         yield f"tokens and golden must hold ids of 0..{limits.vocab_size - 1}, got {max(ids)}"
@@ -104,6 +110,8 @@ def _template(manifest: Manifest) -> Iterator[str]:
 
 def _context(manifest: Manifest) -> Iterator[str]:
     context, limits = manifest.context, manifest.limits
+    if manifest.source_unit != "text" and manifest.task != "translation":
+        yield f"source_unit must be text for the task {manifest.task}, got {manifest.source_unit}"
     if context is None:
         return
     if manifest.task != "translation":

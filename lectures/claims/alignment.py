@@ -124,7 +124,7 @@ CLAIM = Claim(
     title="Alignment comes for free",
     statement="Attention is a soft alignment of target and source words. No alignment model is trained; the "
     "network learns alignments because it needs them to translate (Bahdanau et al. 2015).",
-    experiment="Two translation models that were never trained on alignments: the model of `glossa demo`, 800 "
+    experiment="Two translation models that were never trained on alignments: the model of the preset `demo`, 800 "
     "steps, where the partners of nouns and adjectives are known from the grammar's lexicon, and a model that "
     "reverses strings of letters, where all partners are known. A word is aligned to the source word with the "
     "largest cross-attention weight, at the decode step that predicts the word or at the next one. As each word "

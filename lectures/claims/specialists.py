@@ -126,7 +126,7 @@ CLAIM = Claim(
     title="Heads specialise",
     statement="Heads of the same layer have different parameters and learn to attend to different things: one to "
     "the previous word, one to the antecedent of a pronoun (Vaswani et al. 2017, appendix; Voita et al. 2019).",
-    experiment="The translation model of `glossa demo`, 800 steps. For every head of encoder, decoder and "
+    experiment="The translation model of the preset `demo`, 800 steps. For every head of encoder, decoder and "
     "cross-attention, the mean share of its weight on the previous word, the word itself, the next word, the "
     "first and the last position, and, in cross-attention, on the partner of the word about to be generated, over "
     "200 sentences with word combinations that are not in the training data. Partners are known from the "

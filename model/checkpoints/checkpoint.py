@@ -2,7 +2,8 @@
 
     config.json        {"format_version": 2, "model": {…}, "train": {…}}; without "train" if it was not trained here
     tokenizer.json     Hugging Face `tokenizers`
-    model.safetensors  float32 weights by parameter name; tied weights once; or, of a LoRA adapter, instead of it
+    model.safetensors  float32 weights by parameter name (float16 in examples/everyday); tied weights once; or, of a
+                       LoRA adapter, instead of it
     adapter.json       where the base is, its digest, and the scale of the LoRA matrices (`model.adapters`)
     adapter.safetensors  the parameters that were trained; loading puts them into those of the base
     metrics.json       scores of the training run; {} if there was none
@@ -55,7 +56,12 @@ FORMAT_VERSION = 2  # 1, of release 0.1.0, is read as well
 WEIGHTS = "model.safetensors"
 ADAPTER, ADAPTER_WEIGHTS = "adapter.json", "adapter.safetensors"
 REQUIRED = ("config.json", "tokenizer.json", "metrics.json", "lineage.json")  # besides the weights
-TYPES = {torch.float32: "F32", torch.uint8: "U8", torch.int64: "I64"}  # weights, moments; random generators; digests
+TYPES = {  # weights, moments; packed weights; random generators; digests
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.uint8: "U8",
+    torch.int64: "I64",
+}
 
 
 class CheckpointError(Exception):

@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from model.architecture_config import DecoderConfig
-from model.config import SpecialTokenTemplate
 from model.pretrained.banned_tokens import with_bans
 from model.pretrained.files import ACTIVATIONS, Family, Fields, Imported, Names, Weights, in_blocks, read_weights
 
+ROPE = {  # parameters of rotary positions, which some kinds use
+    *("rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "partial_rotary_factor"),
+    *("original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "truncate"),
+}
 OUTPUT_BIAS = "decoder.unembedding.bias"
 BUFFERS = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")  # follow from the configuration
 
@@ -23,22 +26,20 @@ BUFFERS = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")  # foll
 class DecoderFamily:
     """A `Family` of decoder-only models. describe: config.json → fields of `DecoderConfig` except special tokens.
 
-    begins: whether prompts begin with bos if the directory does not name the tokens that its tokenizer adds. biases:
-    fields that state whether linear layers have a bias, with the prefix of the layers' names. changes: functions of
-    stored parameters. Banned tokens get an output bias, as those of encoder-decoders.
+    biases: fields that state whether linear layers have a bias, with the prefix of the layers' names. changes:
+    functions of stored parameters. Banned tokens get an output bias, as those of encoder-decoders.
     """
 
     describe: Callable[[Fields], dict[str, Any]]
     names: Names
-    begins: bool = True
     biases: Mapping[str, str] = field(default_factory=dict)
     changes: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
 
     def __call__(self, config: Fields, generation: Fields, weights: Weights) -> Imported:
+        config.only("is_encoder_decoder", False, default=False)
         has_bias = {prefix: bool(config.get(name, False)) for name, prefix in self.biases.items()}
         tokens = _special_tokens(config, generation)
-        template = SpecialTokenTemplate(target_prefix=(tokens["bos_id"],) if self.begins else ())
-        fields = {"bias": any(has_bias.values()), **self.describe(config), **tokens, "special_token_template": template}
+        fields = {"bias": any(has_bias.values()), **self.describe(config), **tokens}
         ban = functools.partial(
             with_bans, fields=generation or config, ends=(fields["eos_id"], *fields["extra_eos_ids"])
         )
@@ -47,11 +48,14 @@ class DecoderFamily:
         model = DecoderConfig(**{**fields, "output_bias": has_own or is_banned})
         unbiased = tuple(prefix for prefix, has in has_bias.items() if not has)
         names = {**self.names, **{f"{layer}.bias": () for layer in self.names if layer.startswith(unbiased)}}
-        if model.tie_embeddings:
-            names["decoder.unembedding.weight"] = f"{names['decoder.embedding.tokens']}.weight"
+        table = f"{names['decoder.embedding.tokens']}.weight"
+        if model.tie_embeddings and weights.tie("lm_head.weight", table):
+            names["decoder.unembedding.weight"] = table
+        else:
+            model = model.replace(tie_embeddings=False)
         known = {OUTPUT_BIAS: ban_V} if is_banned and not has_own else {}
         imported = read_weights(model, weights, names, known=known, changes={**self.changes, OUTPUT_BIAS: ban})
-        weights.drop(*BUFFERS, *(["lm_head.weight"] if model.tie_embeddings else []))
+        weights.drop(*BUFFERS)
         return imported
 
 
@@ -94,10 +98,12 @@ def _gpt2(config: Fields) -> dict[str, Any]:
     }
 
 
-def _llama(config: Fields, *, head_dim: int = 0, tied: bool = False, rotary_share: float = 1.0) -> dict[str, Any]:
+def _llama(
+    config: Fields, *, head_dim: int = 0, tied: bool = False, rotary_share: float | None = None
+) -> dict[str, Any]:
     """Touvron et al. 2023: rotary positions, RMSNorm, gated feed-forward, no biases; the base of most other families.
 
-    head_dim, tied, rotary_share: defaults of fields that config.json may lack.
+    head_dim, tied, rotary_share: defaults of fields that config.json may lack. rotary_share None: all of a head.
     """
     width, heads = config.count("hidden_size"), config.count("num_attention_heads")
     head_dim = config.get("head_dim", head_dim or width // heads)
@@ -164,7 +170,7 @@ def _phi(config: Fields) -> dict[str, Any]:
 
 def _phi3(config: Fields) -> dict[str, Any]:
     """Abdin et al. 2024: Llama with fused query-key-value and gate-up projections."""
-    return {**_llama(config), "sliding_window": config.get("sliding_window", 0)}
+    return {**_llama(config, rotary_share=1.0), "sliding_window": config.get("sliding_window", 0)}
 
 
 def _layered_window(config: Fields) -> int:
@@ -182,29 +188,35 @@ def _layered_window(config: Fields) -> int:
     return config.count("sliding_window")
 
 
-def _rotary(config: Fields, head_dim: int, share: float) -> dict[str, Any]:
+def _rotary(config: Fields, head_dim: int, share: float | None) -> dict[str, Any]:
     """Fields of rotary positions, from rope_parameters or, in earlier files, from rope_scaling and the top level."""
     name = "rope_scaling" if config.get("rope_scaling", None) else "rope_parameters"
     rope = config.inner(name)
     if any(isinstance(value, Mapping) for value in config.get(name, {}).values()):
         raise config.refuse(name, "all layers must have the same rotary parameters")
+    unknown = set(rope.unread).difference(ROPE)
+    if unknown:
+        raise rope.refuse(min(unknown))
     kind = rope.only("rope_type" if "rope_type" in rope else "type", "default", "linear", "llama3", default="default")
-    share = rope.number("partial_rotary_factor", config.number("partial_rotary_factor", share))
-    fields: dict[str, Any] = {
+    if share is None:
+        for fields in (config, rope):
+            fields.only("partial_rotary_factor", 1, default=1)
+    share = rope.number("partial_rotary_factor", config.number("partial_rotary_factor", share or 1.0))
+    found: dict[str, Any] = {
         "positions": "rotary",
         "rotary_base": rope.number("rope_theta", config.number("rope_theta", 10000.0)),
         "rotary_dims": int(head_dim * share) if share < 1 else 0,
     }
     if kind != "default":
-        fields |= {"rotary_scaling": kind, "rotary_factor": rope.number("factor")}
+        found |= {"rotary_scaling": kind, "rotary_factor": rope.number("factor")}
     if kind == "llama3":
         original = rope.get("original_max_position_embeddings", config.count("max_position_embeddings"))
-        fields |= {
+        found |= {
             "rotary_low_freq": rope.number("low_freq_factor"),
             "rotary_high_freq": rope.number("high_freq_factor"),
             "rotary_original_len": config.get("original_max_position_embeddings", original),
         }
-    return fields
+    return found
 
 
 LLAMA_BLOCK: Names = {
@@ -262,13 +274,12 @@ FAMILIES: dict[str, Family] = {
     "gpt2": DecoderFamily(
         describe=_gpt2,
         names=GPT2,
-        begins=False,
         changes={f"{BLOCK}{layer}.weight": Tensor.t for layer in GPT2_BLOCK if "norm" not in layer},  # stored (in, out)
     ),
     "llama": DecoderFamily(describe=_llama, names=LLAMA, biases=LLAMA_BIASES),
     "mistral": DecoderFamily(describe=_mistral, names=LLAMA),
-    "qwen2": DecoderFamily(describe=_qwen2, names=LLAMA, begins=False),
-    "qwen3": DecoderFamily(describe=_qwen3, names=LLAMA, biases=LLAMA_BIASES, begins=False),
+    "qwen2": DecoderFamily(describe=_qwen2, names=LLAMA),
+    "qwen3": DecoderFamily(describe=_qwen3, names=LLAMA, biases=LLAMA_BIASES),
     "gemma": DecoderFamily(
         describe=_gemma,
         names=LLAMA,
@@ -278,7 +289,6 @@ FAMILIES: dict[str, Family] = {
     "phi": DecoderFamily(
         describe=_phi,
         names={**LLAMA, **in_blocks("decoder", "model.layers.{}", PHI_BLOCK), "decoder.norm": "model.final_layernorm"},
-        begins=False,
     ),
     "phi3": DecoderFamily(
         describe=_phi3,

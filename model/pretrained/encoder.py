@@ -59,7 +59,7 @@ class EncoderFamily:
     skips_padding: bool = False
 
     def __call__(self, config: Fields, _generation: Fields, weights: Weights) -> Imported:
-        for name in ("is_decoder", "add_cross_attention"):
+        for name in ("is_decoder", "add_cross_attention", "is_encoder_decoder"):
             config.only(name, False, default=False)
         config.only("pruned_heads", {}, default={})
         config.only("position_embedding_type", "absolute", default="absolute")
@@ -89,14 +89,16 @@ class EncoderFamily:
         tokens, product, bias = (
             names[name] for name in ("encoder.embedding.tokens", "masked.unembedding", "masked.unembedding.bias")
         )
+        is_tied = bool(config.get("tie_word_embeddings", True))
         if kind == "masked":
             head |= {"head": "masked", "output_bias": True}
-            redundant += [f"{product}.*", bias]  # second names of tied parameters
+            redundant.append(bias)  # a second name of the bias below
             if self.skips_padding:  # the masked head of RoBERTa always uses GELU
                 config.only("hidden_act", "gelu", default="gelu")
-            if f"{product}.bias" in weights:
+            if f"{product}.bias" in weights or not is_tied:
                 names["masked.unembedding.bias"] = f"{product}.bias"  # takes precedence if both exist
-        if is_tied := bool(config.get("tie_word_embeddings", True)):
+            is_tied = is_tied and weights.tie(f"{product}.weight", f"{tokens}.weight")
+        if is_tied:
             names["masked.unembedding.weight"] = f"{tokens}.weight"
         positions, pad_id = self._positions(config, weights), config.get("pad_token_id", 0)
         model = EncoderConfig(

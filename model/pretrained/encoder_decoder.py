@@ -1,12 +1,12 @@
 """Encoder-decoder families: MarianMT, BART, mBART, M2M100 with NLLB, and T5 with its successors.
 
 The first four share one layout of weights and differ in positions, the placement of norms and the special-token
-template. Search settings (beams, penalties, minimum length, forced last token) belong to requests and are ignored;
-banned tokens get a bias below any other logit.
+template. Search settings (beams, penalties, minimum length, forced last token) belong to requests; banned tokens get a
+bias below any other logit.
 
     | family | positions | norms | encoder input | decoder prefix |
     |---|---|---|---|---|
-    | Marian | sines, then cosines | post | target language if there are several, text, eos | pad |
+    | Marian | sines, then cosines | post | target language if there are any, text, eos | pad |
     | BART | learned | post, and after embeddings | bos, text, eos | eos, and bos where it is forced |
     | mBART of 25 | learned | pre, and after embeddings | text, eos, source language | target language |
     | mBART of 50 | the same | the same | source language, text, eos | eos, target language |
@@ -42,17 +42,6 @@ from model.pretrained.files import (
 SIDES = ("decoder", "encoder")
 POSITION_OFFSET = 2  # unused rows before the first learned position
 MAX_LENGTH = 512  # default of models without a position table
-T5_FEED_FORWARD = {
-    "relu": ("relu", False),
-    "gelu": ("gelu", False),
-    "gelu_new": ("gelu_tanh", False),
-    "silu": ("silu", False),
-    "gated-gelu": ("gelu_tanh", True),  # the tanh form, despite the name
-    "gated-gelu_new": ("gelu_tanh", True),
-    "gated-relu": ("relu", True),
-    "gated-silu": ("silu", True),
-}
-
 
 BART_BLOCK: Names = {
     "self_attention.query_key_value": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -73,13 +62,16 @@ class BartFamily:
     """A `Family` with BART's weight names and shapes. settings: fields of `EncoderDecoderConfig`.
 
     fixed: fields of config.json that must have this value, which is also their default. start: the token that begins
-    targets if the files name none. has_bos: whether bos begins sources.
+    targets if the files name none. has_bos: whether bos begins sources. activation, is_scaled: defaults of the
+    activation and of `scale_embedding`.
     """
 
     settings: Mapping[str, Any]
     fixed: Mapping[str, Any] = field(default_factory=dict)
     start: str = "bos_token_id"
     has_bos: bool = False
+    activation: str = "gelu"
+    is_scaled: bool = False
 
     def __call__(self, config: Fields, generation: Fields, weights: Weights) -> Imported:
         for name, value in {"decoder_vocab_size": config.count("vocab_size"), **self.fixed}.items():
@@ -111,8 +103,8 @@ class BartFamily:
             encoder_d_ff=0 if encoder_width == width else encoder_width,
             num_encoder_layers=config.count("encoder_layers"),
             num_decoder_layers=config.count("decoder_layers"),
-            activation=config.choice("activation_function", ACTIVATIONS, default="gelu"),
-            embedding_scale=0.0 if config.get("scale_embedding", False) else 1.0,
+            activation=config.choice("activation_function", ACTIVATIONS, default=self.activation),
+            embedding_scale=0.0 if config.get("scale_embedding", self.is_scaled) else 1.0,
             **self.settings,
         )
         weights.drop("*coder.version", "*coder.embed_positions.*")  # computed, although old checkpoints store positions
@@ -136,10 +128,20 @@ def _t5_block(feed_forward: str, *, is_gated: bool) -> Names:
     }
 
 
+def _t5_feed_forward(config: Fields, default: str) -> tuple[str, bool]:
+    """The activation, and whether the feed-forward is gated: of `feed_forward_proj`, which newer files split in two."""
+    *gate, name = str(config.get("feed_forward_proj", default)).split("-")
+    if gate not in ([], ["gated"]):
+        raise config.refuse("feed_forward_proj")
+    own = {"gelu": "gelu_new"}.get(name, name) if gate else name  # the tanh form, despite the name
+    if config.get("dense_act_fn", None) is None and own not in ACTIVATIONS:
+        raise config.refuse("feed_forward_proj", f"covered: {', '.join(ACTIVATIONS)}, and gated- before them")
+    return config.choice("dense_act_fn", ACTIVATIONS, default=own), bool(config.get("is_gated_act", bool(gate)))
+
+
 def _t5(config: Fields, generation: Fields, weights: Weights, *, is_mt5: bool = False) -> Imported:
     """Raffel et al. 2020; 1.1, Flan and mT5 (Xue et al. 2021) are gated and have an untied output projection."""
-    feed_forward = config.only("feed_forward_proj", *T5_FEED_FORWARD, default="gated-gelu" if is_mt5 else "relu")
-    activation, is_gated = T5_FEED_FORWARD[feed_forward]
+    activation, is_gated = _t5_feed_forward(config, "gated-gelu" if is_mt5 else "relu")
     # 1.0 scales the input of its tied output projection; newer files have a field for it and are tied.
     is_scaled = not is_mt5 and config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
     tokens, layers = _Tokens(config, generation), config.count("num_layers")
@@ -227,13 +229,17 @@ def _tables(config: Fields, weights: Weights, base: str) -> dict[str, Tensor]:
     Tensors take precedence over fields: a stored table is used even if the configuration ties it. Raises
     PretrainedError if none is stored for the output and the embeddings are not tied.
     """
+    shared = f"{base}shared.weight"
     names = (f"{base}encoder.embed_tokens.weight", f"{base}decoder.embed_tokens.weight", "lm_head.weight")
-    found = {name: weights.take(name) for name in (f"{base}shared.weight", *names) if name in weights}
-    common = next(iter(found.values())) if found else weights.take(f"{base}shared.weight")
+    if not config.get("share_encoder_decoder_embeddings", True):  # of Marian: each table is one of its own
+        found = {name: weights.take(name) for name in names if name != names[2] or name in weights}
+    else:
+        found = {name: weights.take(name) for name in (shared, *names) if name in weights}
+    common = next(iter(found.values())) if found else weights.take(shared)
     source, target = (found.get(name, common) for name in names[:2])
     if names[2] not in found and not config.get("tie_word_embeddings", True):
         raise PretrainedError(f"weights: lm_head.weight is missing, and {config.file} has tie_word_embeddings false")
-    output = found.get(names[2], target)
+    output = found.get(names[2], found.get(shared, target))
     return {
         "encoder.embedding.tokens.weight": target if torch.equal(source, target) else source,
         "decoder.embedding.tokens.weight": target,
@@ -263,10 +269,11 @@ class _Tokens:
         return token
 
     def template(self, default: str) -> SpecialTokenTemplate:
-        """The template that ends sources with eos and begins targets with the start token (or that of `default`) and
-        the forced first token."""
-        name = "decoder_start_token_id"
-        start = (*self.get(name, self.steering), *self.get(name), self.need(default))[:1]
+        """The template that ends sources with eos and begins targets with the start token and the forced first token.
+
+        `generate` starts with bos where generation_config.json names no start. default: what starts without either."""
+        start = self.get("decoder_start_token_id", self.steering) or self.get("bos_token_id", self.steering)
+        start = start or self.get("decoder_start_token_id") or (self.need(default),)
         prefix = (*start, *self.get("forced_bos_token_id", self.steering))
         return SpecialTokenTemplate(source_suffix=(self.need("eos_token_id"),), target_prefix=prefix)
 
@@ -315,7 +322,10 @@ FAMILIES: dict[str, Family] = {
         },
     ),
     "m2m_100": BartFamily(  # Fan et al. 2021, and NLLB (Costa-jussà et al. 2022) with dense layers
-        settings={"norm_position": "pre", "positions": "sinusoidal", "sinusoids": "fairseq"}
+        settings={"norm_position": "pre", "positions": "sinusoidal", "sinusoids": "fairseq"},
+        fixed={"pad_token_id": 1},  # from which positions are counted
+        activation="relu",
+        is_scaled=True,
     ),
     "t5": _t5,
     "mt5": functools.partial(_t5, is_mt5=True),

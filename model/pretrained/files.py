@@ -8,6 +8,7 @@ changes the output is ignored silently.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pickle
 import re
@@ -41,10 +42,11 @@ class PretrainedError(Exception):
 
 
 class Fields:
-    """A JSON configuration, read field by field."""
+    """A JSON configuration, read field by field; `unread` names the fields that nothing has asked for."""
 
-    def __init__(self, values: Mapping[str, Any], *, file: str = CONFIG) -> None:
+    def __init__(self, values: Mapping[str, Any], *, file: str = CONFIG, read: set[str] | None = None) -> None:
         self._values, self.file = values, file
+        self._read = set[str]() if read is None else read
 
     def __bool__(self) -> bool:
         """Whether there are any fields."""
@@ -52,15 +54,18 @@ class Fields:
 
     def get(self, name: str, default: Any) -> Any:
         """The value, or the default where the field is absent or null."""
+        self._read.add(name)
         value = self._values.get(name)
         return default if value is None else value
 
     def __contains__(self, name: str) -> bool:
         """Whether the field exists, null included."""
+        self._read.add(name)
         return name in self._values
 
     def need(self, name: str) -> Any:
         """The value of a required field."""
+        self._read.add(name)
         value = self._values.get(name)
         if value is None:
             raise PretrainedError(f"{self.file}: {name} is missing")
@@ -89,7 +94,12 @@ class Fields:
 
     def with_value(self, name: str, value: Any) -> Fields:
         """A copy with one value replaced."""
-        return Fields({**self._values, name: value}, file=self.file)
+        return Fields({**self._values, name: value}, file=self.file, read=self._read)
+
+    @property
+    def unread(self) -> list[str]:
+        """The fields with a value that nothing has read, sorted."""
+        return sorted(name for name, value in self._values.items() if value is not None and name not in self._read)
 
     def refuse(self, name: str, fix: str = "") -> PretrainedError:
         """The error for a value that is not supported."""
@@ -138,6 +148,26 @@ class Weights:
             raise PretrainedError(f"weights: {name} must be float32, float16 or bfloat16, got {tensor.dtype}")
         return tensor.float()
 
+    def differ(self, name: str, other: str) -> bool:
+        """Whether both tensors are stored, with different values."""
+        if name not in self or other not in self:
+            return False
+        first, second = (self._tensors[self._stored(stored)] for stored in (name, other))
+        return not torch.equal(first, second)
+
+    def tie(self, output: str, table: str) -> bool:
+        """Whether an output projection is the embedding, which then is stored as `table` alone: as in transformers 5,
+        unless both are stored and differ, whatever the configuration says."""
+        if output not in self:
+            return True
+        if table not in self:
+            self._tensors[table] = self._tensors.pop(self._stored(output))
+            return True
+        if not torch.equal(self._tensors[self._stored(output)], self._tensors[self._stored(table)]):
+            return False
+        del self._tensors[self._stored(output)]
+        return True
+
     def rename(self, old: str, new: str) -> None:
         """Replaces the last component of names."""
         self._tensors = {re.sub(rf"\.{old}$", f".{new}", name): tensor for name, tensor in self._tensors.items()}
@@ -174,10 +204,16 @@ class NoWeights(Weights):
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """An imported model. weights: float32, by the names of `build(config).state_dict()`, tied weights included."""
+    """An imported model. weights: float32, by the names of `build(config).state_dict()`, tied weights included.
+
+    unknown: fields that neither an import reads nor `model.pretrained.field_rules` knows. options: settings of
+    `generate`, which each request of Glossa sets itself.
+    """
 
     config: ModelConfig
     weights: dict[str, Tensor]
+    unknown: tuple[str, ...] = ()
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def shortened(self, max_length: int) -> Imported:
         """A copy with a context of at most max_length tokens. Disables a sliding window of at least that length."""
@@ -191,7 +227,7 @@ class Imported:
                 changes[field] = length
         if config.sliding_window and config.sliding_window >= changes["max_target_len"]:
             changes["sliding_window"] = 0
-        return Imported(config=config.replace(**changes), weights=weights)
+        return dataclasses.replace(self, config=config.replace(**changes), weights=weights)
 
 
 Names = Mapping[str, str | tuple[str, ...]]

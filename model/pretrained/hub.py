@@ -38,6 +38,7 @@ from huggingface_hub.file_download import http_get, repo_folder_name
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # documented, but not in its __all__
 
 from model.checkpoints.atomic_write import digest_of_file, write_file
+from model.pretrained import sentence_vectors
 from model.pretrained.convert_tokenizer import FILES
 from model.pretrained.files import (
     CONFIG,
@@ -60,7 +61,7 @@ TOKENIZER_FILES = (
     *(TOKENIZER, TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, "added_tokens.json"),
     *sorted({file for files in FILES for file in files}),
 )
-NAMED = (CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES)
+NAMED = (CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES, *sentence_vectors.FILES)
 """Files that an import reads beside weights."""
 LISTS = "glossa"
 """The folder, beside `refs`, with the names of all files of a commit in the Hub: COMMIT.json."""
@@ -141,7 +142,7 @@ class Hub:
         if not COMMIT.fullmatch(commit) or not (directory / CONFIG).is_file():
             where = f"revision {revision} is not in the cache {self.cache}"
             raise HubError(f"{name}: no such directory, and of the model of that name, {where}; {fix}")
-        there = {file.name for file in directory.iterdir() if file.is_file()}
+        there = {file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()}
         try:
             listed = set(json.loads((folder / LISTS / f"{commit}.json").read_bytes()))
         except (OSError, ValueError, TypeError) as error:
@@ -171,7 +172,7 @@ class Hub:
         path = hf_hub_download(
             name, file, revision=commit, endpoint=self.endpoint, cache_dir=self.cache, token=self.token
         )
-        return Path(path).parent
+        return Path(path.removesuffix(file))
 
     def _fill(self, name: str, commit: str, file: str) -> None:
         """Fetches the content of a file, and goes on where an earlier run was cut off."""

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from model.architecture_config import SourceUnit
 from model.architectures import build
 from model.checkpoints.atomic_write import digest_of_file
 from model.checkpoints.checkpoint import check_new, save_checkpoint
 from model.config import ConfigError, ModelConfig
 from model.pretrained import decoder, encoder, encoder_decoder
+from model.pretrained.field_rules import check_fields, check_tokenizer_fields, options_of, unknown_fields
 from model.pretrained.files import (
     CONFIG,
     GENERATION_CONFIG,
@@ -36,24 +38,16 @@ from model.pretrained.files import (
     read_optional_json,
     weight_files,
 )
-from model.pretrained.source_tokens import check_source_tokens
-from model.pretrained.special_tokens import with_languages, with_special_tokens
+from model.pretrained.frame import with_source_frame
+from model.pretrained.sentence_vectors import POOLING_CONFIG, sentence_vectors, with_sentence_vectors
+from model.pretrained.special_tokens import added_tokens_of, with_languages, with_special_tokens
 from model.tokenizer import Tokenizer
 from model.training.report import table
 
 MAX_LENGTH = 4096  # default context in tokens: position tables and KV caches grow with it
 FAMILIES = decoder.FAMILIES | encoder_decoder.FAMILIES | encoder.FAMILIES  # by model_type
-DESCRIPTIONS = ("*.json", "*.txt", "*.model", "*.spm")  # configuration and tokenizer files
-# Fields that change the output in every family and are not supported by any.
-NOT_COVERED = (
-    "quantization_config",
-    "attn_logit_softcapping",
-    "final_logit_softcapping",
-    "num_experts",
-    "num_local_experts",
-    "n_routed_experts",
-    "num_kv_shared_layers",
-)
+SENTENCE_FAMILIES = ("marian", "mbart", "m2m_100")  # trained to translate sentences; others read texts
+DESCRIPTIONS = ("*.json", "*.txt", "*.model", "*.spm", POOLING_CONFIG)  # configuration and tokenizer files
 
 
 def import_model(path: Path, *, allow_pickle: bool = False, eos_id: int | None = None) -> Imported:
@@ -64,9 +58,12 @@ def import_model(path: Path, *, allow_pickle: bool = False, eos_id: int | None =
     if not path.is_dir():
         raise PretrainedError(f"{path}: no such directory; give one that save_pretrained has written")
     check_configuration(path, eos_id=eos_id)  # before weights are read
-    imported = _of_family(*read_configuration(path), load_weights(path, allow_pickle=allow_pickle), eos_id)
+    config, generation = read_configuration(path)
+    imported = _of_family(config, generation, load_weights(path, allow_pickle=allow_pickle), eos_id)
+    options, unknown = options_of(config, generation), unknown_fields(config, generation, path)
+    imported = replace(imported, options=options, unknown=unknown)
     try:
-        return with_special_tokens(imported, path)
+        return with_sentence_vectors(with_special_tokens(imported, path), path)
     except ConfigError as error:
         raise PretrainedError(f"{CONFIG}: the model is not covered: {error}") from error
 
@@ -74,6 +71,8 @@ def import_model(path: Path, *, allow_pickle: bool = False, eos_id: int | None =
 def check_configuration(path: Path, *, eos_id: int | None = None) -> None:
     """Raises PretrainedError for a model that its config.json and generation_config.json exclude, as far as that is
     known without weights: before they are fetched. eos_id: as of `import_model`."""
+    check_tokenizer_fields(path)
+    sentence_vectors(path)
     with contextlib.suppress(NeedsWeightsError):
         _of_family(*read_configuration(path), NoWeights(), eos_id)
 
@@ -91,7 +90,7 @@ def _of_family(config: Fields, generation: Fields, weights: Weights, eos_id: int
     if eos_id is not None:
         config = config.with_value("eos_token_id", eos_id)
         generation = generation.with_value("eos_token_id", eos_id) if generation else generation
-    _check_covered(config)
+    _check_covered(config, generation)
     try:
         imported = FAMILIES[config.need("model_type")](config, generation, weights)
     except ConfigError as error:
@@ -100,25 +99,26 @@ def _of_family(config: Fields, generation: Fields, weights: Weights, eos_id: int
     return imported
 
 
-def _check_covered(config: Fields) -> None:
+def _check_covered(config: Fields, generation: Fields) -> None:
     """Raises PretrainedError for what excludes a model of every family."""
     kind = config.need("model_type")
     if kind not in FAMILIES:
         raise PretrainedError(f"{CONFIG}: model_type {kind!r} is not covered; covered: {', '.join(sorted(FAMILIES))}")
-    for name in NOT_COVERED:
-        if config.get(name, None):
-            raise config.refuse(name)
+    check_fields(config, generation)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedCheckpoint:
-    """Summary of an import. max_source_len and max_target_len are those of the original."""
+    """Summary of an import. max_source_len and max_target_len are those of the original; options, unknown: see
+    `Imported`."""
 
     config: ModelConfig
     parameters: int
     max_source_len: int
     max_target_len: int
     lineage: dict[str, Any]
+    options: Mapping[str, Any]
+    unknown: tuple[str, ...]
 
 
 def import_checkpoint(
@@ -129,19 +129,20 @@ def import_checkpoint(
     allow_pickle: bool = False,
     max_length: int = MAX_LENGTH,
     eos_id: int | None = None,
+    source_unit: SourceUnit | None = None,
     origin: Mapping[str, str] | None = None,
 ) -> ImportedCheckpoint:
     """Writes the checkpoint `out`.
 
     max_length: maximum context in tokens. eos_id: the only end-of-sequence token, instead of those in the source files.
-    origin: see `lineage_of`.
+    source_unit: what a model that translates reads at a time; None: by its family. origin: see `lineage_of`.
     Raises PretrainedError for an unsupported source, CheckpointError if `out` exists or cannot be written.
     """
     check_new(out)
     theirs = import_model(source, allow_pickle=allow_pickle, eos_id=eos_id)
     check_vocabulary(source, tokenizer)
-    ours = with_languages(theirs, source, tokenizer.special).shortened(max_length)
-    check_source_tokens(ours.config, source, tokenizer.special)
+    ours = with_source_frame(with_languages(theirs, source, added_tokens_of(tokenizer)), source).shortened(max_length)
+    ours = replace(ours, config=with_source_unit(ours.config, source_unit, read_json(source / CONFIG)["model_type"]))
     with torch.device("meta"):
         names = [name for name, _ in build(ours.config).named_parameters()]  # tied weights once
     weights = {name: ours.weights[name] for name in names}
@@ -163,7 +164,19 @@ def import_checkpoint(
         max_source_len=theirs.config.max_source_len,
         max_target_len=theirs.config.max_target_len,
         lineage=lineage,
+        options=theirs.options,
+        unknown=theirs.unknown,
     )
+
+
+def with_source_unit(config: ModelConfig, unit: SourceUnit | None, family: str) -> ModelConfig:
+    """The configuration with what a model that translates reads at a time. family: decides if `unit` is None. Raises
+    PretrainedError for the unit of another model."""
+    if config.has_encoder and config.has_decoder:
+        return config.replace(source_unit=unit or ("sentence" if family in SENTENCE_FAMILIES else "text"))
+    if unit is not None:
+        raise PretrainedError(f"source_unit: must be left out, a {family} model translates nothing; got {unit}")
+    return config
 
 
 def lineage_of(source: Path, origin: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -175,7 +188,7 @@ def lineage_of(source: Path, origin: Mapping[str, str] | None = None) -> dict[st
         **(origin or {"imported_from": source.resolve().name}),
         "model_type": config["model_type"],
         "transformers_version": config.get("transformers_version"),
-        "files_sha256": {file.name: digest_of_file(file) for file in sorted(files)},
+        "files_sha256": {file.relative_to(source).as_posix(): digest_of_file(file) for file in sorted(files)},
         "generation_config": read_optional_json(source / GENERATION_CONFIG),
         "versions": {name: metadata.version(name) for name in ("torch", "tokenizers", "safetensors")},
     }

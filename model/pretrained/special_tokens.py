@@ -3,6 +3,7 @@ encoders, and the languages of multilingual models."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,8 +14,6 @@ from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, SpecialTokenTemplate
 from model.pretrained.convert_tokenizer import convert_tokenizer
 from model.pretrained.files import (
     CONFIG,
-    SPECIAL_TOKENS_MAP,
-    TOKENIZER,
     TOKENIZER_CONFIG,
     Fields,
     Imported,
@@ -22,104 +21,76 @@ from model.pretrained.files import (
     read_json,
     read_optional_json,
 )
-from model.pretrained.tokenizer_files import kind_of, text_of
+from model.pretrained.frame import frame_of, missing_token
+from model.pretrained.tokenizer_files import special_texts
+from model.tokenizer import Tokenizer
 
-# Special tokens of the tokenizers' classes, which no file of the original checkpoints names
-BERT = {"cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]", "mask_token": "[MASK]"}
-ROBERTA = {"cls_token": "<s>", "sep_token": "</s>", "unk_token": "<unk>", "mask_token": "<mask>"}
-CLASS_TOKENS = {  # by the class's family
-    "bert": BERT,
-    "distilbert": BERT,
-    "albert": {**BERT, "unk_token": "<unk>"},
-    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "bart", "barthez"), ROBERTA),
-}
-LANGUAGE_NAMES = {  # patterns of language tokens by model_type; the group is the language code
+# Patterns of language tokens by model_type; the group is the language's code. Makers add languages, and write codes in
+# several forms: de_DE, zh_Hant_TW, sr-Latn, eo.
+_CODE = "[A-Za-z]{2,8}(?:[_-][A-Za-z0-9]{1,8})*"
+LANGUAGE_NAMES = {
     "marian": re.compile(">>(.+)<<"),
-    "mbart": re.compile("([a-z]{2}_[A-Z]{2})"),
-    "m2m_100": re.compile("__([a-z]+)__|([a-z]{3}_[A-Z][a-z]{3})"),  # M2M100 and NLLB
+    "mbart": re.compile(f"({_CODE})"),
+    "m2m_100": re.compile(f"__(.+)__|({_CODE})"),  # M2M100 and NLLB
 }
 
 
 def with_special_tokens(imported: Imported, path: Path) -> Imported:
     """Sets the special tokens of decoders and encoders; those of encoder-decoders are in config.json.
 
-    Raises PretrainedError if a special token of an encoder is missing.
+    Raises PretrainedError if a special token of an encoder is missing, and for tokens after a prompt.
     """
     if imported.config.architecture == "encoder":
         return _with_encoder_tokens(imported, path)
-    prefix = _prompt_prefix(path, imported.config.bos_id) if imported.config.architecture == "decoder" else None
-    return imported if prefix is None else _with_template(imported, SpecialTokenTemplate(target_prefix=prefix))
+    if imported.config.architecture == "decoder":
+        return _with_template(imported, SpecialTokenTemplate(target_prefix=_prompt_prefix(path)))
+    return imported
 
 
 def _with_template(imported: Imported, template: SpecialTokenTemplate) -> Imported:
     return replace(imported, config=imported.config.replace(special_token_template=template))
 
 
-def _prompt_prefix(path: Path, bos_id: int) -> tuple[int, ...] | None:
-    if (path / TOKENIZER_CONFIG).is_file():
-        adds = Fields(read_json(path / TOKENIZER_CONFIG), file=TOKENIZER_CONFIG).get("add_bos_token", None)
-        if isinstance(adds, bool):
-            return (bos_id,) if adds else ()
-    if not (path / TOKENIZER).is_file():
-        return None
-    processor = Fields(read_json(path / TOKENIZER), file=TOKENIZER).inner("post_processor")
-    steps = [Fields(step, file=f"{TOKENIZER}: post_processor") for step in processor.get("processors", [])]
-    prefix: list[int] = []
-    for step in steps or [processor]:
-        if step.only("type", "ByteLevel", "TemplateProcessing", default="ByteLevel") == "TemplateProcessing":
-            *before, text = step.need("single")  # the text must be the last element
-            if "Sequence" not in text:
-                raise step.refuse("single", "tokens after a prompt would end it")
-            special = step.inner("special_tokens")
-            prefix += [token for piece in before for token in special.need(piece["SpecialToken"]["id"])["ids"]]
-    return tuple(prefix)
+def _prompt_prefix(path: Path) -> tuple[int, ...]:
+    frame = frame_of(path)
+    if frame.after:
+        raise PretrainedError(f"{path}: tokens {[*frame.after]} after a prompt are not covered: they would end it")
+    return frame.before
 
 
 def _with_encoder_tokens(imported: Imported, path: Path) -> Imported:
-    model = imported.config
+    model, frame = imported.config, frame_of(path)
     texts, special = special_texts(path), convert_tokenizer(path).special
     ids: dict[str, Any] = {name: special.get(texts.get(f"{name}_token", "")) for name in ("cls", "sep", "unk", "mask")}
-    for name in ("cls", "sep", *(("mask",) if model.head == "masked" else ())):
-        if ids[name] is None:
-            raise PretrainedError(
-                f"{path}: the id of {name}_token is missing: {TOKENIZER_CONFIG} and {SPECIAL_TOKENS_MAP} name none "
-                "that the vocabulary has; save the model with its tokenizer"
-            )
+    if model.head == "masked" and ids["mask"] is None:
+        raise missing_token(path, "mask_token")
+    known = [model.pad_id if ids[name] is None else ids[name] for name in ("cls", "sep", "unk")]
     config = model.replace(
-        bos_id=ids["cls"],
-        eos_id=ids["sep"],
-        unk_id=model.unk_id if ids["unk"] is None else ids["unk"],
+        bos_id=frame.before[0] if frame.before else known[0],
+        eos_id=frame.after[-1] if frame.after else known[1],
+        unk_id=known[2],
         mask_id=ids["mask"],
-        special_token_template=SpecialTokenTemplate(source_prefix=(ids["cls"],), source_suffix=(ids["sep"],)),
+        special_token_template=SpecialTokenTemplate(source_prefix=frame.before, source_suffix=frame.after),
     )
     return replace(imported, config=config)
 
 
-def special_texts(path: Path) -> dict[str, str]:
-    """The texts of special tokens by their roles, such as `cls_token`: those of the class, overridden by the files."""
-    is_fairseq = (path / "sentencepiece.bpe.model").is_file()
-    texts = dict(ROBERTA if is_fairseq else CLASS_TOKENS.get(kind_of(path), {}))
-    for file in (SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG):
-        texts |= {key: text for key, value in read_optional_json(path / file).items() if (text := text_of(value))}
-    return texts
-
-
-def with_languages(imported: Imported, path: Path, special: Mapping[str, int]) -> Imported:
+def with_languages(imported: Imported, path: Path, tokens: Mapping[str, int]) -> Imported:
     """Adds the tokenizer's language tokens to the special-token template of a multilingual model.
 
-    path: the model's directory. special: ids of the special tokens by name. A model with fewer than two languages is
-    returned unchanged.
+    path: the model's directory. tokens: ids of the tokens beside the vocabulary by name. A single language is one that
+    every source has. A model without languages is returned unchanged.
     """
     config = Fields(read_json(path / CONFIG))
     tokenizer = Fields(read_optional_json(path / TOKENIZER_CONFIG), file=TOKENIZER_CONFIG)
     kind, eos, known = config.need("model_type"), imported.config.eos_id, imported.config.template
-    pattern = LANGUAGE_NAMES.get(kind)
+    pattern, roles = LANGUAGE_NAMES.get(kind), {*special_texts(path).values()}
     found = {
         match[match.lastindex or 1]: token
-        for name, token in special.items()
-        if pattern and (match := pattern.fullmatch(name))
+        for name, token in tokens.items()
+        if pattern and name not in roles and (match := pattern.fullmatch(name))
     }
-    if len(found) < 2:
+    if not found:
         return imported
     start, named = known.target_prefix[:1], tokenizer.get("tokenizer_class", config.get("tokenizer_class", ""))
     around: tuple[tuple[int, ...], ...]
@@ -139,3 +110,9 @@ def with_languages(imported: Imported, path: Path, special: Mapping[str, int]) -
         languages=tuple(sorted(found.items(), key=lambda language: language[1])),
     )
     return _with_template(imported, template)
+
+
+def added_tokens_of(tokenizer: Tokenizer) -> dict[str, int]:
+    """The ids of the tokens beside a tokenizer's vocabulary, special or not, by name."""
+    added = json.loads(tokenizer.to_json()).get("added_tokens") or []
+    return {item["content"]: item["id"] for item in added}

@@ -23,6 +23,26 @@ MASK = "<mask>"
 # Families whose class lets <mask> absorb the blanks before it, unless a file says otherwise
 MASK_ABSORBS = ("roberta", "bart", "xlm-roberta", "camembert", "barthez", "mbart", "mbart50", "nllb")
 
+# Special tokens of the tokenizers' classes, which no file of the original checkpoints names
+BERT = {"cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]", "mask_token": "[MASK]"}
+ROBERTA = {
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "cls_token": "<s>",
+    "sep_token": "</s>",
+    "unk_token": "<unk>",
+    "mask_token": "<mask>",
+}
+T5 = {"eos_token": "</s>"}
+CLASS_TOKENS = {  # by the class's family
+    "bert": BERT,
+    "distilbert": BERT,
+    "albert": {**BERT, "unk_token": "<unk>"},
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "bart", "barthez"), ROBERTA),
+    "t5": T5,
+    "mt5": T5,
+}
+
 
 class AddedToken(NamedTuple):
     """A token beside the vocabulary of a model, or of it and special."""
@@ -88,6 +108,21 @@ def _special_values(path: Path) -> list[Any]:
             if key.endswith("_token") or key in ("additional_special_tokens", "extra_special_tokens"):
                 found += value if isinstance(value, list) else [value]
     return found
+
+
+def special_texts(path: Path) -> dict[str, str]:
+    """The texts of special tokens by their roles, such as `cls_token`: those of the class, overridden by the files.
+
+    special_tokens_map.json decides, unless tokenizer_config.json lists the added tokens: transformers 5 does not read
+    it then.
+    """
+    is_fairseq = (path / "sentencepiece.bpe.model").is_file()
+    texts = dict(ROBERTA if is_fairseq else CLASS_TOKENS.get(kind_of(path), {}))
+    config = read_optional_json(path / TOKENIZER_CONFIG)
+    files = [config, read_optional_json(path / SPECIAL_TOKENS_MAP)]
+    for values in reversed(files) if "added_tokens_decoder" in config else files:
+        texts |= {key: text for key, value in values.items() if (text := text_of(value))}
+    return texts
 
 
 def text_of(token: Any) -> str:

@@ -56,25 +56,25 @@ def search(
     num_beam_groups: int = 1,
     diversity_penalty: float = 0.0,
     prefix: Sequence[int] = (),
+    counted: int = 0,
     process: Process | None = None,
     stop: Stop | None = None,
 ) -> list[Hypothesis]:
     """The best finished hypotheses, best first; fewer than `num_hypotheses` if no more were found.
 
     beam_size: of all groups together. prefix: forced first new tokens of every hypothesis, regardless of scores.
+    counted: tokens of the prompt that count in the length of a score, such as a language in `transformers`.
     process: computes ranking scores from the model's log-probabilities. stop: ends a hypothesis as eos does.
     """
 
     def is_finished(group: _Group, length: int) -> bool:
-        if not group.live:
-            return True
-        if len(group.pool) < capacity:
-            return False
+        if not group.live or len(group.pool) < capacity:
+            return not group.live
         hopes_for = max_tokens if early_stopping == "never" and length_penalty > 0 else length
         best_possible = group.live[0].score / scorer.norm(hopes_for)
         return early_stopping == "true" or best_possible <= group.pool[-1].score
 
-    scorer = _Scorer(predictor, length_penalty, length_normalization, coverage_penalty)
+    scorer = _Scorer(predictor, length_penalty, length_normalization, coverage_penalty, counted)
     group_size = beam_size // num_beam_groups
     capacity = max(1, round(group_size * patience))  # each group is a beam of its own
     groups = [_Group() for _ in range(num_beam_groups)]
@@ -120,8 +120,10 @@ class _Scorer:
     length_penalty: float
     length_normalization: Literal["average", "gnmt"]
     coverage_penalty: float
+    counted: int
 
     def norm(self, length: int) -> float:
+        length += self.counted
         base = float(length) if self.length_normalization == "average" else (5.0 + length) / 6.0
         return float(base**self.length_penalty)
 

@@ -15,7 +15,7 @@ NFKC and lower-casing may shrink a text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from model.tokenizers.token_bytes import bytes_of_characters
@@ -46,10 +46,10 @@ WORDS = {  # the parts of a tokenizer.json of a closed vocabulary
 }
 
 
-def least_tokens_of(values: Mapping[str, Any], special: Mapping[str, int]) -> Callable[[str], int]:
+def least_tokens_of(values: Mapping[str, Any], special: Collection[str]) -> Callable[[str], int]:
     """The function from a text to its bound for the tokenizer of a tokenizer.json; 0: none is known.
 
-    special: its special tokens, which no text matches.
+    special: the names of its tokens that no text matches.
     """
     model = values["model"]
     is_plain = all(item["content"] in special for item in values.get("added_tokens") or ())

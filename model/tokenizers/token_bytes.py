@@ -8,17 +8,38 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 
-def token_pieces(ids: Mapping[str, int], special: set[int], piece_of: Callable[[str], bytes], size: int) -> list[bytes]:
-    """The UTF-8 bytes of each id; b"" for special tokens and unused ids."""
+def token_pieces(
+    ids: Mapping[str, int],
+    special: set[int],
+    piece_of: Callable[[str], bytes],
+    size: int,
+    *,
+    words: Set[str] = frozenset(),
+) -> list[bytes]:
+    """The UTF-8 bytes of each id; b"" for special tokens and unused ids.
+
+    words: entries beside the vocabulary of a model. Where their characters stand for bytes that are no text, as those
+    of "Größe" do in a byte-level vocabulary, they are what they say.
+    """
     pieces = [b""] * size
     for token, token_id in ids.items():
         if token_id < size and token_id not in special:
             pieces[token_id] = piece_of(token)
+            if token in words and not _is_text(pieces[token_id]):
+                pieces[token_id] = token.encode("utf-8", "replace")
     return pieces
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def bytes_reader(decoder: Any) -> tuple[Callable[[str], bytes], bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from model.config import TrainConfig
 from model.training.progress import clock, si
 from model.training.training_state import Progress, TrainError
 
@@ -16,7 +17,7 @@ def figures_since(logged: Progress, progress: Progress, peak_flops_per_s: float)
     """
     loss = progress.loss_sum / max(1, progress.loss_tokens)
     if not math.isfinite(loss):
-        raise TrainError(f"the loss is {loss} after step {progress.step}; lower learning_rate or raise warmup_steps")
+        raise TrainError(f"the loss is {loss} after step {progress.step}; lower --learning-rate, or raise warmup_steps")
     seconds = max(progress.elapsed_s - logged.elapsed_s, 1e-9)
     return {
         "train_loss": loss,
@@ -26,10 +27,21 @@ def figures_since(logged: Progress, progress: Progress, peak_flops_per_s: float)
 
 
 def log_line(progress: Progress, figures: Mapping[str, float], *, share: float, rate: float) -> str:
-    """share: of the whole run, 0..1. rate: the learning rate of the top layers."""
+    """share: of the whole run, 0..1. rate: the learning rate of the top layers. What people look for stands first: a
+    narrow terminal cuts the end."""
     remaining_s = progress.elapsed_s * (1.0 - share) / max(share, 1e-9)
     return (
-        f"step {progress.step}  {share:.0%}  loss {figures['train_loss']:.3f}  lr {rate:.1e}  "
+        f"step {progress.step}  {share:.0%}  {clock(remaining_s)} left  "
+        f"loss {figures['train_loss']:.3f}  lr {rate:.1e}  "
         f"{figures['tokens_per_s']:,.0f} tokens/s  {figures['peak_share']:.0%} of peak  "
-        f"{si(progress.tokens)}tokens  {si(progress.flops)}FLOP  {clock(remaining_s)} left"
+        f"{si(progress.tokens)}tokens  {si(progress.flops)}FLOP"
+    )
+
+
+def short_warm_up(config: TrainConfig, peak: float) -> str:
+    """The warning of a run that is too short for its warm-up. peak: the steps after which the rate is highest."""
+    run = f"{config.steps} steps" if config.steps else f"{config.minutes:g} minutes"
+    return (
+        f"warning: warmup_steps {config.warmup_steps} are more than a quarter of the run, {run}; the learning rate has "
+        f"its peak after {max(1, round(peak))} steps"
     )

@@ -33,10 +33,10 @@ from model.training.distributed.replicas import divided, first_device
 from model.training.early_stopping import check_stopping, observe, validation_score
 from model.training.finish import TrainedRun, write_result
 from model.training.flops import StepFlops, peak_flops_per_s
-from model.training.log_line import figures_since, log_line
+from model.training.log_line import figures_since, log_line, short_warm_up
 from model.training.objective.freezing import counts_of
 from model.training.objective.loss import takes_bf16
-from model.training.objective.optimiser import learning_rate, make_optimiser, set_learning_rate
+from model.training.objective.optimiser import LONGEST_WARM_UP, learning_rate, make_optimiser, set_learning_rate
 from model.training.objective.r_drop import check_r_drop
 from model.training.progress import Display, clock, si
 from model.training.report import metrics_csv
@@ -214,6 +214,8 @@ class _Run:
         ):
             dropped = f", {batches.dropped} too long and left out" if batches.dropped else ""
             self.display.message(f"{name}: {examples.name}: {batches.tokens:,} target tokens{dropped}")
+        if 0 < (peak := self.config.steps * LONGEST_WARM_UP) < self.config.warmup_steps:
+            self.display.message(short_warm_up(self.config, peak))
         counts, ranks = counts_of(self.model), self.ranks
         if ranks.is_first:
             rows, held_out = self.start.rows(self.examples), self.held_out
@@ -236,6 +238,9 @@ class _Run:
                 completed = replace(self.progress)
                 rate = learning_rate(self.config, self.progress.step, share)
                 self._step(next(groups), rate, started)
+                is_cut = share < LONGEST_WARM_UP <= self.share() and self.progress.step < self.config.warmup_steps
+                if is_cut and not self.config.steps:  # that of steps was known from the start
+                    self.display.message(short_warm_up(self.config, self.progress.step))
                 self._follow(rate)
                 if any(stops for (stops,) in self.ranks.gathered(should_stop())) and self.share() < 1.0:
                     self._save()

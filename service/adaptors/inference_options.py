@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf import json_format
@@ -26,19 +26,22 @@ FIELDS = pb.DecodingOptions.DESCRIPTOR.fields_by_name
 LANGUAGES = ("source_language", "target_language")
 STREAM, TIMEOUT = "stream", "timeout"
 IGNORED = ("triton_enable_empty_final_response",)  # the last response of a stream is always marked as such
-KNOWN = (*FIELDS, *LANGUAGES, STREAM, TIMEOUT)
+SPLIT, SPLITTER = "split_sentences", "splitter_language"  # as of TranslateRequest
+KNOWN = (*FIELDS, *LANGUAGES, STREAM, TIMEOUT, SPLIT, SPLITTER)
 SHOWN = 60  # characters of a wrong value
 NEEDS_GLOSSA = ("token_logprobs", "top_logprobs", "return_alternatives", "alignment")
 
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceOptions:
-    """How a request wants to be answered. stream: None if it does not say. timeout_s: its own limit, or None."""
+    """How a request wants to be answered. stream: None if it does not say. timeout_s: its own limit, or None.
+    translation: what the request for each text of a translation has beside it."""
 
     decoding: DecodingOptions
     languages: LanguagePair
     stream: bool | None
     timeout_s: float | None
+    translation: pb.TranslateRequest = field(default_factory=pb.TranslateRequest)
 
 
 def inference_options(message: oip.ModelInferRequest, inputs: Iterable[Tensor]) -> InferenceOptions:
@@ -65,11 +68,21 @@ def inference_options(message: oip.ModelInferRequest, inputs: Iterable[Tensor]) 
     timeout = _typed(given, TIMEOUT, int, "a whole number of microseconds")
     if timeout is not None and timeout < 0:
         raise InvalidRequest(f"parameters.{TIMEOUT}", f"must not be negative, got {timeout}")
+    languages = LanguagePair(*(_typed(given, name, str, "a language code") or "" for name in LANGUAGES))
+    stream, is_split = (_typed(given, name, bool, "true or false") for name in (STREAM, SPLIT))
+    translation = pb.TranslateRequest(
+        source_language=languages.source,
+        target_language=languages.target,
+        split_sentences=is_split,
+        splitter_language=_typed(given, SPLITTER, str, "a language code"),
+    )
+    decoding = _decoding(given, translation.options)
     return InferenceOptions(
-        stream=_typed(given, STREAM, bool, "true or false"),
+        stream=stream,
         timeout_s=timeout / 1e6 if timeout else None,
-        languages=LanguagePair(*(_typed(given, name, str, "a language code") or "" for name in LANGUAGES)),
-        decoding=_decoding(given),
+        languages=languages,
+        decoding=decoding,
+        translation=translation,
     )
 
 
@@ -106,8 +119,8 @@ def _enum_name(name: str, value: object, prefix: str) -> str:
     return text if text.startswith(prefix) else prefix + text.upper()
 
 
-def _decoding(given: dict[str, Any]) -> DecodingOptions:
-    message = pb.DecodingOptions()
+def _decoding(given: dict[str, Any], message: pb.DecodingOptions) -> DecodingOptions:
+    """The given options. message: gets them, too."""
     for name, value in given.items():
         kind = FIELDS[name].enum_type
         if kind is not None and value is not None:

@@ -6,26 +6,33 @@ Triton's stream of requests answers them in turn; an error of one is a message, 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from glossa.v1 import glossa_pb2 as pb
 from glossa.version import VERSION
 from service.adaptors.inference import open_inference_pb2 as oip
 from service.adaptors.inference_options import InferenceOptions, inference_options
 from service.adaptors.tensors import BYTES, Tensor, add_output, input_tensors
 from service.edge.admission.preparation import Preparation
 from service.edge.admission.request_memory import message_bytes
+from service.edge.calls.batches import merged
+from service.edge.calls.budget import Slots
 from service.edge.calls.call import Call
+from service.edge.calls.items import ItemRunner
+from service.edge.calls.record import together
 from service.edge.models.served_model import ServedModel
 from service.edge.observability.status import abort, shown, status_code
 from service.edge.requests.catalog import DECODER_TASKS, Catalog
-from service.edge.rpcs.model_calls import ModelCalls, submitted
+from service.edge.rpcs.model_calls import submitted
+from service.edge.rpcs.sentence_calls import SentenceCalls, WholeRequest
 from service.errors import InvalidRequest, RequestError
-from service.progress import Timings
-from service.request import Finished, Request
+from service.options import DecodingOptions
+from service.request import Finished, FinishReason, HypothesisResult, Request
 from service.settings.config import ServerSettings
 
 TEXT_INPUT, TEXT_OUTPUT = "text_input", "text_output"
@@ -38,18 +45,21 @@ EXTENSIONS = ("parameters",)
 
 
 class Inference(NamedTuple):
-    """One request of a client. shape: of its texts. texts: in front of each answer, where it is to be echoed. outputs:
-    the names of the tensors that it wants; empty: all."""
+    """One request of a client. shape: of its texts. echoes: in front of each answer. outputs: the names of the tensors
+    that it wants; empty: all. texts: instead of requests, if one of them is translated sentence by sentence, each with
+    its sentences."""
 
     model: ServedModel
+    options: DecodingOptions
     requests: Sequence[Request]
+    texts: Sequence[WholeRequest]
     shape: tuple[int, ...]
     echoes: Sequence[str]
     outputs: frozenset[str]
     is_streamed: bool
 
 
-class OpenInference(ModelCalls):
+class OpenInference(SentenceCalls):
     """The RPCs of the service. Event-loop thread only."""
 
     FILE = oip.DESCRIPTOR
@@ -59,11 +69,12 @@ class OpenInference(ModelCalls):
         self,
         catalog: Catalog,
         preparation: Preparation,
+        items: ItemRunner,
         settings: ServerSettings,
         not_ready: Callable[[], Sequence[str]],
     ) -> None:
         """not_ready: why the server or one of its models is not ready, or nothing."""
-        super().__init__(catalog, preparation, log_text=settings.log_text)
+        super().__init__(catalog, preparation, items, log_text=settings.log_text)
         self._not_ready = not_ready
 
     async def ServerLive(self, _request: oip.ServerLiveRequest, _context: Any) -> oip.ServerLiveResponse:
@@ -121,6 +132,11 @@ class OpenInference(ModelCalls):
             response.parameters[FINAL].bool_param = True
             yield response
             return
+        if inference.texts:
+            async with contextlib.aclosing(self._in_sentences(message, inference, call)) as pieces:
+                async for piece in pieces:
+                    yield piece
+            return
         (request,), (echo,) = inference.requests, inference.echoes
         async with submitted(inference.model, request, call) as events:
             finished = None
@@ -146,9 +162,16 @@ class OpenInference(ModelCalls):
             is_streamed = _is_streamed(options, len(texts.values), in_stream=in_stream)
             if self.log_text:
                 call.record.note(text="\n".join(texts.values))
+            if options.timeout_s is not None:
+                latest_s = min(call.rpc.deadline_s, time.monotonic() + options.timeout_s)
+                call.limit(call.rpc._replace(deadline_s=latest_s))
+            split = self._split_texts(model, texts.values, options)
+            requests = [] if split else self._requests(model, texts.values, options, call, is_streamed=is_streamed)
             return Inference(
                 model,
-                self._requests(model, texts.values, options, call, is_streamed=is_streamed),
+                options.decoding,
+                requests,
+                split,
                 texts.shape,
                 texts.values if options.decoding.echo else ("",) * len(texts.values),
                 _outputs(message),
@@ -156,26 +179,22 @@ class OpenInference(ModelCalls):
             )
 
         inference = await self.built(build, message, call)
-        call.budget.memory.grow((len(inference.requests) - 1) * message_bytes(0))
+        call.budget.memory.grow((len(inference.echoes) - 1) * message_bytes(0))
         return inference
 
     def _requests(
         self, model: ServedModel, texts: Sequence[str], options: InferenceOptions, call: Call, *, is_streamed: bool
     ) -> list[Request]:
-        if options.timeout_s is not None:
-            latest_s = min(call.rpc.deadline_s, time.monotonic() + options.timeout_s)
-            call.limit(call.rpc._replace(deadline_s=latest_s))
         builder, requests = self.builder(model, call), []
         for index, text in enumerate(texts):
-            try:
+            with _of_text(index):
                 requests.append(builder.decoding(text, options.decoding, options.languages, is_streamed=is_streamed))
-            except InvalidRequest as error:
-                field = f"{TEXT_INPUT}[{index}]" if error.field == "text" else error.field
-                raise InvalidRequest(field, error.problem) from None
         return requests
 
     async def _answers(self, inference: Inference, call: Call) -> list[tuple[str, Finished]]:
         """The whole answers, in the order of their texts. If one fails, the others are cancelled."""
+        if inference.texts:
+            return await self._answers_in_sentences(inference, call)
         answers = []
         async with contextlib.AsyncExitStack() as stack:
             streams = [
@@ -186,13 +205,69 @@ class OpenInference(ModelCalls):
                 text, _, finished = await events.piece()
                 assert finished is not None, "the answer of a request that is not streamed is one piece"
                 answers.append((echo + text, finished))
-            call.record.finish(_together([finished for _, finished in answers]))
+            call.record.finish(together([finished for _, finished in answers]))
         self._log_answer(call, "\n".join(text for text, _ in answers))
         return answers
+
+    def _split_texts(self, model: ServedModel, texts: Sequence[str], options: InferenceOptions) -> list[WholeRequest]:
+        """The sentences of all texts, or none if no text has several that are translated one by one."""
+        if model.manifest.task != "translation":
+            if options.translation.HasField("split_sentences") or options.translation.splitter_language:
+                raise InvalidRequest("parameters.split_sentences", "must be left out: the model translates nothing")
+            return []
+        messages = [merged(pb.TranslateRequest(text=text), options.translation) for text in texts]
+        for index, message in enumerate(messages):
+            with _of_text(index):
+                self.catalog.limits.check_text(message.text)
+        return self.split_together(messages, model)
+
+    async def _answers_in_sentences(self, inference: Inference, call: Call) -> list[tuple[str, Finished]]:
+        """As `_answers`. All sentences share what the model gives a call."""
+        call.budget.share(Slots(inference.model.pool.window))
+
+        async def answer(index: int) -> pb.TranslateResponse:
+            message, text = inference.texts[index]
+            with _of_text(index):
+                return await self.in_sentences(text, message, inference.model, call, self._sentence)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(answer(index)) for index in range(len(inference.texts))]
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from None
+        responses = [task.result() for task in tasks]
+        self._log_answer(call, "\n".join(response.text for response in responses))
+        return [(response.text, _finished(response)) for response in responses]
+
+    async def _sentence(self, model: ServedModel, message: Any, call: Call) -> pb.TranslateResponse:
+        return pb.TranslateResponse(**await self.unary(model, message, call))
+
+    async def _in_sentences(
+        self, message: oip.ModelInferRequest, inference: Inference, call: Call
+    ) -> AsyncGenerator[oip.ModelInferResponse, None]:
+        """The responses of a stream whose text is translated sentence by sentence."""
+        ((request, text),) = inference.texts
+        stream = self.stream_in_sentences(text, request, inference.model, call)
+        with _of_text(0):
+            async with contextlib.aclosing(stream) as pieces:
+                async for piece in pieces:
+                    yield _piece(
+                        message, inference, piece.text, _finished(piece.final) if piece.HasField("final") else None
+                    )
 
     def _log_answer(self, call: Call, text: str) -> None:
         if self.log_text:
             call.record.note_answer(text)
+
+
+@contextlib.contextmanager
+def _of_text(index: int) -> Iterator[None]:
+    """Names the text in the errors that are about one."""
+    try:
+        yield
+    except InvalidRequest as error:
+        field = f"{TEXT_INPUT}[{index}]" if error.field == "text" else error.field
+        raise InvalidRequest(field, error.problem) from None
 
 
 def _check_version(version: str) -> None:
@@ -221,18 +296,21 @@ def _outputs(message: oip.ModelInferRequest) -> frozenset[str]:
     return frozenset(output.name for output in message.outputs)
 
 
-def _together(finished: Sequence[Finished]) -> Finished:
-    """Several answers as one, for the log and the metrics: the sum of tokens, the longest of times."""
-    if len(finished) == 1:
-        return finished[0]
-    timings = [one.timings for one in finished]
-    longest = {name: max(getattr(one, name) for one in timings) for name in vars(timings[0])}
+def _finished(answer: pb.TranslateResponse | pb.Completion) -> Finished:
+    """The end of a text that was translated sentence by sentence."""
     return Finished(
-        finished[0].reason,
-        prompt_tokens=sum(one.prompt_tokens for one in finished),
-        generated_tokens=sum(one.generated_tokens for one in finished),
-        timings=Timings(**longest),
+        _reason(answer.finish_reason),
+        prompt_tokens=answer.usage.prompt_tokens,
+        generated_tokens=answer.usage.generated_tokens,
+        hypotheses=tuple(
+            HypothesisResult(one.text, (), _reason(one.finish_reason), one.score, one.cumulative_logprob, ())
+            for one in answer.hypotheses
+        ),
     )
+
+
+def _reason(number: Any) -> FinishReason:
+    return FinishReason(pb.FinishReason.Name(number).removeprefix("FINISH_REASON_").lower())
 
 
 def _empty_response(message: oip.ModelInferRequest, model: str) -> oip.ModelInferResponse:
@@ -250,7 +328,7 @@ def _response(
         "prompt_tokens": (shape, [finished.prompt_tokens for _, finished in answers]),
         "generated_tokens": (shape, [finished.generated_tokens for _, finished in answers]),
     }
-    if inference.requests[0].options.returns_hypotheses:
+    if inference.options.returns_hypotheses:
         width = max(len(finished.hypotheses) for _, finished in answers)
         texts, scores = list[str](), list[float]()
         for echo, (_, finished) in zip(inference.echoes, answers, strict=True):

@@ -49,7 +49,7 @@ class Adaptors:
         """Adds the services to a gRPC server that has not started. not_ready: why it is not ready, or nothing.
         Raises StartupError for models that an adaptor cannot serve."""
         for kind in self._kinds:
-            servicer = kind(catalog, preparation, self._settings, not_ready)
+            servicer = kind(catalog, preparation, calls.items, self._settings, not_ready)
             server.add_generic_rpc_handlers(tuple(handlers_of(kind.FILE, servicer, calls, without=kind.PROBES)))
             for service in kind.FILE.services_by_name.values():
                 probes = {

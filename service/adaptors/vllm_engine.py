@@ -20,6 +20,7 @@ from service.adaptors.tokenizer_archive import tokenizer_archive
 from service.adaptors.vllm import vllm_engine_pb2 as vllm
 from service.edge.admission.preparation import Preparation
 from service.edge.calls.call import Call
+from service.edge.calls.items import ItemRunner
 from service.edge.models.served_model import ServedModel
 from service.edge.requests.catalog import Catalog
 from service.edge.rpcs.model_calls import ModelCalls, submitted
@@ -43,6 +44,7 @@ class VllmEngine(ModelCalls):
         self,
         catalog: Catalog,
         preparation: Preparation,
+        _items: ItemRunner,
         settings: ServerSettings,
         not_ready: Callable[[], Sequence[str]],
     ) -> None:

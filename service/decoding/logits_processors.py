@@ -23,8 +23,8 @@ class LogitsProcessor(Protocol):
     """One constraint or penalty of one request: immutable, and shared by the hypotheses of the request. What it
     remembers of one hypothesis is that hypothesis's `state`, an immutable value, so a fork copies references.
 
-    is_mask: it only sets scores to -inf. Other processors run first, and the scores are normalised again after them;
-    after masks they are not: a constrained answer keeps the probability that the model gives it.
+    is_mask: it only sets scores to -inf. Other processors run first, and outside of a beam the scores are normalised
+    again after them; after masks they are not: a constrained answer keeps the probability that the model gives it.
     """
 
     is_mask: bool
@@ -41,7 +41,8 @@ class LogitsProcessor(Protocol):
     def apply(self, scores_V: np.ndarray, state: Any, tokens: Sequence[int]) -> None:
         """Changes scores float32 (V,) in place. `tokens`: the new tokens so far, without the prompt.
 
-        Scores are the model's log-probabilities plus one constant: for processors that are no masks, its logits.
+        Scores are the model's log-probabilities plus one constant: for processors that are no masks, its logits, in a
+        beam its log-probabilities.
         """
 
     def excluded(self, state: Any, tokens: Sequence[int]) -> Collection[int] | None:
@@ -120,20 +121,19 @@ class PrefixBias(_Stateless):
 
     def __init__(self, beta: float, prefix: Sequence[int]) -> None:
         assert 0 < beta < 1, beta
-        self._prefix = list(prefix)
-        self._weight = math.log(beta) - math.log1p(-beta)
+        self._beta, self._prefix = beta, list(prefix)
 
     def applies(self, state: None, tokens: Sequence[int]) -> bool:
         """Whether a token of the prefix comes next."""
         return len(tokens) < len(self._prefix) and list(tokens) == self._prefix[: len(tokens)]
 
     def apply(self, scores_V: np.ndarray, state: None, tokens: Sequence[int]) -> None:
-        """Divided by 1 - β, which the next log-softmax undoes, only one p changes: the exp of its logit grows by
-        Z·β / (1 - β), where Z is the sum over all tokens."""
+        """Multiplies by 1 - β, and adds β·Z to the next token, where Z is the sum over all tokens."""
         highest = scores_V.max()
         total = highest + np.log(np.exp(scores_V - highest).sum(dtype=np.float64))
+        scores_V += np.float32(math.log1p(-self._beta))
         token = self._prefix[len(tokens)]
-        scores_V[token] = np.logaddexp(scores_V[token], total + self._weight)
+        scores_V[token] = np.logaddexp(scores_V[token], total + math.log(self._beta))
 
 
 class MinLength(_Stateless):
@@ -158,31 +158,30 @@ class MinLength(_Stateless):
 
 
 class NoRepeatNGram(_Stateless):
-    """No n-gram of `length` tokens appears twice in the answer. The prompt does not count, so that a generated text may
-    repeat its words; in `transformers` it does, which makes no difference for translation."""
+    """No n-gram of `length` tokens appears twice in prompt and answer, as in `transformers`. Only an end token may end
+    one again: a prompt has some between its turns, and is one itself where the decoder starts from it."""
 
     is_mask = True
 
-    def __init__(self, length: int) -> None:
-        self._length = length
+    def __init__(self, length: int, prompt: Sequence[int] = (), *, eos_ids: Sequence[int] = ()) -> None:
+        self._length, self._prompt, self._eos_ids = length, np.array(prompt, np.int64), frozenset(eos_ids)
 
     def applies(self, state: None, tokens: Sequence[int]) -> bool:
-        """Whether the answer has an n-gram."""
-        return len(tokens) >= self._length
+        """Whether prompt and answer have an n-gram."""
+        return len(self._prompt) + len(tokens) >= self._length
 
     def apply(self, scores_V: np.ndarray, state: None, tokens: Sequence[int]) -> None:
-        """Excludes the tokens that complete an n-gram of the answer."""
+        """Excludes the tokens that complete an n-gram again."""
         scores_V[self.excluded(state, tokens)] = -np.inf
 
     def excluded(self, state: None, tokens: Sequence[int]) -> list[int]:
-        """The tokens that complete an n-gram of the answer."""
-        ids = np.array(tokens, np.int64)
+        """The tokens that complete an n-gram again."""
+        ids = np.concatenate([self._prompt, np.array(tokens, np.int64)])
         given = self._length - 1
-        starts = np.arange(len(ids) - given)  # of all n-grams in the answer
+        starts = np.arange(len(ids) - given)  # of all n-grams
         for offset, token in enumerate(ids[len(ids) - given :]):
             starts = starts[ids[starts + offset] == token]
-        found: list[int] = ids[starts + given].tolist()
-        return found
+        return [token for token in ids[starts + given].tolist() if token not in self._eos_ids]
 
 
 class AllowedTokens(_Stateless):

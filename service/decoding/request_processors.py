@@ -23,6 +23,7 @@ from service.decoding.logits_processors import (
     PresenceFrequencyPenalty,
     RepetitionPenalty,
 )
+from service.decoding.prompt_form import PLAIN, PromptForm
 from service.decoding.vocabulary import Vocabulary
 from service.errors import InvalidRequest
 from service.phrase_variants import phrase_variants
@@ -31,29 +32,32 @@ from service.request import Request
 SLOW_OPTIONS = ("bad_words", "phrases", "allowed_tokens", "grammars")
 
 
-def processors_of(request: Request, vocabulary: Vocabulary, tokenizer: Tokenizer) -> tuple[LogitsProcessor, ...]:
-    """The logits processors of a request, penalties first, lexical constraints last. tokenizer: of target texts.
+def processors_of(
+    request: Request, vocabulary: Vocabulary, tokenizer: Tokenizer, form: PromptForm = PLAIN
+) -> tuple[LogitsProcessor, ...]:
+    """The logits processors of a request, penalties first, lexical constraints last. tokenizer: of target texts. form:
+    see `PromptForm`.
 
-    The repetition penalty depends on the sign of a logit, so it runs before anything is added to logits. Nothing is
-    masked unless a request asks for it; only min_tokens and ignore_eos exclude end tokens. Raises InvalidRequest for a
-    grammar or a phrase that is invalid for this vocabulary, phrases that need more tokens than the answer may have, and
-    a forced prefix that other constraints exclude.
+    Penalties run in the order of transformers and vLLM: a bias may change the sign of a logit, on which the repetition
+    penalty depends. Nothing is masked unless a request asks for it; only min_tokens and ignore_eos exclude end tokens.
+    Raises InvalidRequest for a grammar or a phrase that is invalid for this vocabulary, phrases that need more tokens
+    than the answer may have, and a forced prefix that other constraints exclude.
     """
     options, eos_ids = request.options, vocabulary.eos_ids
     presence, frequency = options.presence_penalty, options.frequency_penalty
     processors: list[LogitsProcessor] = []
+    if options.logit_bias:
+        processors.append(LogitBias(options.logit_bias))
     if options.repetition_penalty != 1.0:
         processors.append(RepetitionPenalty(options.repetition_penalty, request.prompt))
     if presence or frequency:
         processors.append(PresenceFrequencyPenalty(presence=presence, frequency=frequency))
-    if options.logit_bias:
-        processors.append(LogitBias(options.logit_bias))
     if options.prefix_bias:
         processors.append(PrefixBias(options.prefix_bias, request.preferred_prefix))
     if options.min_tokens or options.ignore_eos:
         processors.append(MinLength(eos_ids, before=request.max_tokens if options.ignore_eos else options.min_tokens))
     if options.no_repeat_ngram_size:
-        processors.append(NoRepeatNGram(options.no_repeat_ngram_size))
+        processors.append(NoRepeatNGram(options.no_repeat_ngram_size, form.own_prompt(request), eos_ids=eos_ids))
     masks: list[LogitsProcessor] = []
     if options.bad_words:
         masks.append(BannedTexts(options.bad_words, vocabulary))

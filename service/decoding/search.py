@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 from service.decoding.beam import BeamSearch
 from service.decoding.greedy_and_sampling import GreedyAndSampling
 from service.decoding.logits_processors import LogitsProcessor
+from service.decoding.prompt_form import PLAIN, PromptForm
 from service.decoding.stop_strings import StopMatcher
-from service.decoding.token_selection import ContextPlace, TokenSelector
+from service.decoding.token_selection import TokenSelector
 from service.errors import InternalFailure, RequestError
 from service.request import FinishReason, Request
 from service.sequence import Hypothesis, Search, Sequence
@@ -58,16 +59,16 @@ def search_for(
     eos_ids: tuple[int, ...],
     stops: StopMatcher | None = None,
     processors: tuple[LogitsProcessor, ...] = (),
-    context: ContextPlace | None = None,
+    form: PromptForm = PLAIN,
 ) -> Search:
     """The decoding strategy of a request. A new strategy is selected here and nowhere else.
 
-    processors: from `service.decoding.request_processors`. context: see `TokenSelector`.
+    processors: from `service.decoding.request_processors`. form: of the model.
     """
     if request.encoder_request is not None or request.forced_target:
         return SingleTurn()
-    selector = TokenSelector(request, eos_ids=eos_ids, stops=stops, processors=processors, context=context)
-    if request.options.beam_size > 1 or request.options.phrases:
+    selector = TokenSelector(request, eos_ids=eos_ids, stops=stops, processors=processors, form=form)
+    if request.options.is_beam:
         return BeamSearch(selector)
     return GreedyAndSampling(selector)
 

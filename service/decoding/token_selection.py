@@ -1,10 +1,11 @@
 """Extension of one hypothesis by one token (`TokenSelector`): its candidates, its new state, its finish reason.
 
 The distribution of a row passes the request's logits processors: penalties change the logits, which are normalised
-again; masks remove tokens, and nothing is normalised after them. Where no processor applies, or only masks that name
-what they exclude, only the most likely tokens that the graph returned are read. A hypothesis always records the
-unmodified model's log-probabilities, over the full vocabulary or the row's shortlist. Which candidate a hypothesis
-takes is decided by its search.
+again; masks remove tokens, and nothing is normalised after them. In a beam penalties change log-probabilities, and
+nothing is normalised again, as in `transformers`. Where no processor applies, or only masks that name what they
+exclude, only the most likely tokens that the graph returned are read. A hypothesis always records the unmodified
+model's log-probabilities, over the full vocabulary or the row's shortlist. Which candidate a hypothesis takes is
+decided by its search.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import math
 from collections.abc import Collection
 from collections.abc import Sequence as Items
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from service.decoding.logits_processors import LogitsProcessor
+from service.decoding.prompt_form import PLAIN, PromptForm
 from service.decoding.stop_strings import StopMatcher, StopState
 from service.errors import Unsatisfiable
 from service.request import FinishReason, Request
@@ -26,20 +28,6 @@ from service.step import DeferredOutputs, Predictions, Ranked, Scored
 
 Active = tuple[LogitsProcessor, Any]  # with its state
 SPARE = 6  # with one more, the graph ranks 8
-
-
-class ContextPlace(NamedTuple):
-    """Where a source has the sentences before its text (document context): from position `first` up to the last
-    `separator`, which is a token that no text has."""
-
-    first: int
-    separator: int
-
-    def positions(self, source: Items[int]) -> slice:
-        """Positions of the sentences and their separators; empty for a source without any."""
-        if self.separator not in source:
-            return slice(0, 0)
-        return slice(self.first, len(source) - source[::-1].index(self.separator))
 
 
 class TokenSelector:
@@ -57,11 +45,11 @@ class TokenSelector:
         eos_ids: tuple[int, ...],
         stops: StopMatcher | None,
         processors: tuple[LogitsProcessor, ...] = (),
-        context: ContextPlace | None = None,
+        form: PromptForm = PLAIN,
     ) -> None:
-        """eos_ids: the tokens that end an answer. context: of a model that reads sentences before a text."""
+        """eos_ids: the tokens that end an answer."""
         self.request, self.eos_ids, self.stops = request, eos_ids, stops
-        self.options, self._context = request.options, context
+        self.options, self._form = request.options, form
         self.processors = tuple(sorted(processors, key=lambda processor: processor.is_mask))
         self._num_alternatives = self.options.top_logprobs
         self.is_scored = True
@@ -85,11 +73,14 @@ class TokenSelector:
             return None
         scores_V = output.logprobs(hypothesis.row).copy()
         if not active[0][0].is_mask:
-            scores_V += np.float32(output.logsumexp(hypothesis.row))
+            is_beam = self.options.is_beam
+            if not is_beam:
+                scores_V += np.float32(output.logsumexp(hypothesis.row))
             for processor, state in active:
                 if not processor.is_mask:
                     processor.apply(scores_V, state, tokens)
-            scores_V = log_softmax(scores_V)
+            if not is_beam:
+                scores_V = log_softmax(scores_V)
         for processor, state in active:
             if processor.is_mask:
                 processor.apply(scores_V, state, tokens)
@@ -178,7 +169,8 @@ class TokenSelector:
         hypothesis.tokens.append(token)
 
     def length_norm(self, length: int) -> float:
-        """The divisor of a score: length**α, or ((5 + length) / 6)**α (Wu et al. 2016, equation 14)."""
+        """The divisor of the score of an answer: length**α, or ((5 + length) / 6)**α (Wu et al. 2016, equation 14)."""
+        length += self._form.counted
         base = float(length) if self.options.length_normalization == "average" else (5 + length) / 6
         return float(base**self.options.length_penalty)
 
@@ -191,8 +183,8 @@ class TokenSelector:
         if weight := self.options.coverage_penalty:
             attention_LHTS = attention_of(self.request, hypothesis, row, deferred)
             covered_S = attention_LHTS.mean((0, 1), dtype=np.float64).sum(0)
-            if self._context is not None:
-                covered_S = np.delete(covered_S, self._context.positions(self.request.source))
+            if (context := self._form.context) is not None:
+                covered_S = np.delete(covered_S, context.positions(self.request.source))
             coverage = weight * float(np.log(np.clip(covered_S, 1e-10, 1.0)).sum())
         hypothesis.normalised = hypothesis.score / self.length_norm(len(hypothesis.tokens)) + coverage
 

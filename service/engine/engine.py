@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 
 from model.tokenizer import Tokenizer
+from service.decoding.prompt_form import PLAIN, PromptForm
 from service.decoding.request_processors import processors_of
 from service.decoding.search import search_for
 from service.decoding.stop_strings import StopMatcher
-from service.decoding.token_selection import ContextPlace
 from service.decoding.vocabulary import Vocabulary
 from service.engine.core import EngineCore, EventBatch, Snapshot
 from service.engine.detokenizer import Detokenizer
@@ -57,15 +57,15 @@ class Engine:
         measure: Measure = not_measured,
         *,
         vocabulary: Vocabulary | None = None,
-        context: ContextPlace | None = None,
+        form: PromptForm = PLAIN,
         clock: Callable[[], float] = time.monotonic,
         name: str = "engine",
     ) -> None:
-        """vocabulary: of the tokenizer, if engines share one. context: see `service.decoding.search.search_for`."""
+        """vocabulary: of the tokenizer, if engines share one. form: of the model's prompts."""
         self.limits = limits or EngineLimits()
         rows = self.limits.max_rows
         assert rows == runner.max_rows, f"{rows} rows are scheduled on a runner with {runner.max_rows}"
-        self._runner, self._tokenizer, self._context, self._clock = runner, tokenizer, context, clock
+        self._runner, self._tokenizer, self._form, self._clock = runner, tokenizer, form, clock
         self._vocabulary = vocabulary or Vocabulary.of(tokenizer, eos_ids=runner.eos_ids)
         self._core = EngineCore(
             runner,
@@ -113,10 +113,8 @@ class Engine:
         self._core.scheduler.capacity.check(request)
         tokenizer, vocabulary = self._tokenizer, self._vocabulary
         stops = StopMatcher(vocabulary, request.stop) if request.stop else None
-        processors = processors_of(request, vocabulary, tokenizer.target)
-        search = search_for(
-            request, eos_ids=vocabulary.eos_ids, stops=stops, processors=processors, context=self._context
-        )
+        processors = processors_of(request, vocabulary, tokenizer.target, self._form)
+        search = search_for(request, eos_ids=vocabulary.eos_ids, stops=stops, processors=processors, form=self._form)
         sequence = Sequence(request, search)
         response = Response(ticket, sequence, lambda: Detokenizer(tokenizer.incremental(), request.stop), self._clock())
         self.inbox.put(response)

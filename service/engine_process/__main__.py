@@ -6,6 +6,7 @@ A reason not to serve goes to the edge in one `Refused`; a crash shows in the ex
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import logging
 import mmap
@@ -45,7 +46,8 @@ def main() -> None:
         _serve(end, start, mmap.mmap(table, 0))
     except (StartupError, ImportError, MemoryError) as error:
         fix = "" if isinstance(error, StartupError) else "; fix: reinstall Glossa, see `glossa doctor`"
-        end.send(encode(Refused(f"{str(error) or type(error).__name__}{fix}"[:10_000])))
+        with contextlib.suppress(OSError):  # another process of the model was the first to refuse, and the edge gave up
+            end.send(encode(Refused(f"{str(error) or type(error).__name__}{fix}"[:10_000])))
         os._exit(1)
     except DeviceLost:
         os._exit(DEVICE_LOST)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from export.bundle.directory import BundleError, CheckedBundle, check_bundle
 from export.bundle.manifest import TOKENIZER, Manifest
 from model.tokenizer import Tokenizer, TokenizerError
-from service.decoding.token_selection import ContextPlace
+from service.decoding.prompt_form import ContextPlace, PromptForm
 from service.decoding.vocabulary import Vocabulary
 from service.engine.engine import Engine
 from service.engine.golden_check import check_golden_decode, is_batch_invariant
@@ -106,7 +106,7 @@ def _open(
                 limits,
                 new_measure(),
                 vocabulary=vocabulary,
-                context=_context_place(manifest),
+                form=_prompt_form(manifest),
                 name=f"{name}-{index}",
             )
             for index, runner in enumerate(runners)
@@ -119,11 +119,12 @@ def _open(
     )
 
 
-def _context_place(manifest: Manifest) -> ContextPlace | None:
-    """Position of the context sentences in a source; None if the model reads none."""
-    if manifest.context is None:
-        return None
-    return ContextPlace(len(manifest.template.source_prefix), manifest.context.separator)
+def _prompt_form(manifest: Manifest) -> PromptForm:
+    """What precedes an answer of the model."""
+    template, context = manifest.template, manifest.context
+    counted = len(template.target_prefix) - 1 if manifest.task == "translation" else 0
+    place = ContextPlace(len(template.source_prefix), context.separator) if context is not None else None
+    return PromptForm(counted, place)
 
 
 class _Checked(NamedTuple):

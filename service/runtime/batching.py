@@ -18,6 +18,7 @@ from service.encoder_request import (
     WEIGHTS,
     EncoderOutput,
     most_likely,
+    scaled_to_1,
     vector_of,
 )
 from service.step import NewRow, PrefillChunk, padded
@@ -115,6 +116,8 @@ def encoder_outputs_by_row(new_rows: Iterable[NewRow], outputs: Mapping[str, np.
         vector = outputs[POOLED][place].copy() if POOLED in wanted else None
         if STATES in wanted and request.pooling is not None:
             vector = vector_of(request.pooling, outputs[STATES][place, :length])
+        if vector is not None and request.normalized:
+            vector = scaled_to_1(vector)
         found[new.row] = EncoderOutput(
             vector=vector,
             mask_predictions=most_likely(outputs[PLACES][first : first + count], request.top_k) if count else (),

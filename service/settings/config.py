@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import yaml
 from pydantic import Field, ValidationError, create_model, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -159,8 +160,11 @@ class ServerSettings(_LimitSettings):  # type: ignore[misc]
         10, ge=0, le=19, description="how much engines give way to the event loop and to other programs: nice(2)"
     )
     pin_processes: bool = Field(False, description="give each engine process processors of its own")
-    process_memory_bytes: int = Field(
-        0, ge=0, description="limit of what an engine process may allocate; requests beyond it fail; 0: none"
+    process_memory_bytes: int | None = Field(
+        None,
+        ge=0,
+        description="limit of what an engine process may allocate; requests beyond it fail; 0: none; by default far "
+        "above the prediction",
     )
     process_start_timeout_s: PositiveSeconds = Field(
         120.0, description="seconds until an engine process must have opened its bundle"
@@ -274,7 +278,7 @@ class ServerSettings(_LimitSettings):  # type: ignore[misc]
             raise ValueError(
                 f"single_engine_threads must be at most engines_per_process, {each}, with pin_processes, got {threads}"
             )
-        if 0 < self.process_memory_bytes < MIN_PROCESS_BYTES:
+        if 0 < (self.process_memory_bytes or 0) < MIN_PROCESS_BYTES:
             raise ValueError(
                 f"process_memory_bytes must be 0 or at least {MIN_PROCESS_BYTES}, got {self.process_memory_bytes}"
             )
@@ -290,10 +294,10 @@ class ServerSettings(_LimitSettings):  # type: ignore[misc]
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         path = init_settings().get("config") or os.environ.get(PREFIX + "CONFIG")
-        return init_settings, env_settings, InitSettingsSource(settings_cls, _settings_of(Path(path)) if path else {})
+        return init_settings, env_settings, InitSettingsSource(settings_cls, settings_of(Path(path)) if path else {})
 
 
-def _settings_of(path: Path) -> dict[str, Any]:
+def settings_of(path: Path) -> dict[str, Any]:
     """The settings of a YAML file; an empty one has none. Raises StartupError."""
     if not path.is_file():
         raise StartupError(f"config: no such file: {path}; give the path of a YAML file")
@@ -317,6 +321,14 @@ def _settings_of(path: Path) -> dict[str, Any]:
         problem = f"config: must have text as keys, has {others[0]!r}: {path}"
         raise StartupError(f"{problem}; write the name of a setting, such as max_queue: 64")
     return settings
+
+
+def shown_default(field: FieldInfo) -> str:
+    """The default of a setting as help pages show it."""
+    value = field.default
+    if value in (None, "", {}, ()):
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else f"{value}"
 
 
 def load_settings(flags: Mapping[str, Any]) -> ServerSettings:
@@ -364,7 +376,8 @@ def _explain(problem: Any, flags: Mapping[str, Any]) -> str:
         message = _MESSAGES[problem["type"]].format(**problem.get("ctx", {}))
     else:
         message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
-    return f"{origin}: {message}" + ("" if ", got " in message else f", got {problem['input']!r}")
+    is_told = ", got " in message or not problem["loc"]  # of several settings together
+    return f"{origin}: {message}" + ("" if is_told else f", got {problem['input']!r}")
 
 
 def _unknown(key: str, known: Collection[str]) -> str:

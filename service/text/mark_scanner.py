@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from service.text.spans import Span
+
 
 class Kinds(NamedTuple):
     """The kinds of marks to find. docs/markup.md lists what each kind matches."""
@@ -90,6 +92,16 @@ def scan(raw: str, kinds: Kinds) -> Iterator[Mark]:
             yield Mark("closing" if match["slash"] else kind, start, place, match["name"])
         elif not (kinds.tags and match["entity"]):  # which is a character, although it may have a number in it
             yield Mark("point", start, place)
+
+
+def characters(raw: str, within: Span, *, has_entities: bool) -> Iterator[tuple[str, Span]]:
+    """The characters of a part of a raw text with their places; an entity is one, as of `decoded`."""
+    place = within.start
+    while place < within.end:
+        entity = _ENTITY.match(raw, place, within.end) if has_entities and raw[place] == "&" else None
+        end = entity.end() if entity else place + 1
+        yield _character(entity) if entity else raw[place], Span(place, end)
+        place = end
 
 
 def decoded(raw: str) -> str:

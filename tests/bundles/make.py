@@ -55,6 +55,7 @@ def make_bundle(path):
         attention=True,
         parallel=[(text, text) for text in TEXTS],
         confidence=development(model, tokenizer),
+        source_unit="sentence",
     )
     export_model(model, tokenizer, path, options)
 

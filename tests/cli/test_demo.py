@@ -1,9 +1,9 @@
-"""`glossa demo`: what it prints of metrics, and how it continues. The demo itself: `tests/test_readme.py`."""
+"""`glossa demo`: what it trains on, what it prints of metrics, and how it continues. The demo itself:
+`tests/test_readme.py`."""
 
-import functools
+from typing import Any
 
-from cli.demo import counters
-from model.training.data.embedded import embedded_examples
+from cli.demo import SCENES, counters
 from tests.cli.command import interrupted, run
 
 EXPOSITION = """\
@@ -22,9 +22,21 @@ def test_counters_are_summed_over_their_labels():
     assert counters(EXPOSITION) == {"glossa_requests_total": 7.0, "glossa_step_seconds_count": 11.0}
 
 
-def test_an_interrupted_demo_is_repeated(tmp_path, monkeypatch):
-    monkeypatch.setattr("model.training.train.train", interrupted)
-    few = functools.partial(embedded_examples, most=100)
-    monkeypatch.setattr("model.training.data.embedded.embedded_examples", few)
+def test_the_demo_trains_on_scenes_and_everyday_pairs(tmp_path, monkeypatch):
+    given: dict[str, Any] = {}
+
+    def train(model, config, *, data, start, **_):
+        given.update(vocabulary=model.vocab_size, pairs=data.pairs, base=start.base)
+        interrupted()
+
+    monkeypatch.setattr("model.training.train.train", train)
     printed = run("demo", "--out", tmp_path / "my run", fails=True)
     assert "stopped after step 5, state saved in x; to continue, repeat the command\n" in printed
+    assert given["vocabulary"] == given["base"].tokenizer.vocab_size
+    assert ("That's a beautiful name.", "Das ist ein schöner Name.") in given["pairs"][SCENES:]
+
+
+def test_a_demo_without_its_model_says_where_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr("cli.demo.EVERYDAY", tmp_path / "everyday")
+    printed = run("demo", "--out", tmp_path / "run", fails=True)
+    assert "everyday: no such directory; run the demo from a clone" in printed.replace("\n", " ")

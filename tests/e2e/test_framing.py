@@ -79,6 +79,7 @@ def test_beams_stops_and_limits_count_the_answer_alone(client):
             beam_size=3,
             num_hypotheses=3,
             length_penalty=0.6,
+            counted=1,  # the language
         )
         assert [hypothesis.tokens for hypothesis in answer.hypotheses] == [best.tokens for best in expected]
         for hypothesis, best in zip(answer.hypotheses, expected, strict=True):

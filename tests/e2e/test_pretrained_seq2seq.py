@@ -11,6 +11,7 @@ from export.bundle.directory import load_bundle
 from export.to_onnx import export_bundle
 from model.pretrained.import_checkpoint import import_checkpoint
 from model.tokenizer import Tokenizer
+from service.decoding.prompt_form import PromptForm
 from service.options import DecodingOptions
 from service.request import Request
 from service.runtime.runner import OnnxModel
@@ -27,7 +28,7 @@ BEGINNINGS = {"bart": (2, 0), "mbart": (7,), "m2m_100": (2, 11)}  # the second t
 
 
 @contextlib.contextmanager
-def engine(theirs, path, rows):
+def engine(theirs, path, rows, form):
     """An engine that serves a model of transformers."""
     theirs.save_pretrained(path / "theirs")
     names = " ".join(f"w{number}" for number in range(4, theirs.config.vocab_size))
@@ -36,7 +37,7 @@ def engine(theirs, path, rows):
     export_bundle(path / "ours", path / "bundle")
     model = OnnxModel.open(path / "bundle", load_bundle(path / "bundle"))
     settings = engine_limits(max_rows=rows)
-    engine = EnginePool([CheckedEngine(model.runner(max_rows=rows), tokenizer, settings)])
+    engine = EnginePool([CheckedEngine(model.runner(max_rows=rows), tokenizer, settings, form=form)])
     engine.start()
     try:
         yield engine
@@ -79,9 +80,8 @@ async def check(name, shape, path, *, count, max_tokens, rows):
     expected = generate(theirs, sources, max_tokens)
     # Random weights of 12 layers with the norm after each repeat one word, which the source determines.
     assert len(set(expected)) > count // 5, "answers vary"
-    penalty = 1.0 if len(begin) == 1 else 0.0  # the library takes a forced token for a part of the answer
-    beams = generate(theirs, sources[:BEAMS], max_tokens, num_beams=4, length_penalty=penalty, early_stopping=True)
-    options = DecodingOptions(beam_size=4, length_penalty=penalty)
+    beams = generate(theirs, sources[:BEAMS], max_tokens, num_beams=4, early_stopping=True)
+    options = DecodingOptions(beam_size=4)
     requests = [
         Request(request_id=str(i), source=tuple(source), prompt=begin, max_tokens=max_tokens)
         for i, source in enumerate(sources)
@@ -89,7 +89,7 @@ async def check(name, shape, path, *, count, max_tokens, rows):
     requests += [
         replace(request, request_id=f"beam {request.request_id}", options=options) for request in requests[:BEAMS]
     ]
-    with engine(theirs, path, rows) as served:
+    with engine(theirs, path, rows, PromptForm(len(begin) - 1)) as served:
         sinks = await ask(served, *requests)
     assert [sink.finals[0].hypotheses[0].tokens for sink in sinks] == expected + beams
 

@@ -5,8 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
+from export.adequacy_fit import fit_adequacy
+from export.bundle.adequacy import Traits
 from export.bundle.directory import load_manifest
 from export.calibration import (
+    MAX_DAMAGED,
+    MIN_ANSWERED,
     MIN_SAMPLES,
     CalibrationError,
     Example,
@@ -23,6 +27,7 @@ from model.reference.greedy import greedy, score
 from tests.bundles.make import SHAPE, development, kept_model
 from tests.tiny import tiny_config, tiny_tokenizer
 
+WHOLE = Traits(source_tokens=5, answer_tokens=5, repetition=0.0, open_end=0.0, tokens_per_character=0.25)
 CONFIG, TOKENIZER = tiny_config("encoder_decoder", **SHAPE), tiny_tokenizer()
 
 
@@ -64,7 +69,9 @@ def examples(count, seed=0):
     random = np.random.default_rng(seed)
     raw = random.uniform(0.3, 1.0, (count, 5))
     right = random.random((count, 5)) < raw**3
-    return [Example(tuple(words.tolist()), tuple(found.tolist())) for words, found in zip(raw, right, strict=True)]
+    return [
+        Example(tuple(words.tolist()), tuple(found.tolist()), WHOLE) for words, found in zip(raw, right, strict=True)
+    ]
 
 
 def flat(found, name):
@@ -85,7 +92,7 @@ def test_maps_are_fitted_to_all_and_measured_on_what_they_have_not_seen():
         calibrated += [*mapped(map, flat(others, "words"))]
         right += [*flat(others, "right")]
         means = [np.mean(mapped(map, one.words)) for one in fitted]
-        sentence_map = fit_map(means, [np.mean(one.right) for one in fitted])
+        sentence_map = fit_map(means, [np.mean(one.right) for one in fitted], from_zero=True)
         plain += [np.mean(one.words) for one in others]
         whole += [sentence_map(float(np.mean(mapped(map, one.words)))) for one in others]
         shares += [np.mean(one.right) for one in others]
@@ -96,14 +103,47 @@ def test_maps_are_fitted_to_all_and_measured_on_what_they_have_not_seen():
     assert max(words.ece_after, sentences.ece_after) < 0.04 < 0.2 < min(words.ece_before, sentences.ece_before)
 
 
+def lost(one, share):
+    return one._replace(damaged={"lost words": one.traits._replace(answer_tokens=int(5 * share))})
+
+
+def test_sentences_have_the_adequacy_of_their_answers():
+    """Of every other answer a part is missing, and its words are right all the same."""
+    found = [lost(one, 0.2) for one in examples(400)]
+    calibration = calibrate(found, "dev.tsv")
+    adequacy = calibration.adequacy
+    assert adequacy == fit_adequacy([WHOLE] * 400, [[WHOLE._replace(answer_tokens=1)] * 400])
+    assert adequacy(WHOLE) > 0.95
+    words = calibrate(examples(400), "dev.tsv").words
+    assert calibration.words == words, "words know nothing of it"
+    mean = float(np.mean(mapped(words.map, found[0].words)))
+    sure, unsure = (calibration.sentences.map(adequacy(one) * mean) for one in (WHOLE, WHOLE._replace(answer_tokens=1)))
+    assert unsure < 0.2 < sure
+
+
+@pytest.mark.parametrize(("count", "is_fitted"), [(0, False), (MIN_ANSWERED - 1, False), (MIN_ANSWERED, True)])
+def test_adequacy_needs_answers_that_could_be_damaged(count, is_fitted):
+    found = [*(lost(one, 0.2) for one in examples(count)), *examples(400)]
+    assert (calibrate(found, "dev.tsv").adequacy is not None) is is_fitted
+
+
+def test_the_first_answers_are_damaged(graphs, text, monkeypatch):
+    monkeypatch.setattr("export.calibration.MAX_DAMAGED", 8)
+    samples = samples_of(text, TOKENIZER, CONFIG, 200)[:12]
+    found = answered(graphs, samples, text, TOKENIZER, CONFIG)
+    assert any(one.damaged for one in found[:8])
+    assert not any(one.damaged for one in found[8:])
+    assert MAX_DAMAGED >= 2 * MIN_ANSWERED, "enough for each half"
+
+
 def test_answers_without_words_are_no_sentences():
-    found = calibrate([*examples(400), *[Example((), ())] * 10], "dev.tsv")
+    found = calibrate([*examples(400), *[Example((), (), WHOLE)] * 10], "dev.tsv")
     assert found.sentences.measured == 400
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5, 9, 20, 49])
 def test_too_few_answers_with_words_are_refused(count):
-    found = [*examples(count), *[Example((), ())] * (400 - count)]
+    found = [*examples(count), *[Example((), (), WHOLE)] * (400 - count)]
     expected = (count + 1) // 2, count // 2
     with pytest.raises(CalibrationError) as caught:
         calibrate(found, "dev.tsv")
@@ -115,7 +155,7 @@ def test_too_few_answers_with_words_are_refused(count):
 
 @pytest.mark.parametrize(("raw", "right"), [(0.0, False), (1.0, True), (1.0, False), (0.5, True)])
 def test_few_answers_of_one_word_that_are_all_alike_can_be_calibrated(raw, right):
-    found = calibrate([*[Example((raw,), (right,))] * 50, *[Example((), ())] * 350], "dev.tsv")
+    found = calibrate([*[Example((raw,), (right,), WHOLE)] * 50, *[Example((), (), WHOLE)] * 350], "dev.tsv")
     assert (found.words.measured, found.sentences.measured) == (50, 50)
     assert found.words.map(raw) == pytest.approx(float(right), abs=0.01)
 

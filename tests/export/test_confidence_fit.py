@@ -117,6 +117,23 @@ def test_examples_that_are_all_alike_have_a_constant_map(share):
     assert fitted.calibrated == pytest.approx((share,))
 
 
+def test_a_map_from_zero_ascends_below_all_examples():
+    random = np.random.default_rng(6)
+    raw = random.uniform(0.3, 1.0, 40 * FEWEST_A_KNOT)
+    right = random.random(len(raw)) < raw
+    plain, map = fit_isotonic(raw, right), fit_isotonic(raw, right, from_zero=True)
+    assert (map.raw[0], map.calibrated[0], map(0.0)) == (0.0, 0.0, 0.0)
+    assert (map.raw[-1], map.calibrated[-1]) == (plain.raw[-1], plain.calibrated[-1])
+    assert map(map.raw[1] / 2) == pytest.approx(map.calibrated[1] / 2)
+    assert map.problem == ""
+    assert len(map.raw) <= MAX_KNOTS
+    many = fit_isotonic(np.arange(1.0, 2000.0) / 2000, np.arange(1999) / 2000, from_zero=True)
+    assert len(many.raw) <= MAX_KNOTS
+    assert fit_map(raw, right, from_zero=True)(0.0) == pytest.approx(0.0, abs=0.05)
+    zero = fit_isotonic([0.0] * 50, [1.0] * 50, from_zero=True)
+    assert (zero.raw, zero(0.0)) == ((0.0,), 1.0), "examples at 0 count"
+
+
 def test_a_few_examples_make_one_knot():
     fitted = fit_isotonic(np.linspace(0, 1, FEWEST_A_KNOT), [1, 0] * 12 + [1])
     assert len(fitted.raw) == 1

@@ -52,3 +52,10 @@ def test_languages_have_names_in_the_template():
     entry = entries_of(tiny_config(special_token_template=template), attention=False)["template"]
     assert (entry.source_prefix, entry.target_prefix) == (("source_language",), (2, "target_language"))
     assert entry.languages == {"de": 5, "en": 6}
+
+
+def test_what_a_model_reads_at_a_time_is_that_of_its_configuration_unless_it_is_given():
+    config = tiny_config(source_unit="sentence")
+    assert entries_of(config, attention=False)["source_unit"] == "sentence"
+    assert entries_of(config, attention=False, source_unit="text")["source_unit"] == "text"
+    assert entries_of(tiny_config("decoder"), attention=False)["source_unit"] == "text"

@@ -356,6 +356,13 @@ FAULTS = (
         ("tests/e2e/test_confidence.py",),
     ),
     Fault(
+        "confidence-without-adequacy",
+        "service/edge/models/answer_confidence.py",
+        "raw_sentence(confidences, adequacy)",
+        "raw_sentence(confidences)",
+        ("tests/service/edge/models/test_answer_confidence.py", "tests/e2e/test_confidence.py"),
+    ),
+    Fault(
         "spans-without-the-frame",
         "service/edge/models/served_model.py",
         "return [*before, *self.tokenizer.offsets(text), *after]",

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.encoder_request import EncoderOutput, EncoderRequest, most_likely, vector_of
+from service.encoder_request import EncoderOutput, EncoderRequest, most_likely, scaled_to_1, vector_of
 
 
 @pytest.mark.parametrize(
@@ -12,6 +12,8 @@ from service.encoder_request import EncoderOutput, EncoderRequest, most_likely, 
     [
         ({"pooling": "mean"}, {"encoder_states"}),
         ({"pooling": "cls"}, {"encoder_states"}),
+        ({"pooling": "max", "normalized": True}, {"encoder_states"}),
+        ({"pooling": "last"}, {"encoder_states"}),
         ({"state_positions": (0, 3)}, {"encoder_states"}),
         ({"pooling": "pooler"}, {"pooled"}),
         ({"mask_positions": (3,), "top_k": 5}, {"place_logprobs"}),
@@ -32,6 +34,15 @@ def test_states_are_pooled_in_float32(length, dtype):
     assert mean_M.dtype == first_M.dtype == np.float32
     assert mean_M == pytest.approx(states_SM.astype(np.float64).mean(0), rel=1e-5)
     assert first_M.tolist() == states_SM[0].tolist()
+    last_M, largest_M = vector_of("last", states_SM), vector_of("max", states_SM)
+    assert last_M.dtype == largest_M.dtype == np.float32
+    assert last_M.tolist() == states_SM[-1].tolist()
+    assert largest_M.tolist() == states_SM.max(0).tolist()
+
+
+def test_a_vector_is_scaled_to_length_1_unless_it_is_zero():
+    assert scaled_to_1(np.array([3, 4], np.float32)).tolist() == pytest.approx([0.6, 0.8])
+    assert scaled_to_1(np.zeros(2, np.float32)).tolist() == [0, 0]
 
 
 def test_the_mean_of_large_float16_states_does_not_overflow():

@@ -64,7 +64,9 @@ async def test_grpc_port_in_use_is_found_before_a_model_is_opened():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         message = await refused(Server(settings(port=port), open_model=no_model))
-    assert message == (f"port: port {port} on 127.0.0.1 is in use; stop its process or choose another port with --port")
+    assert message == (
+        f"port: port {port} on 127.0.0.1 is in use; fix: stop its process or choose another port with --port"
+    )
 
 
 async def test_a_second_server_on_the_port_of_a_first_does_not_start():
@@ -255,6 +257,14 @@ async def test_fallback_is_logged_with_its_reason(caplog):
         record = next(record for record in caplog.records if record.getMessage() == "provider_fallback")
     assert record.levelname == "WARNING"
     assert record.fields["reason"] == "no GPU; add one"
+
+
+async def test_the_line_that_tells_of_serving_has_what_a_client_needs_and_what_a_model_runs_on(caplog):
+    caplog.set_level("INFO", "glossa")
+    async with running(adaptors=("open-inference",), max_rows=8):
+        (told,) = [record.fields for record in caplog.records if record.getMessage() == "serving"]
+    assert (told["tls"], told["tokens"], told["adaptors"]) == ("off", False, ("open-inference",))
+    assert [text.partition(", ")[2] for text in told["models"].values()] == ["1 engine of 8 rows"] * 2
 
 
 async def test_a_model_that_is_not_batch_invariant_is_logged(caplog, monkeypatch):

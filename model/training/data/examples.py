@@ -1,4 +1,4 @@
-"""Text files → examples → token ids → batches. Input is checked strictly: an error names the malformed line.
+"""Examples → token ids → batches. `text_files` reads examples.
 
 `Examples` are text: pairs of source and target, or only targets for a language model. `PairBatches` and
 `StreamBatches` turn them into tensors. The order of batches depends only on (seed, epoch), so a position in it can be
@@ -9,15 +9,12 @@ saved as two numbers.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import random
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
@@ -68,50 +65,6 @@ class Examples:
     def languages_of(self, index: int) -> LanguagePair:
         """The languages of a pair."""
         return self.languages[index] if self.languages else DEFAULT_LANGUAGES
-
-
-def read_tsv(paths: Sequence[Path], *, has_documents: bool = False) -> Examples:
-    """Lines `source<TAB>target` of plain or gzip files. has_documents: a document ends at an empty line, and with its
-    file; otherwise an empty line is an error."""
-    pairs, ends = list[tuple[str, str]](), list[int]()
-    for path in paths:
-        ends.append(len(pairs))
-        for number, line in _lines(path):
-            if has_documents and not line.strip():
-                ends.append(len(pairs))
-                continue
-            fields = line.split("\t")
-            if len(fields) != 2:
-                raise DataError(
-                    f"{path}:{number}: expected 2 tab-separated fields, got {len(fields)}: {_shorten(line)}"
-                )
-            pairs.append((_text(fields[0], "source", path, number), _text(fields[1], "target", path, number)))
-    return _examples(pairs, paths, ends if has_documents else None)
-
-
-def read_parallel(source: Path, target: Path, *, has_documents: bool = False) -> Examples:
-    """Line n of one file is the translation of line n of the other. has_documents: a document ends where both lines
-    are empty; otherwise they are an error."""
-    sources, targets = list(_lines(source)), list(_lines(target))
-    if len(sources) != len(targets):
-        raise DataError(f"{source} has {len(sources)} lines, {target} has {len(targets)}; they must be the same")
-    pairs, ends = list[tuple[str, str]](), list[int]()
-    for (number, left), (_, right) in zip(sources, targets, strict=True):
-        if has_documents and not left.strip() and not right.strip():
-            ends.append(len(pairs))
-        else:
-            pairs.append((_text(left, "source", source, number), _text(right, "target", target, number)))
-    return _examples(pairs, [source, target], ends if has_documents else None)
-
-
-def read_text(paths: Sequence[Path], *, documents: str) -> Examples:
-    """Text for a language model. documents: "lines", every line that is not blank is a text; "stream", a whole file
-    is one text with its line breaks."""
-    if documents == "lines":
-        texts = [line.strip() for path in paths for _, line in _lines(path) if line.strip()]
-    else:
-        texts = ["".join(f"{line}\n" for _, line in _lines(path)) for path in paths]
-    return _examples([("", text) for text in texts if text.strip()], paths)
 
 
 def split(examples: Examples, *, size: int, seed: int) -> tuple[Examples, Examples]:
@@ -363,35 +316,3 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
     """Token ids, right-padded with pad_id: int64 (rows, longest)."""
     longest = max(map(len, rows))
     return torch.tensor([[*row, *[pad_id] * (longest - len(row))] for row in rows], dtype=torch.int64)
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The number, from 1, and the text without the line break, of every line."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                try:
-                    yield number, line.decode("utf-8").rstrip("\r\n")
-                except UnicodeDecodeError as error:
-                    raise DataError(f"{path}:{number}: invalid UTF-8 at byte {error.start} of the line") from error
-    except (OSError, EOFError, zlib.error) as error:  # a truncated or damaged gzip file
-        raise DataError(f"{path}: cannot be read: {error}") from error
-
-
-def _text(field: str, side: str, path: Path, number: int) -> str:
-    if not field.strip():
-        raise DataError(f"{path}:{number}: the {side} is empty")
-    return field.strip()
-
-
-def _shorten(line: str) -> str:
-    return repr(line if len(line) <= 60 else line[:57] + "...")
-
-
-def _examples(pairs: list[tuple[str, str]], paths: Sequence[Path], ends: list[int] | None = None) -> Examples:
-    """ends: of documents, in pairs before them; None: there are none."""
-    name = ", ".join(path.name for path in paths)
-    if not pairs:
-        raise DataError(f"{name}: no text in it")
-    bounds = sorted({0, *(ends or ()), len(pairs)})
-    return Examples(pairs, name, () if ends is None else [end - start for start, end in pairwise(bounds)])

@@ -10,10 +10,14 @@ from torch import nn
 from model.config import TrainConfig
 from model.training.objective.freezing import steps_from_top
 
+LONGEST_WARM_UP = 0.25  # share of a run; one that is too short for `warmup_steps` would never learn at its peak rate
+
 
 def learning_rate(config: TrainConfig, step: int, share: float) -> float:
-    """Linear warm-up over the first steps, times linear decay to 0 over the completed share of the run (0..1)."""
-    warm = min(1.0, (step + 1) / config.warmup_steps) if config.warmup_steps else 1.0
+    """Linear warm-up over the first steps, in a short run over its first quarter, times linear decay to 0 over the
+    completed share of the run (0..1)."""
+    done = max((step + 1) / config.warmup_steps, share / LONGEST_WARM_UP) if config.warmup_steps else 1.0
+    warm = min(1.0, done)
     return config.learning_rate * warm * max(0.0, 1.0 - share)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from service.edge.admission.request_memory import Reservation
@@ -12,21 +13,53 @@ Wait = Callable[[Retryable, float], Awaitable[None]]
 """Returns when to try again what was refused with an error. Raises the error at a deadline."""
 
 
+class Slots:
+    """How many requests a call may have in flight. Event-loop thread only. freed: set for a moment when there may be
+    room again."""
+
+    def __init__(self, size: int) -> None:
+        self.size = self.free = size
+        self.freed = asyncio.Event()
+
+    def take(self, most: int) -> int:
+        """Takes so many, or as many as are free. Returns how many."""
+        taken = max(0, min(most, self.free))
+        self.free -= taken
+        return taken
+
+    def give(self, count: int) -> None:
+        """Gives some back."""
+        self.free += count
+        self.wake()
+
+    def wake(self) -> None:
+        """Wakes what waits for room, of whatever kind."""
+        self.freed.set()
+        self.freed.clear()
+
+
 class Budget:
     """Of one call, or of one item of a call. Event-loop thread only.
 
     memory: reserved for the call's message and answer. wait: of an item, which waits where other calls are refused;
-    None for those. pinned: of an item, the version of the model that its call uses.
+    None for those. pinned: of an item, the version of the model that its call uses. slots: of an item, from which it
+    takes one for each request beyond its first; None: it has all that the model gives a call.
     """
 
-    def __init__(self, memory: Reservation, wait: Wait | None = None, pinned: ServedModel | None = None) -> None:
-        self.memory, self.wait, self.pinned = memory, wait, pinned
+    def __init__(
+        self,
+        memory: Reservation,
+        wait: Wait | None = None,
+        pinned: ServedModel | None = None,
+        slots: Slots | None = None,
+    ) -> None:
+        self.memory, self.wait, self.pinned, self.slots = memory, wait, pinned, slots
         self.model: ServedModel | None = None  # in use
 
-    def item(self, memory: Reservation, wait: Wait) -> Budget:
+    def item(self, memory: Reservation, wait: Wait | None, slots: Slots) -> Budget:
         """The budget of one of the call's items, which uses the same version of the same model."""
         assert self.model is not None, "the call has no model"
-        return Budget(memory, wait, self.model)
+        return Budget(memory, wait, self.model, slots)
 
     async def wait_for_room(self, error: Retryable, deadline_s: float) -> None:
         """Returns when it is time to try again what was refused. Raises `error` of a call that does not wait."""
@@ -51,6 +84,10 @@ class Budget:
     def let_wait(self, wait: Wait | None) -> None:
         """From now on the call waits where it would be refused; with None no longer."""
         self.wait = wait
+
+    def share(self, slots: Slots) -> None:
+        """Requests beyond the first one of each text take from these from now on."""
+        self.slots = slots
 
     def use(self, model: ServedModel) -> None:
         """The request is for this version of a model, which stays open until `leave`."""

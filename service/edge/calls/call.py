@@ -8,8 +8,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from service.edge.admission.request_memory import Reservation
-from service.edge.calls.budget import Budget, Wait
+from service.edge.calls.budget import Budget
 from service.edge.calls.record import Record
 from service.edge.calls.rpc import Rpc
 from service.edge.models.served_model import ServedModel
@@ -68,9 +67,9 @@ class Call:
         self.rpc, self.budget, self.record, self.ending = rpc, budget, record or Record(), ending or Ending()
         self.context: tuple[ContextSentence, ...] = ()
 
-    def item(self, number: int, started_s: float, answer_s: float, memory: Reservation, wait: Wait) -> Call:
-        """One of its items, for the same version of the same model. number, answer_s: as of `Rpc.item`."""
-        return Call(self.rpc.item(number, started_s, answer_s), self.budget.item(memory, wait))
+    def item(self, number: int, started_s: float, answer_s: float, budget: Budget) -> Call:
+        """One of its items. number, answer_s: as of `Rpc.item`. budget: one of `Budget.item`."""
+        return Call(self.rpc.item(number, started_s, answer_s), budget)
 
     def limit(self, rpc: Rpc) -> None:
         """Gives the call other times."""

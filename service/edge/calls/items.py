@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
 from service.edge.admission.request_memory import Reservation
+from service.edge.calls.budget import Slots
 from service.edge.calls.call import Call
+from service.edge.calls.item_counts import ItemCounts
 from service.edge.calls.record import count_request, report_request
 from service.edge.models.served_model import Users
 from service.edge.observability import logs
-from service.edge.observability.call_trace import Value
 from service.edge.observability.metrics import Metrics
 from service.edge.observability.status import status_code
 from service.errors import (
@@ -78,31 +79,6 @@ class ItemLimits(NamedTuple):
     idle_s: float
 
 
-class ItemCounts:
-    """What has become of the items of one call."""
-
-    def __init__(self) -> None:
-        self.begun = self.answered = self.prompt_tokens = self.generated_tokens = 0
-        self.failed: Counter[str] = Counter()  # by reason
-
-    @property
-    def fields(self) -> Mapping[str, Any]:
-        """For the log line of the call."""
-        failures = {"failures": dict(sorted(self.failed.items()))} if self.failed else {}
-        tokens = {"prompt_tokens": self.prompt_tokens, "generated_tokens": self.generated_tokens}
-        return {"items": self.begun, "answered": self.answered, **failures, **tokens}
-
-    @property
-    def attributes(self) -> Mapping[str, Value]:
-        """For the span of the call."""
-        return {
-            "glossa.items": self.begun,
-            "glossa.items_failed": self.failed.total(),
-            "gen_ai.usage.input_tokens": self.prompt_tokens,
-            "gen_ai.usage.output_tokens": self.generated_tokens,
-        }
-
-
 class ItemRunner:
     """Runs the items of all calls of a server. Event-loop thread only."""
 
@@ -129,6 +105,7 @@ class ItemRunner:
         window: int,
         in_order: bool = False,
         has_client: bool = True,
+        is_one: bool = False,
         item_bytes: int = 0,
     ) -> AsyncGenerator[list[Outcome], None]:
         """The outcomes of all items, those together that are there together. `call` must use its model already: its
@@ -140,9 +117,16 @@ class ItemRunner:
         InvalidRequest for an id that is in flight, DeadlineExceeded for a source that stays idle, ShuttingDown when the
         server drains and the items that have begun are answered, EngineUnavailable if the version was replaced. Asking
         for the next outcomes means that those before are written. has_client: the source waits for the client, which
-        may not be idle.
+        may not be idle. is_one: the items are parts of one request, without a client. It is counted, drained and
+        refused as one: the first part does not wait where the request would not.
         """
-        run = _Run(self, call, answer, window, has_client=has_client, in_order=in_order, item_bytes=item_bytes)
+        run = _Run(
+            *(self, call, answer, window),
+            has_client=has_client and not is_one,
+            in_order=in_order,
+            is_one=is_one,
+            item_bytes=item_bytes,
+        )
         return run.outcomes(source)
 
 
@@ -190,32 +174,32 @@ class _Run:
         *,
         has_client: bool,
         in_order: bool,
+        is_one: bool,
         item_bytes: int,
     ) -> None:
         self._item_bytes = ITEM_BYTES + item_bytes
-        self._runner, self._call, self._answer, self._window = runner, call, answer, window
-        self._in_order = in_order
+        self._runner, self._call, self._answer = runner, call, answer
+        self._in_order, self._is_one = in_order, is_one
+        self._slots = Slots(window)
         self._patience = _Patience(runner.limits) if has_client else None
         self.counts = ItemCounts()
-        call.record.count_items(self.counts)
+        if not is_one:
+            call.record.count_items(self.counts)
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by id, of items without an outcome
         self._held: dict[str, Reservation] = {}  # by id, of items whose results are not written
         self._ready: dict[int, Outcome] = {}  # by number, not yet yielded
         self._next = 0  # the number of the item whose outcome is next, if in order
         self._waiting = 0  # items for which there is no room in a queue, or no memory
         self._changed = asyncio.Event()  # an item has an outcome, or nothing more will begin
-        self._freed = asyncio.Event()  # there may be room for an item
 
     async def outcomes(self, source: AsyncGenerator[Iterable[Item], None]) -> AsyncGenerator[list[Outcome], None]:
         feeding = asyncio.create_task(self._feed(source))
         feeding.add_done_callback(lambda _: self._changed.set())
-        self._call.ending.when_draining(feeding.cancel)  # it may drain since before, while a document was read
-        self._call.budget.let_wait(self._wait_for_memory)
         try:
-            with self._users.with_items(feeding.cancel):
+            with contextlib.nullcontext() if self._is_one else self._endable(feeding.cancel):
                 while self._held or not feeding.done():
                     await self._next_change(feeding)
-                    if self._tasks:
+                    if self._tasks and not self._is_one:
                         await asyncio.sleep(GATHER_S)
                     while results := self._take():
                         yield results
@@ -224,9 +208,19 @@ class _Run:
                 raise ShuttingDown if self._call.ending.is_draining else EngineUnavailable(REPLACED, retry_after_s=0.1)
             feeding.result()
         finally:
+            await self._end(feeding)
+
+    @contextlib.contextmanager
+    def _endable(self, end: Callable[[], object]) -> Iterator[None]:
+        """No more items begin, by `end`, when the server drains or the version is replaced; messages may wait."""
+        self._call.ending.when_draining(end)  # it may drain since before, while a document was read
+        self._call.budget.let_wait(self._wait_for_memory)
+        try:
+            with self._users.with_items(end):
+                yield
+        finally:
             self._call.ending.when_draining(None)
             self._call.budget.let_wait(None)
-            await self._end(feeding)
 
     async def _feed(self, source: AsyncGenerator[Iterable[Item], None]) -> None:
         number = 0
@@ -242,7 +236,7 @@ class _Run:
                         if number % BEGUN_TOGETHER == BEGUN_TOGETHER - 1:
                             await asyncio.sleep(0)
                         while self._is_full:
-                            await self._freed.wait()
+                            await self._slots.freed.wait()
                         self._begin(number, waiting[0])
                         waiting.popleft()
                         number += 1
@@ -253,7 +247,7 @@ class _Run:
 
     @property
     def _is_full(self) -> bool:
-        return self._waiting > 0 or len(self._tasks) >= self._window or len(self._held) >= HELD * self._window
+        return self._waiting > 0 or not self._slots.free or len(self._held) >= HELD * self._slots.size
 
     def _begin(self, number: int, item: Item) -> None:
         if item.id in self._held:
@@ -261,9 +255,11 @@ class _Run:
         runner, call = self._runner, self._call
         memory, now_s = item.memory or call.budget.memory.another(), runner.clock()
         answer_s = min(runner.limits.answer_s, self._users.closes_at_s - now_s)
-        child = call.item(number, now_s, answer_s, memory, self._wait_for_room)
+        wait = call.budget.wait if self._is_one and not number else self._wait_for_room
+        child = call.item(number, now_s, answer_s, call.budget.item(memory, wait, self._slots))
+        self._slots.take(1)
         self._held[item.id] = memory
-        self.counts.begun += 1
+        self.counts.begun += not self._is_one
         self._tasks[item.id] = asyncio.create_task(self._run(number, item, child))
 
     async def _run(self, number: int, item: Item, call: Call) -> None:
@@ -291,10 +287,13 @@ class _Run:
         self._ready[number] = Outcome(item.id, response, error, size)
         del self._tasks[item.id]
         self._changed.set()
-        self._free()
+        self._slots.give(1)
 
     def _count(self, call: Call, error: RequestError | None) -> None:
         counts, runner = self.counts, self._runner
+        if self._is_one:
+            self._call.record.join(call.record)
+            return
         self._count_end(error)
         if finished := call.record.finished:
             counts.prompt_tokens += finished.prompt_tokens
@@ -319,22 +318,17 @@ class _Run:
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left_s, error.retry_after_s, LOOK_AGAIN_S)):
-                    await self._freed.wait()
+                    await self._slots.freed.wait()
         finally:
             self._waiting -= 1
             if not self._waiting:
-                self._free()
+                self._slots.wake()
 
     async def _wait_for_memory(self, error: Retryable, deadline_s: float) -> None:
         """`_wait_for_room`, of a message: raises `error` if no item of the call is there that could make room."""
         if not self._held:
             raise error
         await self._wait_for_room(error, deadline_s)
-
-    def _free(self) -> None:
-        """Wakes what waits for room."""
-        self._freed.set()
-        self._freed.clear()
 
     async def _next_change(self, feeding: asyncio.Task[None]) -> None:
         """Returns when there is an outcome, or an item has begun, or everything has ended. Raises DeadlineExceeded if
@@ -375,7 +369,7 @@ class _Run:
     def _written(self, results: Iterable[Outcome]) -> None:
         for result in results:
             self._held.pop(result.id).release()
-        self._free()
+        self._slots.wake()
 
     async def _end(self, feeding: asyncio.Task[None]) -> None:
         """Ends what has not ended, and gives the memory back."""

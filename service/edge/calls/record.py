@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import grpc
@@ -14,6 +14,7 @@ from service.edge.observability.call_trace import CallTrace, Value
 from service.edge.observability.metrics import Metrics
 from service.edge.observability.status import status_code
 from service.errors import ENDS, REJECTIONS, MessagesMissing, RequestError
+from service.progress import Timings
 from service.request import Finished
 
 REQUEST_ID = "x-request-id"
@@ -63,6 +64,12 @@ class Record:
         """What the engine computed for the request; None if that is not known."""
         self.finished = finished
 
+    def join(self, part: Record) -> None:
+        """A part of the request has ended."""
+        self.is_accepted |= part.is_accepted
+        if part.finished is not None:
+            self.finished = together([part.finished] if self.finished is None else [self.finished, part.finished])
+
     def fail(self, error: RequestError) -> None:
         """The request was answered by a message that holds an error."""
         self.error = error
@@ -93,6 +100,27 @@ class Record:
         times = [(f"x-glossa-{name}-ms", f"{seconds * 1000:.3f}") for name, seconds in parts.items()]
         bundle = ((BUNDLE, self.bundle_sha256),) if self.bundle_sha256 else ()
         return ((REQUEST_ID, request_id), *bundle, *times)
+
+
+def together(finished: Sequence[Finished]) -> Finished:
+    """The ends of several answers, at least one, as that of one: the sum of tokens, the time from the first arrival to
+    the first token and to the last end, the longest wait and prefill."""
+    if len(finished) == 1:
+        return finished[0]
+    timings = [one.timings for one in finished]
+    arrived_s = min(one.arrived_s for one in timings)
+    return Finished(
+        finished[0].reason,
+        prompt_tokens=sum(one.prompt_tokens for one in finished),
+        generated_tokens=sum(one.generated_tokens for one in finished),
+        timings=Timings(
+            queue_s=max(one.queue_s for one in timings),
+            prefill_s=max(one.prefill_s for one in timings),
+            first_token_s=min(one.arrived_s + one.first_token_s for one in timings) - arrived_s,
+            total_s=max(one.arrived_s + one.total_s for one in timings) - arrived_s,
+            arrived_s=arrived_s,
+        ),
+    )
 
 
 def report(rpc: Rpc, record: Record, error: RequestError | None, metrics: Metrics, now_s: float) -> None:

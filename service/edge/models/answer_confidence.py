@@ -4,8 +4,10 @@ calibration in the bundle's manifest. Nothing here knows gRPC or engines."""
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
+from export.bundle.adequacy import traits_of
 from export.bundle.confidence import Calibration, merged, raw_sentence, raw_words, word_spans
 from glossa.v1 import glossa_pb2 as pb
 from model.tokenizer import Tokenizer
@@ -35,15 +37,19 @@ class AnswerConfidence:
     calibration: Calibration
     threshold: float
 
-    def of(self, result: HypothesisResult, options: DecodingOptions, rank: int = 0) -> pb.Confidence:
-        """The confidence of an answer. options: the request's. rank: of the answer, 0 for the best one."""
+    def of(
+        self, result: HypothesisResult, rank: int = 0, *, source: Sequence[int], text: str, options: DecodingOptions
+    ) -> pb.Confidence:
+        """The confidence of an answer. rank: of the answer, 0 for the best one. source: tokens that the encoder read.
+        text: of the request, without context. options: the request's."""
         pieces = self.model.tokenizer.token_texts(result.tokens)
         words = raw_words(result.text, pieces, result.token_logprobs)
         confidences = [self.calibration.words.map(word.confidence) for word in words]
         uncertain = [confidence < self.threshold for confidence in confidences]
         spans = [word.span for word in words]
+        adequacy = self._adequacy(result, self.model.text_tokens(source), len(text))
         return pb.Confidence(
-            sentence=self.calibration.sentences.map(raw_sentence(confidences)) if words else 0.0,
+            sentence=self.calibration.sentences.map(raw_sentence(confidences, adequacy)) if words else 0.0,
             words=[
                 pb.WordConfidence(span=pb.Span(start=start, end=end), confidence=confidence, is_uncertain=is_uncertain)
                 for (start, end), confidence, is_uncertain in zip(spans, confidences, uncertain, strict=True)
@@ -51,6 +57,12 @@ class AnswerConfidence:
             calibrated=rank == 0 and is_like_calibrated(options),
             uncertain=[pb.Span(start=start, end=end) for start, end in merged(spans, uncertain)],
         )
+
+    def _adequacy(self, result: HypothesisResult, source: Sequence[int], characters: int) -> float:
+        if (adequacy := self.calibration.adequacy) is None:
+            return 1.0
+        ends = self.model.manifest.tokens.ends
+        return adequacy(traits_of(source, characters, result.tokens, result.token_logprobs, ends))
 
 
 def answer_confidence(message: Any, model: ServedModel) -> AnswerConfidence | None:

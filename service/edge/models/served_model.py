@@ -132,6 +132,12 @@ class ServedModel:
         self.on_closed()
 
     @property
+    def placement(self) -> str:
+        """Where it runs, in words: `int8 on CPUExecutionProvider, 2 engines`."""
+        engines = f"{self.engines} engine{'' if self.engines == 1 else 's'}"
+        return f"{self.choice.precision} on {self.choice.provider}, {engines}"
+
+    @property
     def quantization(self) -> Quantization | None:
         """The quantization of the graphs in use, or None for unquantized ones."""
         quantization = self._variant.quantization if self._variant else None
@@ -212,6 +218,14 @@ class ServedModel:
         template, end = self.manifest.template, len(text)
         before, after = [(0, 0)] * len(template.source_prefix), [(end, end)] * len(template.source_suffix)
         return [*before, *self.tokenizer.offsets(text), *after]
+
+    def text_tokens(self, source: Sequence[int]) -> Sequence[int]:
+        """The tokens of the text in what the encoder reads: without special tokens, and sentences before the text."""
+        template, context = self.manifest.template, self.manifest.context
+        own = source[len(template.source_prefix) : len(source) - len(template.source_suffix)]
+        if context is None or context.separator not in own:
+            return own
+        return own[len(own) - own[::-1].index(context.separator) :]
 
     def target_spans(self, tokens: Sequence[int], text: str) -> tuple[Span, ...]:
         """The part of an answer's text that each of its tokens stands for."""

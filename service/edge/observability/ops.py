@@ -62,14 +62,27 @@ class OpsServer:
         self._thread.join()
 
 
+def check_bind(host: str, port: int, setting: str) -> None:
+    """Raises StartupError for an address that cannot be bound. port 0: any that is free."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if port:
+                probe.bind((host, port))
+    except OSError as error:
+        raise StartupError(explain_bind(host, port, setting, error)) from None
+
+
 def explain_bind(host: str, port: int, setting: str, error: OSError) -> str:
     """Why an address cannot be bound, and the fix."""
     flag = "--" + setting.replace("_", "-")
     if error.errno == errno.EADDRINUSE:
-        return f"{setting}: port {port} on {host} is in use; stop its process or choose another port with {flag}"
+        return f"{setting}: port {port} on {host} is in use; fix: stop its process or choose another port with {flag}"
     if error.errno == errno.EACCES:
-        return f"{setting}: port {port} needs root; choose one of 1024..65535 with {flag}"
-    return f"{setting}: cannot listen on {host}:{port}: {error.strerror or error}; choose an address of this machine"
+        return f"{setting}: port {port} needs root; fix: choose one of 1024..65535 with {flag}"
+    return (
+        f"{setting}: cannot listen on {host}:{port}: {error.strerror or error}; fix: choose an address of this machine"
+    )
 
 
 class _Server(ThreadingHTTPServer):

@@ -41,8 +41,12 @@ class EncoderRequestBuilder:
             Request, request_id=request_id, deadline_s=deadline_s, trace_id=trace_id, **caller._asdict()
         )
 
-    def embedding(self, text: str, pooling: Pooling = "mean", languages: LanguagePair = NO_LANGUAGES) -> Request:
-        """A request for the embedding of a text."""
+    def embedding(self, text: str, pooling: Pooling | None = None, languages: LanguagePair = NO_LANGUAGES) -> Request:
+        """A request for the embedding of a text. pooling None: that of the model, and its normalization."""
+        if pooling is None:
+            own = self._model.encoding
+            pooling, normalized = (own.pooling, own.normalized) if own else ("mean", False)
+            return self._encoding(text, EncoderRequest(pooling=pooling, normalized=normalized), languages)
         if pooling == "pooler" and not (self._model.encoding and self._model.encoding.has_pooler):
             raise Unsupported(f"model {self._model.name!r} has no pooler; use pooling mean or cls")
         return self._encoding(text, EncoderRequest(pooling=pooling), languages)

@@ -188,6 +188,14 @@ class PromptEncoder:
             raise InvalidRequest(field, _unknown_words(unknown, tokenizer))
         return tokens
 
+    def check_known(self, text: str, tokens: Sequence[int], field: str) -> None:
+        """Refuses a text that an answer must have, if its tokens, of the target, are without a part of it."""
+        unk = self._model.manifest.tokens.unk
+        if unk in tokens:
+            start, end = self._model.tokenizer.target.offsets(text)[tokens.index(unk)]
+            lacking = shorten(text[start:end].strip(), SHOWN_CHARACTERS)
+            raise InvalidRequest(field, f"must not have {lacking!r}, which no token of the model is; leave it out")
+
     def fits(self, text: str) -> bool:
         """Whether a text for the field `text` has few enough tokens. ASCII has at most one for each byte, and for a
         space before it."""

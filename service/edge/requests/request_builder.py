@@ -106,7 +106,7 @@ class RequestBuilder(EncoderRequestBuilder):
             preferred_prefix=prefix if options.prefix_bias else (),
             continued_text="" if self._model.has_source else text,
             shortlist=self._shortlist(options, source, prefix),
-            seed=_seed(options),
+            seed=seed_of(options),
             is_streamed=is_streamed,
         )
 
@@ -244,6 +244,7 @@ class RequestBuilder(EncoderRequestBuilder):
         if options.prefix:
             name = "options.prefix"
             prefix = tuple(self._prompts.encode(options.prefix, name, room, is_target=True))
+            self._prompts.check_known(options.prefix, prefix, name)
         elif len(prefix) > max_tokens:
             raise InvalidRequest(name, room.problem(str(len(prefix))))
         count = max(options.num_hypotheses, options.num_sequences)
@@ -254,7 +255,8 @@ class RequestBuilder(EncoderRequestBuilder):
         return prefix
 
 
-def _seed(options: DecodingOptions) -> int:
+def seed_of(options: DecodingOptions) -> int:
+    """The seed of a request: the given one, else a random one if it samples."""
     if options.seed is not None:
         return options.seed
     return secrets.randbits(53) if options.is_sampling else 0  # 53: JSON readers with float64 keep it exactly

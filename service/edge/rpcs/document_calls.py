@@ -28,7 +28,9 @@ class DocumentCalls(ItemCalls):
 
     if TYPE_CHECKING:  # of the class that has all RPCs
 
-        async def Translate(self, request: pb.TranslateRequest, call: Call) -> pb.TranslateResponse: ...
+        async def translated(
+            self, model: ServedModel, message: pb.TranslateRequest, call: Call
+        ) -> pb.TranslateResponse: ...
 
         async def check_translation(self, request: pb.TranslateRequest, model: ServedModel, call: Call) -> None: ...
 
@@ -58,7 +60,8 @@ class DocumentCalls(ItemCalls):
                     item.read_after(await text.context())
                     await item.reserve(reserved)
                     self.items.begin(item, call)
-                response = await self.Translate(merged(text.request, defaults), item)
+                item.use(model)
+                response = await self.translated(model, merged(text.request, defaults), item)
                 return response
             finally:
                 text.end(response)

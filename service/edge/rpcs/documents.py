@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.admission.preparation import Preparation
@@ -27,15 +27,15 @@ from service.edge.requests.prompt_encoder import LanguagePair, PromptEncoder, sh
 from service.edge.requests.request_builder import RequestBuilder
 from service.edge.requests.request_limits import TextLimits, check_capabilities
 from service.edge.rpcs.document_context import TextInContext
+from service.edge.rpcs.document_formats import format_of, markup_of
 from service.errors import DeadlineExceeded, InvalidRequest, RequestError
 from service.option_checks import check_single
 from service.options import MAX_GRAMMAR_BYTES, DecodingOptions
 from service.text.cuts import parts_that_fit
-from service.text.documents import html, plain, xliff
 from service.text.inline_markup import MarkupError, extract
-from service.text.languages import LANGUAGES, PARAGRAPHS, language_of
+from service.text.languages import LANGUAGES, PARAGRAPHS, Languages, language_of
 from service.text.mark_scanner import Kinds
-from service.text.segmentation import Splitter, splitter_for
+from service.text.segmentation import splitter_for
 from service.text.segments import DocumentError, Place, Segment, Text, has_words
 from service.text.spans import Cursor
 
@@ -47,22 +47,6 @@ MAX_UNMET = 100  # sources of unmet terms in a summary
 MAX_SEGMENTS, MAX_TEXT = 128, 1 << 18  # of a response: segments, characters of their texts
 OPTIONS = "options."  # how the fields of decoding options begin in errors
 COMPILED = ("bad_words", *MAX_GRAMMAR_BYTES)  # options that the text of a request has no part in
-
-
-class Format(NamedTuple):
-    """How documents are read. check: the language that one names, empty if none; raises DocumentError."""
-
-    check: Callable[[str], str]
-    segments: Callable[[str, Splitter], Iterator[Segment]]
-
-
-TEXT = Format(plain.check, plain.segments)
-FORMATS: dict[int, Format] = {
-    pb.DOCUMENT_FORMAT_UNSPECIFIED: TEXT,
-    pb.DOCUMENT_FORMAT_TEXT: TEXT,
-    pb.DOCUMENT_FORMAT_HTML: Format(html.check, html.segments),
-    pb.DOCUMENT_FORMAT_XLIFF: Format(xliff.check, xliff.segments),
-}
 
 
 async def text_of(
@@ -149,9 +133,10 @@ def check_splitter(code: str) -> None:
 
 def translation_of(first: Any) -> pb.TranslateRequest:
     """The request for a text of a document, but for the text. first: the document's first message."""
-    names = ("options", "glossary", "markup")
+    names = ("options", "glossary")
     return pb.TranslateRequest(
         **{name: getattr(first, name) for name in names if first.HasField(name)},
+        markup=markup_of(first),
         source_language=first.source_language,
         target_language=first.target_language,
         include_confidence=first.include_confidence,
@@ -161,13 +146,6 @@ def translation_of(first: Any) -> pb.TranslateRequest:
 def fits(prompts: PromptEncoder, limits: TextLimits, text: str) -> bool:
     """Whether a text is short enough to be translated. Quick for one that is far too long."""
     return len(text.encode()) <= limits.max_text_bytes and prompts.fits(text)
-
-
-def _format(number: int) -> Format:
-    if number not in FORMATS:
-        known = ", ".join(pb.DocumentFormat.keys()[1:])
-        raise InvalidRequest("format", f"must be one of {known}, got {number}")
-    return FORMATS[number]
 
 
 @dataclass
@@ -221,7 +199,8 @@ class Document:
     ) -> None:
         """first: its first message. fits: whether the model takes a text."""
         self._text, self._first, self._call, self._fits = text, first, call, fits
-        self._marks = Kinds(*(getattr(first.markup, kind) for kind in Kinds._fields))
+        markup = markup_of(first)
+        self._marks = Kinds(*(bool(markup) and getattr(markup, kind) for kind in Kinds._fields))
         self._preparation = preparation
         self._pending: deque[_Pending] = deque()  # segments that were not sent
         self._waiting: deque[_Pending] = deque()  # those of them whose texts are being translated
@@ -231,26 +210,29 @@ class Document:
         self._source, self._target = Cursor(), Cursor()
         self._index = self._translated = self._failed = 0
         self._first_s = 0.0  # from the call's start until a segment was translated
-        self._format = _format(first.format)
         self.splitter = splitter_for("")
+        self._segments: Iterator[Segment] = iter(())
 
     async def read(self) -> None:
         """Checks the document, and selects the rules by which it is split. Raises InvalidRequest."""
+        first, format = self._first, format_of(self._first.format)
+        check = partial(format.check, self._text, first.target_language)
         try:
-            named = await self._preparation.prepare(self._call.rpc.caller, partial(self._format.check, self._text))
+            named = await self._preparation.prepare(self._call.rpc.caller, check)
         except DocumentError as error:
             raise InvalidRequest("text", str(error)) from None
-        first = self._first
         self.splitter = splitter_for(first.splitter_language or first.source_language or named)
+        languages = Languages(first.source_language or named, first.target_language)
+        self._segments = format.segments(self._text, self.splitter, languages)
 
     async def items(self) -> AsyncGenerator[list[Item], None]:
         """The texts to translate, in order. The next ones are split while these begin."""
-        segments, number, count = self._format.segments(self._text, self.splitter), 0, SPLIT_FIRST
-        splitting = asyncio.create_task(self._split_in_thread(segments, count))
+        number, count = 0, SPLIT_FIRST
+        splitting = asyncio.create_task(self._split_in_thread(self._segments, count))
         try:
             while split := await splitting:
                 count = min(SPLIT_GROWTH * count, SPLIT_TOGETHER)
-                splitting = asyncio.create_task(self._split_in_thread(segments, count))
+                splitting = asyncio.create_task(self._split_in_thread(self._segments, count))
                 self._pending += split
                 self._waiting += [pending for pending in split if pending.missing]
                 texts = [text for pending in split for text in self._in_context(pending)]

@@ -49,6 +49,8 @@ def describe(model: ServedModel, limits: TextLimits, *, is_default: bool = True,
         mask_token=model.mask_token,
         multi_label=encoding.multi_label if encoding else False,
         has_pooler=encoding.has_pooler if encoding else False,
+        pooling=enum_number(pb.Pooling, encoding.pooling) if encoding else pb.POOLING_UNSPECIFIED,
+        embeddings_normalized=encoding.normalized if encoding else False,
         quantization=_quantization(model.quantization, model.quantization_measurement),
         languages=sorted(manifest.template.languages),
         draft_tokens=model.draft_tokens,
@@ -62,6 +64,7 @@ def describe(model: ServedModel, limits: TextLimits, *, is_default: bool = True,
         ],
         calibration=_calibration(model.calibration),
         context_sentences=manifest.context.sentences if manifest.context else 0,
+        splits_sentences=manifest.source_unit == "sentence",
     )
 
 

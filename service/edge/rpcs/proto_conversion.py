@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +18,7 @@ from service.edge.models.alignment import Span, align
 from service.edge.models.answer_confidence import AnswerConfidence
 from service.edge.models.served_model import ServedModel
 from service.edge.rpcs.tagging import spans_of_words, token_labels, words_of
-from service.encoder_request import EncoderOutput, Pooling
+from service.encoder_request import EncoderOutput, Pooling, scaled_to_1
 from service.errors import InvalidRequest
 from service.options import DEFAULTS, DecodingOptions
 from service.request import AttentionResult, Finished, HypothesisResult, Request
@@ -38,10 +39,10 @@ def decoding_options(message: pb.DecodingOptions) -> DecodingOptions:
     return DecodingOptions(**given) if given else DEFAULTS
 
 
-def pooling_from(request: pb.EmbedRequest | pb.SimilarityRequest) -> Pooling:
-    """The requested pooling, by default the mean. Raises InvalidRequest for a number that the enum lacks."""
+def pooling_from(request: pb.EmbedRequest | pb.SimilarityRequest) -> Pooling | None:
+    """The requested pooling; None: the model's. Raises InvalidRequest for a number that the enum lacks."""
     if request.pooling == pb.POOLING_UNSPECIFIED:
-        return "mean"
+        return None
     if request.pooling not in pb.Pooling.values():
         raise InvalidRequest("pooling", f"must be one of {', '.join(pb.Pooling.keys())}, got {request.pooling}")
     return cast(Pooling, _enum_name(pb.Pooling.DESCRIPTOR, request.pooling))
@@ -97,16 +98,19 @@ def details(
     has_logprobs: False if the engine computed log-probabilities only for the confidence.
     """
     options = request.options if has_logprobs else dataclasses.replace(request.options, token_logprobs=False)
+    sure = None
+    if confidence is not None:
+        sure = partial(confidence.of, source=request.source, text=text, options=options)
     fields: dict[str, Any] = {}
     if options.is_sampling:
         fields["seed"] = request.seed
     if options.returns_hypotheses:
-        converter = HypothesisConverter(model, options, text, confidence)
+        converter = HypothesisConverter(model, options, text, sure)
         fields["hypotheses"] = [
             converter.hypothesis(result, rank, has_tokens=has_tokens) for rank, result in enumerate(finished.hypotheses)
         ]
-    if confidence is not None:
-        fields["confidence"] = confidence.of(finished.hypotheses[0], options)
+    if sure is not None:
+        fields["confidence"] = sure(finished.hypotheses[0])
     return fields
 
 
@@ -133,7 +137,7 @@ def embed_response(finished: Finished, *, normalize: bool) -> pb.EmbedResponse:
 
 def _scaled(values_M: np.ndarray, *, normalize: bool) -> np.ndarray:
     """A vector, of length 1 if `normalize`."""
-    return values_M / max(float(np.linalg.norm(values_M)), 1e-12) if normalize else values_M
+    return scaled_to_1(values_M) if normalize else values_M
 
 
 def embed_tokens_response(
@@ -300,10 +304,15 @@ def perplexity(token_logprobs: Sequence[float]) -> float:
 
 
 class HypothesisConverter:
-    """Converts the hypotheses of one request. text: the client's text. confidence: None if it was not requested."""
+    """Converts the hypotheses of one request. text: the client's text. confidence: that of an answer and its rank; None
+    if it was not requested."""
 
     def __init__(
-        self, model: ServedModel, options: DecodingOptions, text: str, confidence: AnswerConfidence | None = None
+        self,
+        model: ServedModel,
+        options: DecodingOptions,
+        text: str,
+        confidence: Callable[[HypothesisResult, int], pb.Confidence] | None = None,
     ) -> None:
         self._confidence = confidence
         self._model, self._tokenizer, self._options, self._text = model, model.tokenizer, options, text
@@ -320,7 +329,7 @@ class HypothesisConverter:
             cumulative_logprob=result.cumulative_logprob,
             token_logprobs=self.token_logprobs(result) if options.token_logprobs or options.top_logprobs else (),
             alignment=self.alignment(result),
-            confidence=self._confidence.of(result, options, rank) if self._confidence else None,
+            confidence=self._confidence(result, rank) if self._confidence else None,
         )
 
     def token_logprobs(self, result: HypothesisResult) -> list[pb.TokenLogprob]:

@@ -48,16 +48,25 @@ class Rewriting:
     """One call. Takes milliseconds for a long text."""
 
     def __init__(
-        self, message: pb.TranslateRequest, model: ServedModel, limits: TextLimits, glossaries: Glossaries
+        self,
+        message: pb.TranslateRequest,
+        model: ServedModel,
+        limits: TextLimits,
+        glossaries: Glossaries,
+        *,
+        is_fragment: bool = False,
     ) -> None:
-        """Raises InvalidRequest; Unsupported where the confidence is requested of a model without a calibration."""
+        """is_fragment: tags may have their partners in another text.
+
+        Raises InvalidRequest; Unsupported where the confidence is requested of a model without a calibration.
+        """
         limits.check_text(message.text)
         self._message, self._model = message, model
         self._confidence = answer_confidence(message, model)
         kinds = Kinds(*(getattr(message.markup, kind) for kind in Kinds._fields))
         if message.HasField("markup") and not any(kinds):
             raise InvalidRequest("markup", f"must name at least one of {', '.join(Kinds._fields)}")
-        self._marked = _extracted(message.text, kinds)
+        self._marked = _extracted(message.text, kinds, is_fragment=is_fragment)
         self.text = self._marked.plain
         PromptEncoder(model).check_length(self.text)  # before its terms are looked for
         glossary = glossaries.of(message.glossary) if message.HasField("glossary") else Glossary()
@@ -180,9 +189,9 @@ def token_links(model: ServedModel, result: HypothesisResult, source: str) -> Li
     return Links(spans, model.target_spans(result.tokens, result.text), weights_TS)
 
 
-def _extracted(text: str, kinds: Kinds) -> MarkedText:
+def _extracted(text: str, kinds: Kinds, *, is_fragment: bool) -> MarkedText:
     try:
-        marked = extract(text, kinds)
+        marked = extract(text, kinds, lenient=is_fragment)
     except MarkupError as error:
         raise InvalidRequest("text", str(error)) from error
     if marked.nodes and not marked.plain.strip():

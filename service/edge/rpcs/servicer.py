@@ -6,14 +6,13 @@ logs) is in `calls`; what messages mean is in `proto_conversion`.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import AsyncGenerator, Callable
+import contextlib
+from collections.abc import AsyncGenerator
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import grpc
 
-from export.bundle.manifest import Task
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.admission.preparation import Preparation
 from service.edge.calls.batches import merged
@@ -21,27 +20,26 @@ from service.edge.calls.call import Call
 from service.edge.calls.calls import Calls
 from service.edge.calls.conversation import takes_items
 from service.edge.calls.items import ItemRunner
-from service.edge.models.answer_confidence import INLINE_TOKENS, answer_confidence
+from service.edge.models.answer_confidence import answer_confidence
 from service.edge.models.served_model import ServedModel
 from service.edge.requests.catalog import DECODER_TASKS, Catalog
 from service.edge.requests.glossaries import Glossaries
-from service.edge.requests.prompt_encoder import INLINE_BYTES, NO_LANGUAGES
+from service.edge.requests.prompt_encoder import INLINE_BYTES
 from service.edge.requests.terminology import ForcedTerms
 from service.edge.rpcs.document_calls import DocumentCalls
 from service.edge.rpcs.encoding_calls import EncodingCalls
 from service.edge.rpcs.item_calls import Messages
-from service.edge.rpcs.model_calls import FULL, convert_off_loop, languages_of, submitted
+from service.edge.rpcs.model_calls import FULL, convert_off_loop, languages_of
 from service.edge.rpcs.model_description import describe
 from service.edge.rpcs.proto_conversion import (
     attend_response,
     attention_choice,
-    completion,
     decoding_options,
-    details,
     score_response,
 )
 from service.edge.rpcs.rewriting import Rewriting, check_not_rewritten, is_rewritten, summed
 from service.edge.rpcs.rpc_handlers import handlers_of, rpcs_of, services_of
+from service.edge.rpcs.sentence_calls import SentenceCalls
 from service.edge.rpcs.token_calls import TokenCalls
 from service.errors import InvalidRequest, Unsatisfiable
 from service.options import DecodingOptions
@@ -54,7 +52,7 @@ T = TypeVar("T")
 _Answer = tuple[Request, str, tuple[int, ...], Finished]
 
 
-class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
+class Servicer(TokenCalls, DocumentCalls, EncodingCalls, SentenceCalls):
     """The RPCs of all services. Event-loop thread only."""
 
     def __init__(
@@ -71,27 +69,44 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
         self._glossaries = glossaries
 
     async def Translate(self, request: pb.TranslateRequest, call: Call) -> pb.TranslateResponse:
-        if is_rewritten(request):
-            return await self._rewritten(request, call)
-        return pb.TranslateResponse(**await self._unary("translation", request, call))
+        model = self.find_for(request, call, "translation")
+        if (text := await self.split(request, model, call)) is None:
+            return await self.translated(model, request, call)
+        glossary = None
+        if request.HasField("glossary"):
+            glossary = await self.built(partial(self._glossaries.of, request.glossary), request, call)
+        answer = partial(self.translated, is_fragment=True)
+        response = await self.in_sentences(text, request, model, call, answer, glossary)
+        if self.log_text:
+            call.record.note(answer=response.text)
+        return response
 
-    def StreamTranslate(
+    async def StreamTranslate(
         self, request: pb.StreamTranslateRequest, call: Call
     ) -> AsyncGenerator[pb.StreamTranslateResponse, None]:
         check_not_rewritten(request)
-        return self._stream("translation", request, call, pb.StreamTranslateResponse)
+        model = self.find_for(request, call, "translation")
+        if (text := await self.split(request, model, call)) is None:
+            responses = self.stream(model, request, call, pb.StreamTranslateResponse)
+        else:
+            responses = self.stream_in_sentences(text, request, model, call)
+        async with contextlib.aclosing(responses):
+            async for response in responses:
+                yield response
 
     @takes_items
     def TranslateBatch(self, messages: Messages, call: Call) -> AsyncGenerator[pb.TranslateBatchResponse, None]:
         return self.batch(messages, call, self.Translate, pb.TranslateBatchResponse, "translation")
 
     async def Generate(self, request: pb.GenerateRequest, call: Call) -> pb.GenerateResponse:
-        return pb.GenerateResponse(**await self._unary("generation", request, call))
+        model = self.find_for(request, call, "generation")
+        return pb.GenerateResponse(**await self.unary(model, request, call))
 
     def StreamGenerate(
         self, request: pb.StreamGenerateRequest, call: Call
     ) -> AsyncGenerator[pb.StreamGenerateResponse, None]:
-        return self._stream("generation", request, call, pb.StreamGenerateResponse)
+        model = self.find_for(request, call, "generation")
+        return self.stream(model, request, call, pb.StreamGenerateResponse)
 
     async def Score(self, request: pb.ScoreRequest, call: Call) -> pb.ScoreResponse:
         model = self.find_for(request, call, *DECODER_TASKS)
@@ -145,50 +160,21 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
         is_default = self.catalog.is_default(model)
         return describe(model, self.catalog.limits, is_default=is_default, has_checks=has_checks)
 
-    async def _build(self, task: Task, message: Any, call: Call, *, is_streamed: bool) -> tuple[ServedModel, Request]:
-        """The request of a message to translate or generate."""
-        model = self.find_for(message, call, task)
-        if self.log_text:
-            call.record.note(answer="")
-        options = decoding_options(message.options)
-        if is_streamed:
-            check_streamable(options)
-        if has_confidence := answer_confidence(message, model) is not None:
-            options = dataclasses.replace(options, token_logprobs=True)
-        languages = languages_of(message) if task == "translation" else NO_LANGUAGES
-        builder = self.builder(model, call)
-        if len(message.text) > INLINE_BYTES:
-            builder.check_length(message.text)
-        decoding = partial(builder.decoding, is_streamed=is_streamed, has_confidence=has_confidence)
-        build = partial(decoding, message.text, options, languages, context=call.context)
-        if task == "generation" and message.prompt_tokens:
-            if message.text:
-                raise InvalidRequest("prompt_tokens", "must be empty with text")
-            prompt, field = tuple(message.prompt_tokens), "prompt_tokens"
-            build = partial(builder.continuation, prompt, options, is_streamed=is_streamed, field=field)
-        request = await self.built(build, message, call, is_slow=options.use_shortlist)
-        if self.log_text and not message.text:
-            call.record.note(text=request.continued_text)  # of prompt_tokens
-        return model, request
+    async def translated(
+        self, model: ServedModel, message: pb.TranslateRequest, call: Call, *, is_fragment: bool = False
+    ) -> pb.TranslateResponse:
+        """The response to a request whose text the model reads as a whole. is_fragment: the text is a part of another
+        one, which may have the partners of its tags."""
+        if is_rewritten(message):
+            return await self._rewritten(message, model, call, is_fragment=is_fragment)
+        return pb.TranslateResponse(**await self.unary(model, message, call))
 
-    async def _unary(self, task: Task, message: Any, call: Call) -> dict[str, Any]:
-        """The fields of a unary response."""
-        model, request = await self._build(task, message, call, is_streamed=False)
-        text, tokens, finished = await self.answered(model, request, call)
-        if self.log_text:
-            call.record.note(answer=text)
-        prompt = request.continued_text if request.options.echo else ""
-        return {
-            "text": prompt + text,
-            "tokens": tokens if message.include_tokens else (),
-            **completion(finished),
-            **await self._details(finished, request, model, message),
-        }
-
-    async def _rewritten(self, message: pb.TranslateRequest, call: Call) -> pb.TranslateResponse:
+    async def _rewritten(
+        self, message: pb.TranslateRequest, model: ServedModel, call: Call, *, is_fragment: bool
+    ) -> pb.TranslateResponse:
         """The response to a request whose text or answer is changed around the translation."""
-        model = self.find_for(message, call, "translation")
-        read = partial(Rewriting, message, model, self.catalog.limits, self._glossaries)
+        limits, glossaries = self.catalog.limits, self._glossaries
+        read = partial(Rewriting, message, model, limits, glossaries, is_fragment=is_fragment)
         rewriting = await self.built(read, message, call, is_slow=message.ByteSize() > INLINE_BYTES // 2)
         request, text, tokens, finished = await self._answered(rewriting, rewriting.options, model, message, call)
         if message.options.beam_size > 1 and rewriting.has_terms:
@@ -244,44 +230,6 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls):
         request = await self.built(build, message, call, is_slow=options.use_shortlist)
         return request, *await self.answered(model, request, call, has_memory=is_again)
 
-    async def _stream(self, task: Task, message: Any, call: Call, build: Callable[..., T]) -> AsyncGenerator[T, None]:
-        """The messages of a stream, each built from its fields."""
-        model, request = await self._build(task, message, call, is_streamed=True)
-        prompt = request.continued_text if request.options.echo else ""  # sent with the first text
-        async with submitted(model, request, call) as events:
-            finished = None
-            while finished is None:
-                text, tokens, finished = await events.piece()
-                call.record.finish(finished)
-                if self.log_text:
-                    call.record.note_answer(text)
-                if prompt and (text or finished):
-                    prompt, text = "", prompt + text
-                fields: dict[str, Any] = {"text": text, "tokens": tokens if message.include_tokens else ()}
-                if finished:
-                    more = await self._details(finished, request, model, message)
-                    yield build(**fields, final=pb.Completion(**completion(finished), **more))
-                elif text or message.include_tokens:
-                    yield build(**fields)
-
-    async def _details(self, finished: Finished, request: Request, model: ServedModel, message: Any) -> dict[str, Any]:
-        """The response's fields beside the best answer's text, as far as the client's message requests them."""
-        convert = partial(
-            details,
-            finished,
-            request,
-            model,
-            text=request.continued_text or message.text,
-            has_tokens=message.include_tokens,
-        )
-        if not request.options.returns_hypotheses:
-            return convert()
-        if (confidence := answer_confidence(message, model)) is not None:
-            convert = partial(convert, confidence=confidence, has_logprobs=message.options.token_logprobs)
-            if finished.generated_tokens > INLINE_TOKENS:
-                return await self.preparation.convert(request.caller, convert)
-        return await convert_off_loop(self.preparation, model, request, convert)
-
 
 def generic_handlers(
     calls: Calls, catalog: Catalog, preparation: Preparation, glossaries: Glossaries, *, log_text: bool = False
@@ -289,12 +237,3 @@ def generic_handlers(
     """The handlers of every RPC in the .proto, each a method of that name."""
     servicer = Servicer(catalog, preparation, calls.items, glossaries, log_text=log_text)
     return handlers_of(pb.DESCRIPTOR, servicer, calls)
-
-
-def check_streamable(options: DecodingOptions) -> None:
-    """Rejects options whose answer has no text before its end."""
-    fix = "call the method that does not stream"
-    if options.num_sequences > 1:
-        raise InvalidRequest("options.num_sequences", f"must be 1 in a stream, got {options.num_sequences}; {fix}")
-    if options.return_alternatives:
-        raise InvalidRequest("options.return_alternatives", f"must be false in a stream, got true; {fix}")

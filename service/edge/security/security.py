@@ -51,6 +51,13 @@ class Security:
         self.guard = Guard(Tenants(settings, tokens))
         self.tenants = frozenset[str]() if tokens is None else tokens.tenants
 
+    @property
+    def tls(self) -> str:
+        """What a client needs to connect, as the log says it."""
+        if self._certificates is None:
+            return "off"
+        return "on" if self._settings.tls_client_ca is None else "on, with certificates of clients"
+
     def listen(self, server: grpc.aio.Server, host: str, port: int) -> Port:
         """Adds the port to a server. Raises RuntimeError as gRPC does.
 

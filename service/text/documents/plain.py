@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
+from service.text.languages import NO_LANGUAGES, Languages
 from service.text.segmentation import Splitter, sentences
 from service.text.segments import Place, Segment, Text, copied, core_of, has_words
 from service.text.spans import Span
@@ -19,12 +20,12 @@ _LINE = re.compile(r"([^\n\r\x0b\x0c\x1c-\x1e\x85\u2028\u2029]*)(\r\n|[\n\r\x0b\
 _BREAK = re.compile(r"(?:(?<![ \t])[ \t]++)?+(?:\r\n|\n|\r)[ \t]*+")  # in the time of one reading
 
 
-def check(source: str) -> str:
+def check(source: str, target_language: str = "") -> str:
     """An empty language: a plain text names none, and cannot be wrong."""
     return ""
 
 
-def segments(source: str, splitter: Splitter) -> Iterator[Segment]:
+def segments(source: str, splitter: Splitter, languages: Languages = NO_LANGUAGES) -> Iterator[Segment]:
     """The segments of a plain text. Their spans tile it."""
     done = 0
     for paragraph in paragraphs(source):

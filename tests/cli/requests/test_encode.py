@@ -166,7 +166,7 @@ def test_weights_that_would_not_be_shown_are_refused(called):
 
 def test_two_texts_have_one_similarity_and_more_a_table(called):
     calls, printed = called(similarity, ["a cat", "a dog"], measure="dot", options={"model": "m"})
-    assert calls == [(["a cat", "a dog"], {"measure": "dot", "pooling": "mean", "model": "m"})]
+    assert calls == [(["a cat", "a dog"], {"measure": "dot", "pooling": None, "model": "m"})]
     assert printed == "0.25\n"
     calls, printed = called(similarity, lines="a\nb\nc\n", options={})
     assert calls[0][0] == ["a", "b", "c"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.local_server import free_port
 from cli.serving import machine_checks
 from cli.serving.machine_checks import Finding, examine
 from export.bundle.directory import BundleError
@@ -51,16 +52,16 @@ def write(root: Path, name: str, text: str) -> None:
 
 
 def look(root: Path, name: str, **more: object) -> Finding:
-    return examine(root=root, **{"ports": (), **more})[name]  # type: ignore[arg-type]
+    return examine(root=root, **{"addresses": (), **more})[name]  # type: ignore[arg-type]
 
 
 def test_a_good_machine_has_nothing_to_fix(machine):
-    findings = examine(ports=(), root=machine)
+    findings = examine(addresses=(), root=machine)
     assert {name: found for name, found in findings.items() if found.status != "ok" or found.fix} == {}
 
 
 def test_every_finding_on_an_empty_machine_names_its_fix(tmp_path):
-    findings = examine([tmp_path / "missing"], ports=(), root=tmp_path).values()
+    findings = examine([tmp_path / "missing"], addresses=(), root=tmp_path).values()
     assert {found.status for found in findings} >= {"warn", "fail"}
     assert all(found.fix for found in findings if found.status != "ok")
 
@@ -182,12 +183,31 @@ def test_a_port_in_use_fails_and_a_free_one_does_not(machine):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert look(machine, f"port {port}", ports=(port,)).status == "fail"
-    assert look(machine, f"port {port}", ports=(port,)).status == "ok"
+        assert look(machine, f"port {port}", addresses=[("127.0.0.1", port)]).status == "fail"
+    assert look(machine, f"port {port}", addresses=[("127.0.0.1", port)]).status == "ok"
+
+
+def test_the_ports_are_those_of_the_environment(monkeypatch, machine, tmp_path):
+    free = [free_port() for _ in range(3)]
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"http_port: {free[1]}\nhttp_host: 192.0.2.1\n")
+    for name, value in (("CONFIG", file), ("PORT", free[0]), ("HOST", "0.0.0.0")):
+        monkeypatch.setenv(f"GLOSSA_{name}", str(value))
+    found = {name: finding for name, finding in examine(root=machine).items() if name.startswith("port ")}
+    assert [(name, finding.status) for name, finding in found.items()] == [
+        (f"port {free[0]}", "ok"),
+        (f"port {free[1]}", "fail"),
+    ]
+    assert found[f"port {free[0]}"].value == "free on 0.0.0.0"
+    monkeypatch.setenv("GLOSSA_PORT", "0")
+    assert len([name for name in examine(root=machine) if name.startswith("port ")]) == 1, "0 is any free port"
+    monkeypatch.setenv("GLOSSA_PORT", "x")
+    finding = examine(root=machine)["settings"]
+    assert (finding.status, finding.value) == ("fail", "GLOSSA_PORT: must be a whole number, got 'x'")
 
 
 def test_an_unknown_host_is_a_finding_not_a_crash(machine):
-    assert look(machine, "port 1", ports=(1,), host="192.0.2.1").status == "fail"  # TEST-NET-1: never ours
+    assert look(machine, "port 1", addresses=[("192.0.2.1", 1)]).status == "fail"  # TEST-NET-1: never ours
 
 
 def test_a_bundle_error_gives_its_own_fix(machine, monkeypatch):
@@ -279,7 +299,7 @@ def test_settings_that_no_server_takes_fail_with_their_problem(served, monkeypat
 
 
 def test_a_bad_bundle_has_no_engines(machine, tmp_path):
-    assert f"engines {tmp_path}" not in examine([tmp_path], ports=(), root=machine)
+    assert f"engines {tmp_path}" not in examine([tmp_path], addresses=(), root=machine)
 
 
 def test_memory_counts_the_edge_and_every_process_with_its_weights_and_tokenizers(served):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from model.training.data.examples import read_tsv
+from model.training.data.text_files import read_tsv
 from tests.cli.command import PAIRS, run
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from export.bundle.manifest import Manifest
 from export.bundle.manifest_fields import Json
 from export.bundle.manifest_migration import migrated
-from tests.calibrated import CALIBRATION
+from tests.calibrated import WITH_ADEQUACY
 
 KEPT = Path(__file__).parents[2] / "bundles/format-9/bundle/manifest.json"
 TEXT = KEPT.read_text(encoding="utf-8")
@@ -19,7 +19,7 @@ def the_manifest():
     """A manifest with graphs of every role, two precisions, a shortlist, a context and a calibration, as values of
     today's format."""
     manifest = {**migrated(json.loads(TEXT), 9), "context": {"sentences": 2, "separator": 4}}
-    return {**manifest, "calibrations": {"fp32": json.loads(json.dumps(dataclasses.asdict(CALIBRATION)))}}
+    return {**manifest, "calibrations": {"fp32": json.loads(json.dumps(dataclasses.asdict(WITH_ADEQUACY)))}}
 
 
 def leaves(kind, value, path=()):

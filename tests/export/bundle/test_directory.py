@@ -27,9 +27,7 @@ from export.bundle.directory import (
     verify_files,
     write_bundle,
 )
-from export.bundle.manifest import (
-    FileDigest,
-)
+from export.bundle.manifest import FORMAT_VERSION, FileDigest
 from tests.export.bundle.manifests import a_manifest, fill
 from tests.full_disk import failures
 from tests.sealed_manifest import write_manifest
@@ -97,8 +95,8 @@ def test_a_digest_of_another_form_is_refused(written, change):
 def test_a_bundle_of_today_needs_its_digest_and_one_of_format_9_does_not(written):
     edit(written, lambda manifest: manifest.update(format_version=9))
     (written / "manifest.sha256").unlink()
-    assert load_bundle(written).format_version == 11
-    edit(written, lambda manifest: manifest.update(format_version=11))
+    assert load_bundle(written).format_version == FORMAT_VERSION
+    edit(written, lambda manifest: manifest.update(format_version=FORMAT_VERSION))
     (written / "manifest.sha256").unlink()
     with pytest.raises(DamagedFileError, match=r"manifest.sha256: is missing"):
         load_bundle(written)
@@ -225,10 +223,12 @@ def test_a_directory_in_a_files_place_is_refused(written):
         load_bundle(written)
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6, 7, 12, 0, "1", True, None, 1.5])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6, 7, 10, 13, 0, "1", True, None, 1.5])
 def test_an_unknown_version_is_refused_before_its_keys_are_read(written, version):
     edit(written, lambda m: m.update(format_version=version, novelty=1))
-    with pytest.raises(VersionError, match=r"unknown format_version; expected 8 or 9 or 11, found .*; fix: export "):
+    with pytest.raises(
+        VersionError, match=r"unknown format_version; expected 8 or 9 or 11 or 12, found .*; fix: export "
+    ):
         load_manifest(written)
 
 

@@ -9,13 +9,16 @@ import pytest
 from export.bundle.manifest_fields import SchemaError
 from export.bundle.manifest_parser import parse_json, parse_manifest
 from export.bundle.manifest_relations import _calibrations
-from tests.calibrated import CALIBRATION
+from tests.calibrated import CALIBRATION, WITH_ADEQUACY
 from tests.export.bundle.manifest_leaves import the_manifest
 from tests.export.bundle.manifests import a_manifest
 
 
 def test_a_calibration_is_read_back():
-    assert parse_manifest(the_manifest()).calibrations == {"fp32": CALIBRATION}
+    assert parse_manifest(the_manifest()).calibrations == {"fp32": WITH_ADEQUACY}
+    plain = the_manifest()
+    plain["calibrations"]["fp32"]["adequacy"] = None
+    assert parse_manifest(plain).calibrations == {"fp32": CALIBRATION}
 
 
 MAP = {"method": "isotonic", "temperature": 1.0, "raw": [0.2, 0.4], "calibrated": [0.1, 0.9]}
@@ -44,6 +47,27 @@ def test_numbers_that_are_no_monotone_map_are_refused(place, change, message):
     manifest = the_manifest()
     manifest["calibrations"]["fp32"][place]["map"] = MAP | change
     with pytest.raises(SchemaError, match=re.escape(f"calibrations.fp32.{place}.{message}")):
+        parse_manifest(manifest)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"length_deviation": 0.0}, "length_deviation must be float of 0.01..1000000.0, got 0.0"),
+        ({"log_tokens_deviation": -0.1}, "log_tokens_deviation must be float of 0.01..20, got -0.1"),
+        ({"length_slope": -1.0}, "length_slope must be float of 0..1000.0, got -1.0"),
+        ({"missing": -0.5}, "missing must be float of 0..10000.0, got -0.5"),
+        ({"repetition": float("inf")}, "repetition must be float of 0..10000.0, got inf"),
+        ({"open_end": 1e5}, "open_end must be float of 0..10000.0, got 100000.0"),
+        ({"foreign": "1"}, "foreign must be float of 0..10000.0, got '1'"),
+        ({"intercept": float("nan")}, "intercept must be float of -100..100, got nan"),
+        ({"copied": 1.0}, "copied is an unknown key"),
+    ],
+)
+def test_numbers_that_are_no_adequacy_are_refused(change, message):
+    manifest = the_manifest()
+    manifest["calibrations"]["fp32"]["adequacy"] |= change
+    with pytest.raises(SchemaError, match=re.escape(f"calibrations.fp32.adequacy.{message}")):
         parse_manifest(manifest)
 
 

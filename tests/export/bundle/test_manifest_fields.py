@@ -124,6 +124,12 @@ def test_json_of_another_form_is_refused(data):
 
 
 RELATIONS: list[tuple[tuple[Any, ...], Any, str]] = [
+    (("limits", "max_block"), 0, "limits.max_block must be 1 for the architecture encoder_decoder"),
+    (
+        ("architecture",),
+        "state_space",
+        "architecture must be 'encoder_decoder' or 'decoder' or 'encoder' or 'recurrent'",
+    ),
     (("limits", "max_source_len"), 0, "limits.max_source_len must be at least 1 for the task translation"),
     (("limits", "max_source_len"), 3, "golden.source must have at most 3 tokens"),
     (("limits", "max_target_len"), 1, "golden must have at most 2 tokens of prompt and output"),

@@ -25,8 +25,8 @@ def test_a_manifest_of_format_8_is_one_of_today():
     new = migrated(old, 8)
     assert old == before, "a migration must not change its argument"
     manifest = parse_manifest(new)
-    assert manifest.format_version == FORMAT_VERSION == 11
-    assert (manifest.calibrations, manifest.context) == ({}, None)
+    assert manifest.format_version == FORMAT_VERSION == 12
+    assert (manifest.calibrations, manifest.context, manifest.source_unit) == ({}, None, "text")
     assert manifest.template.source_suffix == tuple(old["framing"]["after_source"])
     assert manifest.template.target_prefix == tuple(old["framing"]["before_target"])
     assert manifest.alignment is not None
@@ -56,8 +56,27 @@ def test_every_scheme_of_format_8_is_one_of_today():
 
 def test_a_chain_of_migrations_ends_at_the_current_format():
     for version in MIGRATIONS:
-        new = {"format_version": FORMAT_VERSION, "calibrations": {}, "context": None}
+        new = {"format_version": FORMAT_VERSION, "source_unit": "text"}
+        new |= {"calibrations": {}, "context": None} if version < 11 else {}
         assert migrated({"format_version": version}, version) == new
+
+
+def test_vectors_of_format_11_are_means():
+    assert migrated({"format_version": 11, "encoding": {"width": 8}}, 11)["encoding"] == {
+        "width": 8,
+        "pooling": "mean",
+        "normalized": False,
+    }
+    assert migrated({"format_version": 11, "encoding": None}, 11)["encoding"] is None
+
+
+def test_calibrations_of_format_11_have_no_adequacy():
+    old = {"format_version": 11, "calibrations": {"fp32": {"data": "dev.tsv"}, "int8": 3}}
+    before = copy.deepcopy(old)
+    new = migrated(old, 11)
+    assert old == before, "a migration must not change its argument"
+    assert new["calibrations"] == {"fp32": {"data": "dev.tsv", "adequacy": None}, "int8": 3}
+    assert migrated({"format_version": 11, "calibrations": []}, 11)["calibrations"] == []
 
 
 @pytest.mark.parametrize(

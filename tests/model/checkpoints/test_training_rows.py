@@ -12,7 +12,8 @@ from model.checkpoints.checkpoint import CheckpointError, save_checkpoint, weigh
 from model.checkpoints.ensemble_checkpoint import save_ensemble
 from model.checkpoints.training_rows import FILE, TrainingRows, read_training_rows
 from model.training.data.embedded import EMBEDDED, embedded_examples, unseen_examples
-from model.training.data.examples import read_tsv, split
+from model.training.data.examples import split
+from model.training.data.text_files import read_tsv
 from tests.tiny import tiny_config, tiny_model, tiny_tokenizer
 
 PAIRS = [("The man sings.", "Der Mann singt."), ("A dog", "Ein Hund"), ("A cat", "Eine Katze")]

@@ -118,7 +118,12 @@ def save(model, path, **changes):
         ("mbart", {"normalize_before": False}, "normalize_before False is not covered; covered: True"),
         ("m2m_100", {"is_encoder_decoder": False}, "is_encoder_decoder False is not covered; covered: True"),
         ("m2m_100", {"eos_token_id": [2, 5]}, r"eos_token_id \[2, 5\] is not covered; covered: one token"),
-        ("t5", {"feed_forward_proj": "gated-mish"}, "feed_forward_proj 'gated-mish' is not covered"),
+        (
+            "t5",
+            {"feed_forward_proj": "gated-mish", "dense_act_fn": None},
+            "feed_forward_proj 'gated-mish' is not covered",
+        ),
+        ("t5", {"dense_act_fn": "mish"}, "dense_act_fn 'mish' is not covered"),
         ("t5", {"relative_attention_num_buckets": 2}, "position_buckets: must be at least 4, got 2"),
     ],
 )

@@ -82,7 +82,7 @@ def test_a_failed_import_leaves_no_files(theirs, tmp_path):
         ("llama", {"num_experts": 8}, "num_experts 8 is not covered"),
         ("marian", {"normalize_embedding": True}, "normalize_embedding True is not covered"),
         ("marian", {"is_encoder_decoder": False}, "is_encoder_decoder False is not covered"),
-        ("t5", {"feed_forward_proj": "gated-mish"}, "feed_forward_proj 'gated-mish' is not covered"),
+        ("t5", {"dense_act_fn": "mish"}, "dense_act_fn 'mish' is not covered"),
         ("t5", {"eos_token_id": [1, 5]}, r"eos_token_id \[1, 5\] is not covered"),
         ("bert", {"hidden_act": "mish"}, "hidden_act 'mish' is not covered"),
         ("bert", {"architectures": ["BertForQuestionAnswering"]}, "architectures"),

@@ -6,7 +6,8 @@ from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, LanguagePair, Special
 from model.pretrained.convert_tokenizer import convert_tokenizer
 from model.pretrained.files import PretrainedError
 from model.pretrained.import_checkpoint import import_model
-from model.pretrained.special_tokens import special_texts, with_languages
+from model.pretrained.special_tokens import with_languages
+from model.pretrained.tokenizer_files import special_texts
 from tests.decoders import rewritten
 from tests.model.tokenizers.spm import MODELS, trained
 from tests.multilingual import lines
@@ -58,15 +59,41 @@ def test_multilingual_marian_reads_the_target_language_before_the_text(tmp_path)
     assert template.wrap_source([5, 6], LanguagePair("", "pt_br")) == [91, 5, 6, 0]
     assert template.wrap_prompt() == [92]
     single = imported_with("marian", {">>fra<<": 90}, tmp_path / "one")
-    assert (single.languages, single.source_prefix) == ((), ())
+    assert single.languages == (("fra", 90),)
+    assert single.wrap_source([5, 6]) == single.wrap_source([5, 6], LanguagePair("", "fra")) == [90, 5, 6, 0]
+    without = imported_with("marian", {"</s>": 0}, tmp_path / "none")
+    assert (without.languages, without.source_prefix) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "codes"),
+    [
+        (
+            "mbart",
+            ["de_DE", "fil_PH", "zh_Hant_TW", "sr-Latn", "eo"],
+            ["de_DE", "fil_PH", "zh_Hant_TW", "sr-Latn", "eo"],
+        ),
+        ("m2m_100", ["__en__", "__zh_tw__", "__pt-BR__"], ["en", "zh_tw", "pt-BR"]),
+        (
+            "m2m_100",
+            ["eng_Latn", "myv_Cyrl", "cmn_Hans_CN", "min_Arab2"],
+            ["eng_Latn", "myv_Cyrl", "cmn_Hans_CN", "min_Arab2"],
+        ),
+        ("mbart", ["<s>", "<mask>", "de_DE", "<ent>", "madeupword0000"], ["de_DE"]),
+    ],
+)
+def test_codes_of_other_forms_and_added_languages_are_known(tmp_path, kind, names, codes):
+    template = imported_with(kind, {name: 60 + index for index, name in enumerate(names)}, tmp_path)
+    assert [code for code, _ in template.languages] == codes
 
 
 @pytest.mark.parametrize(
     ("files", "prefix"),
     [
-        ({}, (1,)),
+        ({}, ()),
         ({"tokenizer_config.json": {"add_bos_token": False}}, ()),
-        ({"tokenizer_config.json": {"add_bos_token": True}, "tokenizer.json": {"post_processor": None}}, (1,)),
+        ({"tokenizer_config.json": {"add_bos_token": True}, "tokenizer.json": {"post_processor": None}}, ()),
+        ({"tokenizer_config.json": {"add_eos_token": True}, "tokenizer.json": {"post_processor": None}}, ()),
         ({"tokenizer_config.json": {}, "tokenizer.json": {"post_processor": None}}, ()),
         ({"tokenizer.json": {"post_processor": {"type": "ByteLevel"}}}, ()),
         (
@@ -101,7 +128,7 @@ def test_a_tokenizer_that_appends_tokens_is_refused(llama, tmp_path):
     processor = {"type": "TemplateProcessing", "single": template, "special_tokens": {"</s>": {"ids": [2]}}}
     path = rewritten(llama, tmp_path)
     (path / "tokenizer.json").write_text(json.dumps({"post_processor": processor}))
-    with pytest.raises(PretrainedError, match=r"tokenizer\.json: post_processor: single .* would end it"):
+    with pytest.raises(PretrainedError, match=r"tokens \[2\] after a prompt are not covered: they would end it"):
         import_model(path)
 
 

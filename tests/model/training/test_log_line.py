@@ -14,10 +14,10 @@ def test_figures_are_those_since_the_last_log_step():
     assert figures == {"train_loss": 0.5, "tokens_per_s": 500.0, "peak_share": 0.125}
     line = log_line(NOW, figures, share=0.25, rate=3e-4)
     assert line == (
-        "step 20  25%  loss 0.500  lr 3.0e-04  500 tokens/s  12% of peak  3.00 ktokens  9.00 MFLOP  0:18 left"
+        "step 20  25%  0:18 left  loss 0.500  lr 3.0e-04  500 tokens/s  12% of peak  3.00 ktokens  9.00 MFLOP"
     )
 
 
 def test_a_loss_that_is_not_finite_ends_the_run():
-    with pytest.raises(TrainError, match="the loss is nan after step 3; lower learning_rate or raise warmup_steps"):
+    with pytest.raises(TrainError, match="the loss is nan after step 3; lower --learning-rate, or raise warmup_steps"):
         figures_since(Progress(), Progress(step=3, loss_sum=math.nan, loss_tokens=1), 1e7)

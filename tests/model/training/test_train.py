@@ -302,8 +302,8 @@ def test_a_log_step_is_one_line_of_figures(tmp_path):
         MODEL, TRAIN.replace(log_every_steps=1), data=DATA, out=tmp_path / "run", display=Display(Console(file=stream))
     )
     line = (
-        r"^step 1  \d+%  loss \d\.\d{3}  lr \d\.\de-\d\d  [\d,]+ tokens/s  \d+% of peak  "
-        r"\d+ tokens  [\d.]+ MFLOP  \d+:\d\d left$"
+        r"^step 1  \d+%  \d+:\d\d left  loss \d\.\d{3}  lr \d\.\de-\d\d  [\d,]+ tokens/s  \d+% of peak  "
+        r"\d+ tokens  [\d.]+ MFLOP$"
     )
     assert re.search(line, stream.getvalue(), re.MULTILINE), stream.getvalue()
 
@@ -331,7 +331,7 @@ def test_the_average_is_kept_only_when_it_is_better(tmp_path):
 
 def test_a_loss_that_explodes_is_reported(tmp_path):
     config = TRAIN.replace(learning_rate=1e30, clip_norm=0.0, warmup_steps=0)
-    with pytest.raises(TrainError, match=r"the loss is (nan|inf) after step \d+; lower learning_rate"):
+    with pytest.raises(TrainError, match=r"the loss is (nan|inf) after step \d+; lower --learning-rate"):
         train(MODEL, config, data=DATA, out=tmp_path / "run")
 
 

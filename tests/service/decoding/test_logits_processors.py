@@ -80,6 +80,8 @@ def test_a_preferred_prefix_shares_the_probability_until_the_answer_leaves_it(lo
     if follows < len(prefix):
         expected_V = expected_V * (1 - beta) + beta * (np.arange(V) == prefix[follows])
     assert softmax(scores_V) == pytest.approx(expected_V, rel=1e-3, abs=1e-9)
+    total = np.logaddexp.reduce(np.array(logits, np.float64))
+    assert np.logaddexp.reduce(scores_V.astype(np.float64)) == pytest.approx(total, abs=1e-3), "nothing to normalise"
     for other in {*range(V)} - {*prefix[follows : follows + 1]}:
         left = [*tokens, other, *prefix[follows + 1 :]][: len(prefix)]
         assert applied(PrefixBias(beta, prefix), logits, left).tolist() == np.array(logits, np.float32).tolist()
@@ -94,12 +96,13 @@ def test_end_tokens_are_excluded_before_the_minimum_length():
     assert masked == [[EOS, 5], [EOS, 5], [], []]
 
 
-@given(token_lists, st.integers(1, 4))
-def test_no_sequence_of_tokens_appears_twice(tokens, length):
-    masked = np.isneginf(applied(NoRepeatNGram(length), [0.0] * V, tokens))
-    seen = [tuple(tokens[at : at + length]) for at in range(len(tokens) - length + 1)]
+@given(token_lists, token_lists, st.integers(1, 4))
+def test_no_sequence_of_tokens_appears_twice_unless_it_ends(prompt, tokens, length):
+    masked = np.isneginf(applied(NoRepeatNGram(length, prompt, eos_ids=(EOS,)), [0.0] * V, tokens))
+    whole = [*prompt, *tokens]
+    seen = [tuple(whole[at : at + length]) for at in range(len(whole) - length + 1)]
     for token in range(V):
-        assert masked[token] == (tuple([*tokens, token][-length:]) in seen)
+        assert masked[token] == (tuple([*whole, token][-length:]) in seen and token != EOS)
 
 
 def test_only_allowed_tokens_remain():
@@ -186,9 +189,9 @@ def test_every_option_becomes_its_processor_penalties_first():
         allowed_tokens=(5, 6),
     )
     kinds = [
+        LogitBias,
         RepetitionPenalty,
         PresenceFrequencyPenalty,
-        LogitBias,
         PrefixBias,
         MinLength,
         NoRepeatNGram,

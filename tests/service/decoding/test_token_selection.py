@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.decoding.logits_processors import LogitBias, LogitsProcessor, MinLength, NoRepeatNGram
-from service.decoding.token_selection import SPARE, ContextPlace, TokenSelector, log_softmax, top_tokens
+from service.decoding.prompt_form import ContextPlace, PromptForm
+from service.decoding.token_selection import SPARE, TokenSelector, log_softmax, top_tokens
 from service.options import DecodingOptions
 from service.request import Request
 from tests.fakes import scripted_output
@@ -111,21 +112,13 @@ def test_coverage_of_a_source_position_is_capped_at_one():
     assert hypothesis.normalised == pytest.approx(0.5 * math.log(1e-10))
 
 
-@pytest.mark.parametrize(
-    ("source", "positions"),
-    [((7, 5, 6, 2), []), ((7, 5, 9, 6, 2), [1, 2]), ((7, 5, 9, 6, 6, 9, 5, 2), [1, 2, 3, 4, 5]), ((7, 9, 2), [1])],
-)
-def test_sentences_before_the_text_end_with_the_last_separator(source, positions):
-    assert list(range(len(source)))[ContextPlace(1, 9).positions(source)] == positions
-
-
 def test_sentences_before_the_text_need_no_coverage():
     """The scripted attention of the two answer tokens is at source positions 2 and 3, which follow the separator 9."""
     options = DecodingOptions(beam_size=2, coverage_penalty=0.5)
     asked = Request(request_id="r", source=(5, 9, 6, 2), prompt=(1, 5, 9), max_tokens=9, options=options)
     output = scripted_output(log_softmax(np.zeros((1, 8), np.float32)), [asked.source]).predictions
     for context, uncovered in ((ContextPlace(0, 9), 0), (ContextPlace(1, 9), 1), (None, 2)):
-        selector = TokenSelector(asked, eos_ids=(2,), stops=None, context=context)
+        selector = TokenSelector(asked, eos_ids=(2,), stops=None, form=PromptForm(context=context))
         hypothesis = selector.start()
         hypothesis.tokens = [6, 2]
         selector.normalise(hypothesis, 0, output.deferred)

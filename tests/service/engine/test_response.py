@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from service.decoding.token_selection import ContextPlace
+from service.decoding.prompt_form import ContextPlace, PromptForm
 from service.encoder_request import EncoderRequest
 from service.errors import (
     InternalFailure,
@@ -61,7 +61,7 @@ def test_the_coverage_of_an_answer_is_that_of_the_text_after_its_context(manual)
     scores = []
     for context in (ContextPlace(0, 9), None):
         runner = ScriptedRunner(rule=lambda source, fed, size: {3: 4, 4: 5}.get(len(fed), EOS))
-        engine, loop = manual(runner, context=context)
+        engine, loop = manual(runner, form=PromptForm(context=context))
         (final,) = answer_events(engine, loop, asked).finals
         scores.append(final.hypotheses[0].score)
     assert scores[0] - scores[1] == pytest.approx(-math.log(1e-10))

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from export.bundle.directory import load_bundle
-from service.decoding.token_selection import ContextPlace
+from model.config import SpecialTokenTemplate
+from service.decoding.prompt_form import PLAIN, ContextPlace, PromptForm
 from service.engine.golden_check import check_golden_decode
 from service.engine_process.open_engines import open_engines
 from service.errors import StartupError
@@ -74,12 +75,21 @@ def half_bundle(exported):
     return exported(tiny_model(tiny_config("decoder", num_decoder_layers=1)), precisions=("fp32", "fp16"))
 
 
-def test_engines_know_where_sources_have_their_context(tiny_translation_bundle, exported):
+def test_engines_know_the_form_of_their_models_prompts(tiny_translation_bundle, exported):
     one_layer = {"num_encoder_layers": 1, "num_decoder_layers": 1}
-    config = tiny_config(context_sentences=2, separator_id=4, extra_eos_ids=(4,), **one_layer)
-    for path, place in ((tiny_translation_bundle, None), (exported(tiny_model(config)), ContextPlace(0, 4))):
+    template = SpecialTokenTemplate(source_suffix=(2,), target_prefix=(1, 5))
+    config = tiny_config(
+        context_sentences=2, separator_id=4, extra_eos_ids=(4,), special_token_template=template, **one_layer
+    )
+    form = PromptForm(1, ContextPlace(0, 4))
+    for path, expected in ((tiny_translation_bundle, PLAIN), (exported(tiny_model(config)), form)):
         (engine,) = open_engines(path, EngineSettings(device="cpu")).engines
-        assert engine._context == place
+        assert engine._form == expected
+
+
+def test_no_token_of_a_text_to_continue_counts_in_scores(tiny_generation_bundle):
+    (engine,) = open_engines(tiny_generation_bundle, EngineSettings(device="cpu")).engines
+    assert engine._form == PLAIN
 
 
 class FailingCuda:

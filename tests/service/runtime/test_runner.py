@@ -252,7 +252,7 @@ def test_answers_of_parked_requests_are_bit_identical(model):
 def test_beams_equal_the_uncached_reference(model):
     requests = [request for request in mixed_requests(model, 40, seed=3) if request.options.beam_size > 1]
     torch_model = tiny_model(tiny_config(model.manifest.architecture))
-    names = signature(search).parameters.keys() - {"predictor", "max_tokens", "process", "stop", "prefix"}
+    names = signature(search).parameters.keys() - {"predictor", "max_tokens", "process", "stop", "prefix", "counted"}
     for request, answers in zip(
         requests, decode_together(model.runner(max_rows=16), requests, max_rows=16), strict=True
     ):

@@ -112,6 +112,7 @@ REQUEST = Request(
     seed=2**64 - 1,
     encoder_request=EncoderRequest(
         pooling="cls",
+        normalized=True,
         mask_positions=(0, 3),
         top_k=2,
         labels=True,

@@ -1,12 +1,13 @@
-"""Many requests in one call: `BatchCalls`, the methods of both clients, and how items become messages and results.
+"""Many requests in one call: `BatchCalls`, the methods of both clients, and how they are run.
 
-How items become messages is in `feed`.
+How items become messages and results is in `batch_call`, when they are sent in `feed`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import time
 from collections import deque
 from collections.abc import (
@@ -17,21 +18,23 @@ from collections.abc import (
     Generator,
     Iterable,
     Iterator,
-    Sequence,
 )
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, cast, overload
 
 import grpc
 
+from glossa.client.batch_call import BatchCall, request_of, score_request
 from glossa.client.errors import ClientError, ServerStatus
 from glossa.client.feed import AsyncFeed, Feed, each
+from glossa.client.fields import check_list, new_message
+from glossa.client.help_text import with_help
 from glossa.client.requests import (
     CallOptions,
     Pooling,
     ScoreOptions,
     TranslateOptions,
     call_fields,
-    enum_number,
+    pooling_number,
     text_fields,
     translation_fields,
 )
@@ -40,41 +43,6 @@ from glossa.v1 import glossa_pb2 as pb
 
 P = ParamSpec("P")
 Reply = TypeVar("Reply")
-Result = TypeVar("Result", covariant=True)
-
-
-class BatchCall(NamedTuple, Generic[Result]):
-    """A call with many items. name: of its method. texts: the caller's items, each of which `request` makes a request
-    of, merged into `defaults`. options: of the whole call. reply: makes a result of a response. concurrency: of calls
-    with one item each; 0: one call with all items."""
-
-    name: str
-    texts: Iterable[Any] | AsyncIterable[Any]
-    request: Callable[[Any], Any]
-    defaults: Any
-    options: CallOptions
-    reply: Callable[[Any], Result]
-    concurrency: int = 0
-
-    def message(self, items: Sequence[Any], *, is_first: bool) -> Any:
-        """A message of the call."""
-        first = {"defaults": self.defaults} if is_first else {}
-        return getattr(pb, f"{self.name}Request")(items=items, **first)
-
-    def item(self, text: Any) -> Any:
-        """An item of a message. Raises TypeError for what is none."""
-        return getattr(pb, f"{self.name}Item")(request=self.request(text))
-
-    def unary(self, text: Any) -> tuple[str, Any]:
-        """The method and the message that make a call of one item."""
-        request = type(self.defaults)()
-        request.CopyFrom(self.defaults)
-        request.MergeFrom(self.request(text))
-        return f"{self.name.removesuffix('Batch')}Request", request
-
-    def outcome(self, result: Any) -> Result | ClientError:
-        """The result of an item, or its error."""
-        return ClientError.of_status(result.error) if result.HasField("error") else self.reply(result.response)
 
 
 class _InOrder:
@@ -153,7 +121,7 @@ class Batch(Generic[Reply]):
         outcome = next(self._outcomes)
         if isinstance(outcome, ClientError):
             self.close()
-            raise outcome
+            raise outcome.placed()
         return outcome
 
 
@@ -178,7 +146,7 @@ class AsyncBatch(Generic[Reply]):
         outcome = await anext(self._outcomes)
         if isinstance(outcome, ClientError):
             await self.aclose()
-            raise outcome
+            raise outcome.placed()
         return outcome
 
 
@@ -196,14 +164,16 @@ class _Method(Protocol[P, Reply]):
 def batch(build: Callable[Concatenate[Any, P], BatchCall[Reply]]) -> _Method[P, Reply]:
     """A method that returns the results of a call with many items."""
 
+    name = build.__code__.co_varnames[1]
+
     @functools.wraps(build)
     def method(self: Any, *arguments: Any, **options: Any) -> Any:
         call = build(self, *arguments, **options)
-        if isinstance(call.texts, str | bytes):
-            raise TypeError(f"must be given an iterable of items, got a {type(call.texts).__name__}; put it in a list")
+        if not isinstance(call.texts, AsyncIterable):
+            check_list(name, call.texts, "items")
         return self._batch(call)
 
-    return cast(_Method[P, Reply], method)
+    return cast(_Method[P, Reply], with_help(method, build, "Batch[{}]"))
 
 
 class BatchCalls:
@@ -224,9 +194,9 @@ class BatchCalls:
         **options: Unpack[TranslateOptions],
     ) -> BatchCall[Translation]:
         """Translate many texts in one call."""
-        tokens = options.get("include_tokens", False)
-        defaults = pb.TranslateRequest(include_tokens=tokens, **translation_fields("", options))
-        make, reply = functools.partial(_request, pb.TranslateRequest), functools.partial(read, Translation)
+        tokens = options.get("include_tokens") or False
+        defaults = new_message(pb.TranslateRequest, include_tokens=tokens, **translation_fields("", options))
+        make, reply = functools.partial(request_of, pb.TranslateRequest), functools.partial(read, Translation)
         return BatchCall("TranslateBatch", texts, make, defaults, options, reply, concurrency)
 
     @batch
@@ -239,9 +209,9 @@ class BatchCalls:
         **options: Unpack[ScoreOptions],
     ) -> BatchCall[Score]:
         """Score many targets in one call, each a pair of text and target. omit_eos: as of `score`."""
-        defaults = pb.ScoreRequest(omit_eos=omit_eos, **text_fields("", options))
+        defaults = new_message(pb.ScoreRequest, omit_eos=omit_eos, **text_fields("", options))
         return BatchCall(
-            "ScoreBatch", pairs, _score_request, defaults, options, functools.partial(read, Score), concurrency
+            "ScoreBatch", pairs, score_request, defaults, options, functools.partial(read, Score), concurrency
         )
 
     @batch
@@ -250,14 +220,14 @@ class BatchCalls:
         texts: Iterable[str | pb.EmbedRequest] | AsyncIterable[str | pb.EmbedRequest],
         *,
         normalize: bool = False,
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
         concurrency: int = 0,
         **options: Unpack[CallOptions],
     ) -> BatchCall[list[float]]:
         """Embed many texts in one call. Raises ValueError for an unknown pooling."""
-        number = enum_number("pooling", pb.Pooling.DESCRIPTOR, pooling)
-        defaults = pb.EmbedRequest(normalize=normalize, pooling=number, **call_fields(options))
-        make = functools.partial(_request, pb.EmbedRequest)
+        number = pooling_number(pooling)
+        defaults = new_message(pb.EmbedRequest, normalize=normalize, pooling=number, **call_fields(options))
+        make = functools.partial(request_of, pb.EmbedRequest)
         return BatchCall(
             "EmbedBatch", texts, make, defaults, options, lambda response: list(response.values), concurrency
         )
@@ -272,8 +242,8 @@ class BatchCalls:
         **options: Unpack[CallOptions],
     ) -> BatchCall[Classification]:
         """Label probabilities of many texts in one call."""
-        defaults = pb.ClassifyRequest(include_token_weights=token_weights, **call_fields(options))
-        make = functools.partial(_request, pb.ClassifyRequest)
+        defaults = new_message(pb.ClassifyRequest, include_token_weights=token_weights, **call_fields(options))
+        make = functools.partial(request_of, pb.ClassifyRequest)
         reply = functools.partial(read, Classification)
         return BatchCall("ClassifyBatch", texts, make, defaults, options, reply, concurrency)
 
@@ -288,17 +258,18 @@ class Blocking(BatchCalls):
         return Batch(self._separately(call) if call.concurrency else self._batch_outcomes(call))
 
     def _separately(self, call: BatchCall[Reply]) -> Generator[Reply | ClientError, None, None]:
-        running = deque[Any]()
+        running, places, request = deque[Any](), itertools.count(), call.requests()
 
         def first() -> Reply | ClientError:
+            place = next(places)
             try:
                 return call.reply(running.popleft().result())
             except grpc.RpcError as error:
-                return ClientError(error)
+                return ClientError(error, place)
 
         try:
             for text in cast(Iterable[Any], call.texts):
-                running.append(self._start_unary(*call.unary(text), call.options))
+                running.append(self._start_unary(*call.unary(request(text)), call.options))
                 if len(running) >= call.concurrency:
                     yield first()
             while running:
@@ -308,8 +279,8 @@ class Blocking(BatchCalls):
                 one.cancel()
 
     def _batch_outcomes(self, call: BatchCall[Reply]) -> Generator[Reply | ClientError, None, None]:
-        feed, attempts = Feed(cast(Iterable[Any], call.texts), call.item, call.message), _Attempts(call.options)
-        running = None
+        feed, attempts = Feed(cast(Iterable[Any], call.texts), call.items(), call.message), _Attempts(call.options)
+        running, places = None, itertools.count()
         try:
             while attempts.goes_on:
                 try:
@@ -317,7 +288,7 @@ class Blocking(BatchCalls):
                     for message in running:
                         for result in attempts.results(message):
                             feed.answered()
-                            yield call.outcome(result)
+                            yield call.outcome(result, next(places))
                     attempts.end()
                 except grpc.RpcError as error:
                     attempts.fail(ClientError(error))
@@ -339,20 +310,21 @@ class Asynchronous(BatchCalls):
         return AsyncBatch(self._separately(call) if call.concurrency else self._batch_outcomes(call))
 
     async def _separately(self, call: BatchCall[Reply]) -> AsyncGenerator[Reply | ClientError, None]:
-        running = deque[Any]()
+        running, places, request = deque[Any](), itertools.count(), call.requests()
 
         async def first() -> Reply | ClientError:
+            place = next(places)
             try:
                 return call.reply(await running[0])
             except grpc.RpcError as error:
-                return ClientError(error)
+                return ClientError(error, place)
             finally:
                 running.popleft().cancel()
 
         try:
             async with contextlib.aclosing(each(call.texts)) as texts:
                 async for text in texts:
-                    running.append(self._start_unary(*call.unary(text), call.options))
+                    running.append(self._start_unary(*call.unary(request(text)), call.options))
                     if len(running) >= call.concurrency:
                         yield await first()
             while running:
@@ -362,7 +334,8 @@ class Asynchronous(BatchCalls):
                 one.cancel()
 
     async def _batch_outcomes(self, call: BatchCall[Reply]) -> AsyncGenerator[Reply | ClientError, None]:
-        feed, attempts, running = AsyncFeed(call.texts, call.item, call.message), _Attempts(call.options), None
+        feed, attempts, running = AsyncFeed(call.texts, call.items(), call.message), _Attempts(call.options), None
+        places = itertools.count()
         try:
             while attempts.goes_on:
                 try:
@@ -371,7 +344,7 @@ class Asynchronous(BatchCalls):
                     async for message in running:
                         for result in attempts.results(message):
                             feed.answered()
-                            yield call.outcome(result)
+                            yield call.outcome(result, next(places))
                     attempts.end()
                 except grpc.RpcError as error:
                     attempts.fail(ClientError(await status.of(error)))
@@ -381,15 +354,3 @@ class Asynchronous(BatchCalls):
             await feed.aclose()
         if feed.failure is not None:
             raise feed.failure
-
-
-def _request(kind: Any, item: Any) -> Any:
-    """The request of a text, or the item itself if it is one."""
-    return item if isinstance(item, kind) else kind(text=item)
-
-
-def _score_request(item: Any) -> pb.ScoreRequest:
-    if isinstance(item, pb.ScoreRequest):
-        return item
-    text, target = item
-    return pb.ScoreRequest(text=text, target=target)

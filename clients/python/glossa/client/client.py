@@ -26,6 +26,7 @@ from glossa.client.channel import (
 from glossa.client.document_calls import DocumentCalls
 from glossa.client.documents import Document
 from glossa.client.errors import ClientError, ServerStatus
+from glossa.client.fields import check_seconds, new_message
 from glossa.client.methods import Call, Reply, streaming, unary
 from glossa.client.requests import (
     AttendOptions,
@@ -35,8 +36,10 @@ from glossa.client.requests import (
     Pooling,
     ScoreOptions,
     TranslateOptions,
+    attend_fields,
     call_fields,
     enum_number,
+    pooling_number,
     similarity_items,
     text_fields,
     translation_fields,
@@ -84,6 +87,7 @@ class _Calls(TokenCalls, DocumentCalls):
 
         Raises ValueError for a token without TLS to another machine, OSError for a PEM file that cannot be read.
         """
+        check_seconds("timeout_s", timeout_s)
         credentials, self._metadata = authenticate(address, tls=tls, token=token, metadata=metadata)
         options = [*channel_options(address), *self._options, *([] if retries else [NO_RETRIES])]
         self._channels = [
@@ -98,8 +102,8 @@ class _Calls(TokenCalls, DocumentCalls):
     @unary
     def translate(self, text: str, **options: Unpack[TranslateOptions]) -> Call[Translation]:
         """Translate a text. Raises ValueError for an unknown kind of mark."""
-        tokens = options.get("include_tokens", False)
-        request = pb.TranslateRequest(include_tokens=tokens, **translation_fields(text, options))
+        tokens = options.get("include_tokens") or False
+        request = new_message(pb.TranslateRequest, include_tokens=tokens, **translation_fields(text, options))
         return Call(request, options, functools.partial(read, Translation))
 
     @streaming
@@ -141,18 +145,23 @@ class _Calls(TokenCalls, DocumentCalls):
         """
         fields: dict[str, Any] = {"target": target, "target_tokens": target_tokens, "omit_eos": omit_eos}
         fields["text_tokens"] = text_tokens
-        return Call(pb.ScoreRequest(**text_fields(text, options), **fields), options, functools.partial(read, Score))
+        return Call(
+            new_message(pb.ScoreRequest, **text_fields(text, options), **fields),
+            options,
+            functools.partial(read, Score),
+        )
 
     @unary
     def embed(
-        self, text: str, *, normalize: bool = False, pooling: Pooling = "mean", **options: Unpack[CallOptions]
+        self, text: str, *, normalize: bool = False, pooling: Pooling | None = None, **options: Unpack[CallOptions]
     ) -> Call[list[float]]:
-        """Embed a text: the mean of the last hidden states, the first one, or that through the model's pooler.
+        """Embed a text: the mean, the largest values, the first or the last one of its last hidden states, or the first
+        one through the model's pooler; without `pooling`, as the model was made for.
 
         normalize: scale to length 1. Raises ValueError for an unknown pooling.
         """
-        number = enum_number("pooling", pb.Pooling.DESCRIPTOR, pooling)
-        request = pb.EmbedRequest(text=text, normalize=normalize, pooling=number, **call_fields(options))
+        number = pooling_number(pooling)
+        request = new_message(pb.EmbedRequest, text=text, normalize=normalize, pooling=number, **call_fields(options))
         return Call(request, options, lambda response: list(response.values))
 
     @unary
@@ -162,7 +171,7 @@ class _Calls(TokenCalls, DocumentCalls):
         others: Sequence[str | Sequence[float]] = (),
         *,
         measure: Measure = "cosine",
-        pooling: Pooling = "mean",
+        pooling: Pooling | None = None,
         **options: Unpack[CallOptions],
     ) -> Call[list[list[float]]]:
         """Compare texts, by their embeddings, or vectors: each of `items` with each of `others`, or with one another.
@@ -174,7 +183,7 @@ class _Calls(TokenCalls, DocumentCalls):
             items=similarity_items("items", items),
             others=similarity_items("others", others),
             measure=enum_number("measure", pb.SimilarityMeasure.DESCRIPTOR, measure),
-            pooling=enum_number("pooling", pb.Pooling.DESCRIPTOR, pooling),
+            pooling=pooling_number(pooling),
             **call_fields(options),
         )
         return Call(request, options, lambda response: [list(row.values) for row in response.rows])
@@ -184,7 +193,7 @@ class _Calls(TokenCalls, DocumentCalls):
         self, text: str, *, top_k: int = CANDIDATES, **options: Unpack[CallOptions]
     ) -> Call[list[tuple[TokenCandidate, ...]]]:
         """Predict each masked token: the most likely ones, best first. `Model.mask_token` is the text of a mask."""
-        request = pb.FillMaskRequest(text=text, top_k=top_k, **call_fields(options))
+        request = new_message(pb.FillMaskRequest, text=text, top_k=top_k, **call_fields(options))
         return Call(request, options, mask_candidates_of)
 
     @unary
@@ -192,7 +201,9 @@ class _Calls(TokenCalls, DocumentCalls):
         self, text: str, *, token_weights: bool = False, **options: Unpack[CallOptions]
     ) -> Call[Classification]:
         """Probabilities of all labels; with token_weights also how much each token contributed."""
-        request = pb.ClassifyRequest(text=text, include_token_weights=token_weights, **call_fields(options))
+        request = new_message(
+            pb.ClassifyRequest, text=text, include_token_weights=token_weights, **call_fields(options)
+        )
         return Call(request, options, functools.partial(read, Classification))
 
     @unary
@@ -201,10 +212,7 @@ class _Calls(TokenCalls, DocumentCalls):
 
         Raises ValueError for an unknown kind of attention.
         """
-        fields: dict[str, Any] = {name: value for name, value in options.items() if name != "timeout_s"}
-        choices = pb.AttentionKind.DESCRIPTOR
-        fields["kinds"] = [enum_number("kinds", choices, kind) for kind in options.get("kinds", ())]
-        return Call(pb.AttendRequest(text=text, **fields), options, attended_of)
+        return Call(new_message(pb.AttendRequest, text=text, **attend_fields(options)), options, attended_of)
 
     @unary
     def list_models(self) -> Call[list[pb.Model]]:
@@ -214,7 +222,7 @@ class _Calls(TokenCalls, DocumentCalls):
     @unary
     def get_model(self, model: str = "") -> Call[pb.Model]:
         """One model; without a name the only one."""
-        return Call(pb.GetModelRequest(model=model), {}, lambda response: response.model)
+        return Call(new_message(pb.GetModelRequest, model=model), {}, lambda response: response.model)
 
     def _start(self, call: Call[Any]) -> Any:
         method = next(self._turns)[call.many or call.request.DESCRIPTOR.name]
@@ -240,8 +248,8 @@ def _methods(channel: Any) -> dict[str, Any]:
 
 
 def _text_call(kind: Any, fields: dict[str, Any], options: Options) -> Call[Answer]:
-    tokens = options.get("include_tokens", False)
-    return Call(kind(include_tokens=tokens, **fields), options, functools.partial(read, Answer))
+    tokens = options.get("include_tokens") or False
+    return Call(new_message(kind, include_tokens=tokens, **fields), options, functools.partial(read, Answer))
 
 
 class Client(_Calls, Blocking):

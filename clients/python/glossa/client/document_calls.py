@@ -14,7 +14,7 @@ _Whole = Method[P, Document, Coroutine[Any, Any, Document]]
 
 
 def _streaming(build: Callable[Concatenate[Any, P], Call[Any]]) -> _Pieces[P]:
-    return cast(_Pieces[P], method_of(build, "_pieces"))
+    return cast(_Pieces[P], method_of(build, "_pieces", "Iterator[DocumentPiece]"))
 
 
 def _whole(build: Callable[Concatenate[Any, P], Call[Any]]) -> _Whole[P]:
@@ -30,7 +30,6 @@ class DocumentCalls:
         text: str,
         *,
         format: Format = "text",
-        splitter_language: str = "",
         context_sentences: int = 0,
         **options: Unpack[TranslateOptions],
     ) -> Call[Document]:
@@ -42,7 +41,7 @@ class DocumentCalls:
         has an error. markup: marks beside the tags of the format. confidence: of each segment. Raises ValueError for
         an unknown format.
         """
-        return _call(text, format, splitter_language, context_sentences, options)
+        return _call(text, format, context_sentences, options)
 
     @_whole
     def translate_document(
@@ -50,16 +49,14 @@ class DocumentCalls:
         text: str,
         *,
         format: Format = "text",
-        splitter_language: str = "",
         context_sentences: int = 0,
         **options: Unpack[TranslateOptions],
     ) -> Call[Document]:
         """Translate a document of any length; see `stream_translate_document`."""
-        return _call(text, format, splitter_language, context_sentences, options)
+        return _call(text, format, context_sentences, options)
 
 
-def _call(
-    text: str, format: Format, splitter_language: str, context_sentences: int, options: TranslateOptions
-) -> Call[Document]:
-    requests = document_requests(text, format, splitter_language, options, context_sentences=context_sentences)
+def _call(text: str, format: Format, context_sentences: int, options: TranslateOptions) -> Call[Document]:
+    language = options.get("splitter_language", "")
+    requests = document_requests(text, format, language, options, context_sentences=context_sentences)
     return Call(requests, options, cast(Any, None), DocumentStream, many="TranslateDocumentRequest")

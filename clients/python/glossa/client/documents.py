@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from google.rpc import code_pb2, error_details_pb2
 
+from glossa.client.fields import new_message
 from glossa.client.requests import TranslateOptions, enum_number, translation_fields
 from glossa.client.types import GlossaryResult, enum_names, read
 from glossa.v1 import glossa_pb2 as pb
@@ -90,10 +91,14 @@ def document_requests(
     """The messages of one document. Raises TypeError and ValueError as `translation_fields`."""
     if "uncertain_below" in options:
         raise TypeError("uncertain_below is for texts: documents have the confidence of segments, not of words")
+    if "split_sentences" in options:
+        raise TypeError("split_sentences is for texts: documents are always split; leave it out")
+    if not isinstance(text, str):
+        raise TypeError(f"text must be a text, got {text!r:.80} ({type(text).__name__})")
     fields = translation_fields(text[:CHARACTERS], options)
     number = enum_number("format", pb.DocumentFormat.DESCRIPTOR, format)
     fields |= {"splitter_language": splitter_language, "context_sentences": context_sentences}
-    first = pb.TranslateDocumentRequest(format=number, **fields)
+    first = new_message(pb.TranslateDocumentRequest, format=number, **fields)
     starts = range(CHARACTERS, len(text), CHARACTERS)
     more = (pb.TranslateDocumentRequest(text=text[start : start + CHARACTERS]) for start in starts)
     return iter([first, *more])

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast, overload
 
 from glossa.client import batches
+from glossa.client.help_text import with_help
 from glossa.client.requests import CallOptions
 from glossa.client.types import Piece, Stream
 
@@ -44,14 +45,14 @@ class Method(Protocol[P, Blocking, Asynchronous]):
     def __get__(self, client: batches.Asynchronous, kind: type | None = None) -> Callable[P, Asynchronous]: ...
 
 
-def method_of(build: Callable[..., Call[Any]], run: str) -> Any:
-    """A method that passes its call to the client's method `run`."""
+def method_of(build: Callable[..., Call[Any]], run: str, returns: str = "{}") -> Any:
+    """A method that passes its call to the client's method `run`. returns: see `with_help`."""
 
     @functools.wraps(build)
     def method(self: Any, *arguments: Any, **options: Any) -> Any:
         return getattr(self, run)(build(self, *arguments, **options))
 
-    return method
+    return with_help(method, build, returns)
 
 
 def unary(build: Callable[Concatenate[Any, P], Call[Reply]]) -> Method[P, Reply, Coroutine[Any, Any, Reply]]:
@@ -63,4 +64,7 @@ def streaming(
     build: Callable[Concatenate[Any, P], Call[Any]],
 ) -> Method[P, Generator[Piece, None, None], AsyncGenerator[Piece, None]]:
     """A method that yields the pieces of an answer, in an AsyncClient asynchronously."""
-    return cast(Method[P, Generator[Piece, None, None], AsyncGenerator[Piece, None]], method_of(build, "_pieces"))
+    return cast(
+        Method[P, Generator[Piece, None, None], AsyncGenerator[Piece, None]],
+        method_of(build, "_pieces", "Iterator[Piece]"),
+    )

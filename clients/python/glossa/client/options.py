@@ -8,6 +8,42 @@ from typing import Literal, TypedDict
 LengthNormalization = Literal["average", "gnmt"]
 EarlyStopping = Literal["true", "false", "never"]
 AlignmentKind = Literal["none", "soft", "hard", "both"]
+PEER_NAMES: Mapping[str, str] = {  # options by their names in other libraries
+    "max_new_tokens": "max_tokens",
+    "max_decoding_length": "max_tokens",
+    "min_new_tokens": "min_tokens",
+    "min_decoding_length": "min_tokens",
+    "stop_strings": "stop",
+    "return_full_text": "echo",
+    "include_prompt_in_result": "echo",
+    "num_beams": "beam_size",
+    "beam_width": "beam_size",
+    "num_return_sequences": "num_hypotheses or num_sequences",
+    "do_sample": "temperature",
+    "sampling_temperature": "temperature",
+    "sampling_topk": "top_k",
+    "sampling_topp": "top_p",
+    "set_seed": "seed",
+    "set_random_seed": "seed",
+    "n": "num_sequences",
+    "sequence_bias": "logit_bias",
+    "bad_words_ids": "bad_words",
+    "suppress_sequences": "bad_words",
+    "decoder_input_ids": "prefix or prefix_tokens",
+    "target_prefix": "prefix",
+    "prefix_bias_beta": "prefix_bias",
+    "min_alternative_expansion_prob": "min_alternative_probability",
+    "prefix_allowed_tokens_fn": "allowed_tokens",
+    "allowed_token_ids": "allowed_tokens",
+    "use_vmap": "use_shortlist",
+    "force_words_ids": "phrases",
+    "output_scores": "token_logprobs",
+    "return_scores": "token_logprobs",
+    "logprobs": "token_logprobs or top_logprobs",
+    "return_logits_vocab": "top_logprobs",
+    "output_attentions": "alignment",
+    "return_attention": "alignment",
+}
 
 
 class ScoringOptions(TypedDict, total=False):
@@ -86,16 +122,17 @@ class DecodingOptions(ScoringOptions, total=False):
     num_sequences: int
     """Number of sampled answers, each with its own random numbers. 1..32. Default: 1."""
     repetition_penalty: float
-    """Divides positive and multiplies negative logits of tokens in the prompt or answer (Keskar et al. 2019). 0.1..10.
-    Default: 1 (off)."""
+    """Divides positive and multiplies negative logits (in a beam: log-probabilities) of tokens in the prompt or answer
+    (Keskar et al. 2019). 0.1..10. Default: 1 (off)."""
     presence_penalty: float
     """Subtracted from the logit of each token in the answer. -10..10. Default: 0."""
     frequency_penalty: float
     """Subtracted from the logit of a token for each time that the answer has it. -10..10. Default: 0."""
     no_repeat_ngram_size: int
-    """No n-gram of this size appears twice in the answer. 0..64. Default: 0 (off)."""
+    """No n-gram of this size appears twice in prompt and answer, unless an end token ends it. 0..64. Default: 0
+    (off)."""
     logit_bias: Mapping[int, float]
-    """Token id → value added to its logit. -100..100; at most 1024. Default: none."""
+    """Token id → value added to its logit, before penalties. -100..100; at most 1024. Default: none."""
     bad_words: Sequence[str]
     """Texts that the answer must not contain, in any tokenization. At most 64 of 256 bytes. Default: none."""
     prefix: str

@@ -9,19 +9,32 @@ import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, cast
 
-from glossa.client.options import DecodingOptions, ScoringOptions
-from glossa.client.types import enum_names
+from glossa.client.fields import check_list, check_seconds, new_message
+from glossa.client.options import PEER_NAMES, DecodingOptions, ScoringOptions
+from glossa.client.types import Span, enum_names
 from glossa.v1 import glossa_pb2 as pb
 
 AttentionKind = Literal["encoder", "decoder", "cross"]
-Pooling = Literal["mean", "cls", "pooler"]
+Pooling = Literal["mean", "cls", "max", "last", "pooler"]
 Measure = Literal["cosine", "dot", "euclidean"]
 MarkKind = Literal["tags", "placeholders", "urls", "numbers"]
 _LANGUAGES = ("source_language", "target_language")
 _OWN = ("model", "include_tokens", "timeout_s", *_LANGUAGES)  # options of a call, not of decoding
-_CONFIDENCE = {"confidence": "include_confidence", "uncertain_below": "uncertain_below"}  # fields by their options
-_TRANSLATION = (*_CONFIDENCE, "markup", "glossary")  # options of `translate` alone
+_TEXT = {  # fields by their options
+    **{name: name for name in ("uncertain_below", "split_sentences", "splitter_language")},
+    "confidence": "include_confidence",
+}
+_TRANSLATION = (*_TEXT, "markup", "glossary")  # options of `translate` alone
 _FIELDS = pb.DecodingOptions.DESCRIPTOR.fields_by_name
+_PEERS = {
+    **PEER_NAMES,
+    "do_sample": "temperature, top_k or top_p",  # any of which samples
+    "max_length": "max_tokens",
+    "min_length": "min_tokens",
+    "stop_sequences": "stop",
+    "src_lang": "source_language",
+    "tgt_lang": "target_language",
+}  # what other libraries call an option
 
 
 class CallOptions(TypedDict, total=False):
@@ -55,6 +68,10 @@ class TranslateOptions(Options, total=False):
     """Return how sure the model is of its answer and of each word. Default: false."""
     uncertain_below: float
     """A word is uncertain if its confidence is below this, 0 .. 1. Default: 0.5."""
+    split_sentences: bool
+    """Translate a text sentence by sentence. Default: as the model was trained. Documents are always split."""
+    splitter_language: str
+    """Code of the language whose rules split it; und: into paragraphs alone. Default: source_language, else en."""
 
 
 class ScoreOptions(CallOptions, ScoringOptions, total=False):
@@ -85,34 +102,58 @@ class AttendOptions(CallOptions, total=False):
 
 
 def closest(name: str, known: Collection[str]) -> str:
-    """A hint for an unknown name: the most similar known one, or all of them."""
+    """A hint for an unknown name: the known one that other libraries call so, the most similar one, or all of them."""
+    if (own := _PEERS.get(name)) and own.split()[0].strip(",") in known:
+        return f"{name} is {own} here"
     close = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(known))}"
 
 
 def model_fields(options: CallOptions) -> dict[str, Any]:
     """The fields of a request that name its model and its languages; of the latter those that are not empty."""
-    return {name: value for name, value in options.items() if name == "model" or (name in _LANGUAGES and value)}
+    check_seconds("timeout_s", options.get("timeout_s"))
+    given = {name: value for name, value in options.items() if value is not None}
+    return {name: value for name, value in given.items() if name == "model" or (name in _LANGUAGES and value)}
 
 
-def call_fields(options: CallOptions) -> dict[str, Any]:
-    """The same of a call without options of its own. Raises TypeError for an option that no call has."""
+def call_fields(options: CallOptions, kind: Any = CallOptions) -> dict[str, Any]:
+    """The same of a call without options of its own. Raises TypeError for an option that is not of this kind."""
     for name in options:
-        if name not in CallOptions.__annotations__:
-            raise TypeError(f"unknown option {name!r}; {closest(name, CallOptions.__annotations__)}")
+        if name not in kind.__annotations__:
+            raise TypeError(f"unknown option {name!r}; {closest(name, kind.__annotations__)}")
     return model_fields(options)
+
+
+def attend_fields(options: AttendOptions) -> dict[str, Any]:
+    """All fields of a request for attention but its text. Raises TypeError as `call_fields`, ValueError for an unknown
+    kind of attention."""
+    fields = call_fields(options, AttendOptions)
+    own = AttendOptions.__annotations__.keys() - CallOptions.__annotations__.keys()
+    fields |= {name: value for name, value in options.items() if name in own and value is not None}
+    check_list("kinds", kinds := fields.get("kinds", ()), "kinds of attention")
+    fields["kinds"] = [enum_number("kinds", pb.AttentionKind.DESCRIPTOR, kind) for kind in kinds]
+    return fields
+
+
+def span_messages(name: str, spans: Iterable[Span]) -> list[pb.Span]:
+    """Pairs [start, end) as messages. Raises TypeError with the place, from 0, of what is none."""
+    check_list(name, spans, "pairs (start, end)")
+    pairs = list(spans)
+    for place, pair in enumerate(pairs):
+        if not (isinstance(pair, Sequence) and len(pair) == 2 and all(isinstance(end, int) for end in pair)):
+            raise TypeError(f"{name}[{place}] must be a pair (start, end), got {pair!r:.80}")
+    return [pb.Span(start=start, end=end) for start, end in pairs]
 
 
 def translation_fields(text: str, options: TranslateOptions) -> dict[str, Any]:
     """The fields of a request to translate. Raises what `text_fields` does, ValueError for an unknown mark, TypeError
     for marks that are no list, and for a glossary of other types."""
-    own = {field: options[name] for name, field in _CONFIDENCE.items() if name in options}  # type: ignore[literal-required]
+    own = {field: value for name, field in _TEXT.items() if (value := options.get(name)) is not None}
     others = {name: value for name, value in options.items() if name not in _TRANSLATION}
     fields = {**text_fields(text, cast(Options, others), _TRANSLATION), **own}
-    if kinds := options.get("markup", ()):
+    if kinds := options.get("markup"):
         known = pb.Markup.DESCRIPTOR.fields_by_name
-        if isinstance(kinds, str):
-            raise TypeError(f"markup must be a list of kinds of marks, got the text {kinds!r}; put it in a list")
+        check_list("markup", kinds, "kinds of marks")
         for kind in kinds:
             if kind not in known:
                 raise ValueError(f"markup must be some of {', '.join(known)}, got {kind!r}")
@@ -125,16 +166,18 @@ def translation_fields(text: str, options: TranslateOptions) -> dict[str, Any]:
 def text_fields(text: str, options: Options | ScoreOptions, others: Collection[str] = ()) -> dict[str, Any]:
     """The fields of a request with decoding options. others: names of further options that the call takes.
 
-    Raises TypeError for an unknown option, ValueError for an unknown choice.
+    An option that is None is not given. Raises TypeError for an unknown option or a value of another type, ValueError
+    for an unknown choice.
     """
     given: dict[str, Any] = {}
     for name, value in options.items():
-        if name in _FIELDS:
+        if name not in _FIELDS:
+            if name not in _OWN:
+                raise TypeError(f"unknown option {name!r}; {closest(name, (*_FIELDS, *_OWN, *others))}")
+        elif value is not None:
             choices = _FIELDS[name].enum_type
-            given[name] = enum_number(name, choices, cast(str, value)) if choices else value
-        elif name not in _OWN:
-            raise TypeError(f"unknown option {name!r}; {closest(name, (*_FIELDS, *_OWN, *others))}")
-    return {"text": text, "options": pb.DecodingOptions(**given), **model_fields(options)}
+            given[name] = enum_number(name, choices, value) if choices else value
+    return {"text": text, "options": new_message(pb.DecodingOptions, **given), **model_fields(options)}
 
 
 def _glossary(glossary: str | Mapping[str, str | Sequence[str]] | Sequence[pb.GlossaryTerm]) -> pb.Glossary:
@@ -184,9 +227,14 @@ def _similarity_item(name: str, item: str | Sequence[float]) -> pb.SimilarityIte
         raise ValueError(f"{name} must have numbers of at most 3.4e38, got a larger one; scale the vector") from None
 
 
-def enum_number(name: str, choices: Any, value: str) -> Any:
+def pooling_number(value: Pooling | None) -> Any:
+    """The number of a pooling; None: that of the model. Raises ValueError."""
+    return pb.POOLING_UNSPECIFIED if value is None else enum_number("pooling", pb.Pooling.DESCRIPTOR, value)
+
+
+def enum_number(name: str, choices: Any, value: object) -> Any:
     """The number of a choice by its short name: "never" of EARLY_STOPPING_NEVER. Raises ValueError."""
     numbers = {short: number for number, short in enum_names(choices).items() if short}
-    if value.lower() not in numbers:
+    if (short := str(value).lower()) not in numbers:  # True is "true" of early_stopping
         raise ValueError(f"{name} must be one of {', '.join(numbers)}, got {value!r}")
-    return numbers[value.lower()]
+    return numbers[short]

@@ -6,8 +6,9 @@ import functools
 from collections.abc import Sequence
 from typing import Any, Unpack
 
+from glossa.client.fields import new_message
 from glossa.client.methods import Call, unary
-from glossa.client.requests import CallOptions, call_fields
+from glossa.client.requests import CallOptions, call_fields, span_messages
 from glossa.client.types import Span, Tagging, TokenCount, Tokenized, TokenVector, read
 from glossa.v1 import glossa_pb2 as pb
 
@@ -23,14 +24,14 @@ class TokenCalls:
 
         normalize: scale each vector to length 1. spans: only the tokens that share a character with one of them.
         """
-        chosen = [pb.Span(start=start, end=end) for start, end in spans]
-        request = pb.EmbedTokensRequest(text=text, normalize=normalize, spans=chosen, **call_fields(options))
+        fields = {"spans": span_messages("spans", spans), **call_fields(options)}
+        request = new_message(pb.EmbedTokensRequest, text=text, normalize=normalize, **fields)
         return Call(request, options, lambda response: [read(TokenVector, one) for one in response.tokens])
 
     @unary
     def tag(self, text: str, *, include_tokens: bool = False, **options: Unpack[CallOptions]) -> Call[Tagging]:
         """Find the labelled spans of a text, such as names; with include_tokens also the label of every token."""
-        request = pb.TagRequest(text=text, include_tokens=include_tokens, **call_fields(options))
+        request = new_message(pb.TagRequest, text=text, include_tokens=include_tokens, **call_fields(options))
         return Call(request, options, functools.partial(read, Tagging))
 
     @unary
@@ -39,9 +40,7 @@ class TokenCalls:
 
         Raises TypeError for a single text.
         """
-        if isinstance(texts, str):
-            raise TypeError(f"texts must be a list of texts, got the text {texts!r}; put it in a list")
-        request = pb.CountTokensRequest(texts=texts, **call_fields(options))
+        request = new_message(pb.CountTokensRequest, texts=texts, **call_fields(options))
         return Call(request, options, lambda response: [read(TokenCount, one) for one in response.counts])
 
     @unary
@@ -53,5 +52,5 @@ class TokenCalls:
         add_special_tokens: with those around the text, as the model reads it.
         """
         fields: dict[str, Any] = {"text": text, "target": target, "add_special_tokens": add_special_tokens}
-        request = pb.TokenizeRequest(**fields, **call_fields(options))
+        request = new_message(pb.TokenizeRequest, **fields, **call_fields(options))
         return Call(request, options, functools.partial(read, Tokenized))

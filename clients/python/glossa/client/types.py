@@ -68,7 +68,7 @@ class WordConfidence:
 class Confidence:
     """How sure the model is of an answer."""
 
-    sentence: float  # the expected share of its words that occur in a reference translation
+    sentence: float  # the expected share of right words, lower where the answer lacks or repeats something
     words: tuple[WordConfidence, ...]
     uncertain: tuple[Span, ...]  # of the uncertain words, neighbors joined
     calibrated: bool  # the answer was decoded like those that confidence was calibrated on

@@ -65,6 +65,8 @@ class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     POOLING_MEAN: _ClassVar[Pooling]
     POOLING_CLS: _ClassVar[Pooling]
     POOLING_POOLER: _ClassVar[Pooling]
+    POOLING_MAX: _ClassVar[Pooling]
+    POOLING_LAST: _ClassVar[Pooling]
 
 class SimilarityMeasure(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -116,6 +118,8 @@ POOLING_UNSPECIFIED: Pooling
 POOLING_MEAN: Pooling
 POOLING_CLS: Pooling
 POOLING_POOLER: Pooling
+POOLING_MAX: Pooling
+POOLING_LAST: Pooling
 SIMILARITY_MEASURE_UNSPECIFIED: SimilarityMeasure
 SIMILARITY_MEASURE_COSINE: SimilarityMeasure
 SIMILARITY_MEASURE_DOT: SimilarityMeasure
@@ -409,7 +413,7 @@ class GlossaryResult(_message.Message):
     def __init__(self, terms: _Optional[int] = ..., met: _Optional[int] = ..., unmet: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TranslateRequest(_message.Message):
-    __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language", "markup", "glossary", "include_confidence", "uncertain_below")
+    __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language", "markup", "glossary", "include_confidence", "uncertain_below", "split_sentences", "splitter_language")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -420,6 +424,8 @@ class TranslateRequest(_message.Message):
     GLOSSARY_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     UNCERTAIN_BELOW_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_SENTENCES_FIELD_NUMBER: _ClassVar[int]
+    SPLITTER_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     options: DecodingOptions
@@ -430,7 +436,9 @@ class TranslateRequest(_message.Message):
     glossary: Glossary
     include_confidence: bool
     uncertain_below: float
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., markup: _Optional[_Union[Markup, _Mapping]] = ..., glossary: _Optional[_Union[Glossary, _Mapping]] = ..., include_confidence: bool = ..., uncertain_below: _Optional[float] = ...) -> None: ...
+    split_sentences: bool
+    splitter_language: str
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., markup: _Optional[_Union[Markup, _Mapping]] = ..., glossary: _Optional[_Union[Glossary, _Mapping]] = ..., include_confidence: bool = ..., uncertain_below: _Optional[float] = ..., split_sentences: bool = ..., splitter_language: _Optional[str] = ...) -> None: ...
 
 class TranslateResponse(_message.Message):
     __slots__ = ("text", "tokens", "finish_reason", "usage", "timings", "hypotheses", "seed", "markup", "glossary", "confidence")
@@ -575,7 +583,7 @@ class DocumentSummary(_message.Message):
     def __init__(self, segments: _Optional[int] = ..., failed: _Optional[int] = ..., splitting: _Optional[_Union[DocumentSplitting, str]] = ..., splitter_language: _Optional[str] = ..., is_language_assumed: bool = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., glossary: _Optional[_Union[GlossaryResult, _Mapping]] = ...) -> None: ...
 
 class StreamTranslateRequest(_message.Message):
-    __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language", "markup", "glossary", "include_confidence", "uncertain_below")
+    __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language", "markup", "glossary", "include_confidence", "uncertain_below", "split_sentences", "splitter_language")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -586,6 +594,8 @@ class StreamTranslateRequest(_message.Message):
     GLOSSARY_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     UNCERTAIN_BELOW_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_SENTENCES_FIELD_NUMBER: _ClassVar[int]
+    SPLITTER_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     options: DecodingOptions
@@ -596,7 +606,9 @@ class StreamTranslateRequest(_message.Message):
     glossary: Glossary
     include_confidence: bool
     uncertain_below: float
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., markup: _Optional[_Union[Markup, _Mapping]] = ..., glossary: _Optional[_Union[Glossary, _Mapping]] = ..., include_confidence: bool = ..., uncertain_below: _Optional[float] = ...) -> None: ...
+    split_sentences: bool
+    splitter_language: str
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., markup: _Optional[_Union[Markup, _Mapping]] = ..., glossary: _Optional[_Union[Glossary, _Mapping]] = ..., include_confidence: bool = ..., uncertain_below: _Optional[float] = ..., split_sentences: bool = ..., splitter_language: _Optional[str] = ...) -> None: ...
 
 class StreamTranslateResponse(_message.Message):
     __slots__ = ("text", "tokens", "final")
@@ -1147,7 +1159,7 @@ class Calibration(_message.Message):
     def __init__(self, ece_before: _Optional[float] = ..., ece_after: _Optional[float] = ..., samples: _Optional[int] = ..., method: _Optional[str] = ..., sentence_ece_before: _Optional[float] = ..., sentence_ece_after: _Optional[float] = ..., sentence_method: _Optional[str] = ..., data: _Optional[str] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_alignment", "alignment_layers", "alignment_heads", "has_shortlist", "quantization", "languages", "draft_tokens", "labels", "embedding_size", "mask_token", "multi_label", "has_pooler", "attention", "engines", "engine_processes", "version", "is_default", "calibration", "token_labels", "context_sentences")
+    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_alignment", "alignment_layers", "alignment_heads", "has_shortlist", "quantization", "languages", "draft_tokens", "labels", "embedding_size", "mask_token", "multi_label", "has_pooler", "attention", "engines", "engine_processes", "version", "is_default", "calibration", "token_labels", "context_sentences", "splits_sentences", "pooling", "embeddings_normalized")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
@@ -1179,6 +1191,9 @@ class Model(_message.Message):
     CALIBRATION_FIELD_NUMBER: _ClassVar[int]
     TOKEN_LABELS_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_SENTENCES_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_SENTENCES_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
+    EMBEDDINGS_NORMALIZED_FIELD_NUMBER: _ClassVar[int]
     name: str
     task: Task
     architecture: str
@@ -1210,7 +1225,10 @@ class Model(_message.Message):
     calibration: Calibration
     token_labels: _containers.RepeatedScalarFieldContainer[str]
     context_sentences: int
-    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_alignment: bool = ..., alignment_layers: _Optional[int] = ..., alignment_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., languages: _Optional[_Iterable[str]] = ..., draft_tokens: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., mask_token: _Optional[str] = ..., multi_label: bool = ..., has_pooler: bool = ..., attention: _Optional[_Iterable[_Union[AttentionLayers, _Mapping]]] = ..., engines: _Optional[int] = ..., engine_processes: _Optional[int] = ..., version: _Optional[str] = ..., is_default: bool = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., token_labels: _Optional[_Iterable[str]] = ..., context_sentences: _Optional[int] = ...) -> None: ...
+    splits_sentences: bool
+    pooling: Pooling
+    embeddings_normalized: bool
+    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_alignment: bool = ..., alignment_layers: _Optional[int] = ..., alignment_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., languages: _Optional[_Iterable[str]] = ..., draft_tokens: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., mask_token: _Optional[str] = ..., multi_label: bool = ..., has_pooler: bool = ..., attention: _Optional[_Iterable[_Union[AttentionLayers, _Mapping]]] = ..., engines: _Optional[int] = ..., engine_processes: _Optional[int] = ..., version: _Optional[str] = ..., is_default: bool = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., token_labels: _Optional[_Iterable[str]] = ..., context_sentences: _Optional[int] = ..., splits_sentences: bool = ..., pooling: _Optional[_Union[Pooling, str]] = ..., embeddings_normalized: bool = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()

@@ -62,7 +62,8 @@ class TranslationServiceServicer(object):
     """
 
     def Translate(self, request, context):
-        """Translates one text and returns the complete translation.
+        """Translates one text and returns the complete translation. For a model that was trained on single sentences
+        (`splits_sentences`) that is the one of all sentences of the text together; docs/sentences.md defines each field.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -128,16 +128,40 @@ async def test_an_error_of_the_iterable_is_raised_after_the_answers(client):
 
 async def test_what_is_no_item_is_refused(client):
     found: list[Answer] = []
-    with pytest.raises(TypeError):
+    problem = r"item 1 \(from 0\): text must be a text, got 3.5 \(float\)"
+    with pytest.raises(TypeError, match=problem):
         await collect(client.translate_batch([TEXT, 3.5]), found)
     assert len(found) == 1
+    with pytest.raises(TypeError, match=problem):
+        await collect(client.translate_batch([TEXT, 3.5], concurrency=1), found)
+    for pair in ("ab", ("a",), 5):
+        with pytest.raises(TypeError, match=r"item 1 \(from 0\): must be a pair of text and target, got"):
+            await collect(client.score_batch([(TEXT, TEXT), pair], model="en-de"), found)
+
+
+@pytest.mark.parametrize("concurrency", [0, 2])
+async def test_an_error_has_the_place_of_its_item(edge, client, concurrency):
+    texts = [TEXT, "", TEXT, " "]
+    outcomes = [outcome async for outcome in client.translate_batch(texts, concurrency=concurrency).outcomes()]
+    assert [outcome.item for outcome in outcomes if isinstance(outcome, ClientError)] == [1, 3]
+    with pytest.raises(ClientError, match=r"^item 1 \(from 0\): INVALID_ARGUMENT: text") as caught:
+        await collect(client.translate_batch(texts, concurrency=concurrency), [])
+    assert caught.value.message.startswith("text")
+    with Client(edge.address) as blocking:
+        found = await asyncio.to_thread(
+            lambda: list(blocking.translate_batch(texts, concurrency=concurrency).outcomes())
+        )
+    assert [outcome.item for outcome in found if isinstance(outcome, ClientError)] == [1, 3]
 
 
 async def test_a_single_text_is_no_batch(edge, client):
     """Its characters would be items."""
-    with pytest.raises(TypeError, match="must be given an iterable of items, got a str; put it in a list"):
+    with pytest.raises(TypeError, match=r"texts must be a list of items, got the text .*; put it in"):
         client.translate_batch(TEXT)
-    with Client(edge.address) as blocking, pytest.raises(TypeError, match="got a bytes; put it in a list"):
+    with (
+        Client(edge.address) as blocking,
+        pytest.raises(TypeError, match=r"texts must .*got b'a' .*; put it in"),
+    ):
         blocking.embed_batch(b"a", concurrency=2)  # type: ignore[arg-type]
 
 

@@ -16,11 +16,9 @@ from model.training.data.examples import (
     PairBatches,
     StreamBatches,
     batches_of,
-    read_parallel,
-    read_text,
-    read_tsv,
     split,
 )
+from model.training.data.text_files import read_parallel, read_text, read_tsv
 from tests.tiny import as_decoder
 
 MODEL = EncoderDecoderConfig(d_model=8, num_heads=2, max_source_len=12, max_target_len=12)

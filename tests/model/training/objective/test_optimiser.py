@@ -18,6 +18,19 @@ def test_the_learning_rate_warms_up_and_decays_to_nothing():
     assert learning_rate(config.replace(warmup_steps=0), 0, 0.0) == 1.0
 
 
+@pytest.mark.parametrize("steps", [1, 8, 100, 1000])
+def test_a_run_that_is_too_short_for_its_warm_up_reaches_the_peak_after_a_quarter(steps):
+    config = TrainConfig(steps=steps, warmup_steps=400, learning_rate=1.0)
+    rates = [learning_rate(config, step, step / steps) for step in range(steps)]
+    assert rates[0] == pytest.approx(1 / 400)
+    for step, rate in enumerate(rates):
+        if step >= steps / 4:
+            assert rate == pytest.approx(1 - step / steps), step
+    of_minutes = TrainConfig(minutes=1.0, warmup_steps=400, learning_rate=1.0)
+    assert learning_rate(of_minutes, 20, 0.25) == 0.75
+    assert learning_rate(of_minutes, 20, 0.125) == pytest.approx(0.5 * 0.875)
+
+
 def test_only_matrices_decay():
     torch.manual_seed(1)
     layer = nn.Linear(3, 2)

@@ -9,6 +9,7 @@ import pytest
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.admission.idle_calls import IdleCalls
 from service.edge.admission.request_memory import RequestMemory
+from service.edge.calls.budget import Slots
 from service.edge.calls.items import (
     BEGUN_TOGETHER,
     DONE_BYTES,
@@ -502,3 +503,59 @@ async def test_memory_of_items_that_never_begin_is_given_back():
         with contextlib.suppress(asyncio.CancelledError):
             await reading
     assert batch.memory.reserved_bytes == 0
+
+
+async def test_parts_of_one_request_end_as_one():
+    batch = Batch(is_quick=True)
+    parts = [Item(str(number), pb.TranslateRequest(text="abc"[number])) for number in range(3)]
+
+    async def source():
+        yield parts
+
+    batch.call.ending.drain()  # a request that has begun is answered
+    outcomes = batch.runner.run(batch.call, source(), batch.answer, window=2, in_order=True, is_one=True)
+    found = [outcome.response async for some in outcomes for outcome in some]
+    assert found == [pb.TranslateResponse(text=text) for text in "ABC"]
+    record = batch.call.record
+    assert record.items is None
+    assert record.finished is not None
+    assert (record.finished.prompt_tokens, record.finished.generated_tokens) == (9, 6)
+    assert batch.memory.reserved_bytes == 0
+
+
+async def test_the_first_part_of_a_request_is_refused_where_the_request_would_be():
+    batch, waited = Batch(), list[str]()
+
+    async def answer(request, call):
+        if not waited or request.text == "first":
+            waited.append(request.text)
+            await call.wait_for_room(FULL)
+        return pb.TranslateResponse(text=request.text)
+
+    async def source(*texts):
+        yield [Item(str(number), pb.TranslateRequest(text=text)) for number, text in enumerate(texts)]
+
+    outcomes = batch.runner.run(batch.call, source("first"), answer, window=2, in_order=True, is_one=True)
+    ((outcome,),) = [some async for some in outcomes]
+    assert outcome.error is FULL
+    waited.clear()
+
+    async def later(request, call):
+        if request.text == "b" and not waited:
+            waited.append(request.text)
+            await call.wait_for_room(FULL)
+        return pb.TranslateResponse(text=request.text)
+
+    outcomes = batch.runner.run(batch.call, source("a", "b"), later, window=2, in_order=True, is_one=True)
+    assert [outcome.error async for some in outcomes for outcome in some] == [None, None]
+    assert waited == ["b"]
+
+
+async def test_requests_of_an_item_take_room_of_its_call():
+    slots = Slots(4)
+    assert [slots.take(3), slots.take(3), slots.take(1)] == [3, 1, 0]
+    waiting = asyncio.create_task(slots.freed.wait())
+    await asyncio.sleep(0)
+    slots.give(2)
+    await waiting
+    assert (slots.free, slots.size) == (2, 4)

@@ -20,7 +20,7 @@ from service.edge.models.answer_confidence import (
 from service.edge.requests.request_limits import answer_size, response_size
 from service.options import DecodingOptions
 from service.request import Finished, FinishReason
-from tests.calibrated import CALIBRATION
+from tests.calibrated import CALIBRATION, SOFT, WITH_ADEQUACY
 from tests.edge import ANSWER, RESULT, TEXTS, TIMINGS, TOKENIZERS, FakePool, answered, failure, method, served
 
 TEXT = "the small red house"
@@ -54,6 +54,27 @@ async def test_a_response_has_the_confidence_of_its_words_and_the_sentence(calib
     assert response.confidence.calibrated
     assert not response.hypotheses, "log-probabilities were computed, but not requested"
     assert calibrated.pool.requests[0].options == DecodingOptions(token_logprobs=True)
+
+
+async def test_a_sentence_has_the_adequacy_of_its_answer_and_its_words_have_not(edge, channel):
+    """To the 4 tokens of the text 6 with a deviation of 1 are expected, and its 19 characters are usual."""
+    edge.calibrate(calibration=WITH_ADEQUACY)
+    edge.pool.answer = answered(SURE)
+    found = (await method(channel, "Translate")(text=TEXT, include_confidence=True)).confidence
+    assert [word.confidence for word in found.words] == pytest.approx([0.875, 0.5, 0.125])
+    end = 4 * (1 - PROBABILITIES[-1])
+    adequacy = 1 / (1 + math.exp(-4 + 3 + end))
+    assert found.sentence == pytest.approx(SOFT.map(0.5 * adequacy))
+    assert found.sentence < 0.5
+
+
+async def test_adequacy_knows_the_text_without_its_marks(edge, channel):
+    edge.calibrate(calibration=WITH_ADEQUACY)
+    edge.pool.answer = answered(SURE)
+    plain = await method(channel, "Translate")(text=TEXT, include_confidence=True)
+    marked = f"<b>{TEXT}</b>"
+    found = await method(channel, "Translate")(text=marked, include_confidence=True, markup=pb.Markup(tags=True))
+    assert found.confidence == plain.confidence
 
 
 async def test_uncertain_neighbours_are_one_span(calibrated, channel):
@@ -179,7 +200,7 @@ def test_answers_are_like_calibrated_ones_without_anything_that_influences_the_s
 def test_an_answer_without_words_has_a_sentence_alone():
     model = served("en-de", FakePool())
     empty = dataclasses.replace(SURE, text="", tokens=(2,), token_logprobs=(-0.5,))
-    found = AnswerConfidence(model, CALIBRATION, 0.5).of(empty, DecodingOptions())
+    found = AnswerConfidence(model, CALIBRATION, 0.5).of(empty, source=(5, 2), text="a", options=DecodingOptions())
     assert (len(found.words), len(found.uncertain)) == (0, 0)
     assert found.sentence == 0.0
 
@@ -197,7 +218,8 @@ def test_the_size_of_an_answer_is_below_its_estimate(count):
         text = tokenizer.decode(tokens)
         logprobs = tuple(draw.choice((-0.01, -5.0)) for _ in tokens)
         result = dataclasses.replace(SURE, text=text, tokens=tuple(tokens), token_logprobs=logprobs)
-        found = AnswerConfidence(model, CALIBRATION, 0.5).of(result, DecodingOptions())
+        sure = AnswerConfidence(model, CALIBRATION, 0.5)
+        found = sure.of(result, source=(5, 2), text="a", options=DecodingOptions())
         assert len(found.words) <= most * len(tokens)
         size = pb.TranslateResponse(hypotheses=[pb.Hypothesis(confidence=found)] * count, confidence=found).ByteSize()
         options = DecodingOptions(beam_size=4, num_hypotheses=count)

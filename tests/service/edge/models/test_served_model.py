@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from export.bundle.manifest import Encoding, Quantization, SpecialTokenTemplate, Variant
+from export.bundle.manifest import Context, Encoding, Quantization, SpecialTokenTemplate, Variant
 from tests.edge import GENERATION, TRANSLATION, manifest
 
 
@@ -13,6 +13,18 @@ def test_special_tokens_have_empty_spans_at_the_ends_of_the_source(before, after
     text = "a black cat"
     words = [(0, 1), (1, 7), (7, 11)]
     assert model.source_spans(text) == [*[(0, 0)] * before, *words, *[(len(text), len(text))] * after]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"), [((9, 2), ()), ((9, 5, 6, 2), (5, 6)), ((9, 5, 4, 6, 4, 7, 8, 2), (7, 8))]
+)
+def test_the_tokens_of_a_text_are_without_special_ones_and_context(source, expected):
+    template = SpecialTokenTemplate(source_prefix=(9,), source_suffix=(2,), target_prefix=(1,))
+    context = Context(sentences=2, separator=4)
+    model = dataclasses.replace(TRANSLATION, manifest=manifest(template=template, context=context))
+    assert model.text_tokens(source) == expected
+    plain = dataclasses.replace(TRANSLATION, manifest=manifest(template=template))
+    assert plain.text_tokens(source) == source[1:-1]
 
 
 def test_the_spans_of_an_answer_are_parts_of_its_text():

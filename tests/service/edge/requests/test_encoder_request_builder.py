@@ -46,3 +46,26 @@ def test_an_answer_that_no_client_accepts_is_refused():
 def test_a_bundle_without_a_description_of_its_states_has_none():
     with pytest.raises(Unsupported, match="export it again"):
         RequestBuilder(TRANSLATION, LIMITS, *CALL).token_embedding("the")
+
+
+@pytest.mark.parametrize(
+    ("asked", "own", "expected"),
+    [
+        (None, {}, ("mean", False)),
+        (None, {"pooling": "cls", "normalized": True}, ("cls", True)),
+        (None, {"pooling": "last"}, ("last", False)),
+        ("mean", {"pooling": "cls", "normalized": True}, ("mean", False)),
+        ("max", {}, ("max", False)),
+    ],
+)
+def test_a_vector_is_pooled_as_the_model_was_made_for_unless_a_request_says_otherwise(asked, own, expected):
+    served = dataclasses.replace(TRANSLATION, manifest=manifest(encoding=Encoding(width=4, **own)))
+    request = RequestBuilder(served, LIMITS, *CALL).embedding("the house", asked).encoder_request
+    assert request is not None
+    assert (request.pooling, request.normalized) == expected
+
+
+def test_a_bundle_without_a_description_of_its_states_gives_their_mean():
+    request = RequestBuilder(TRANSLATION, LIMITS, *CALL).embedding("the house").encoder_request
+    assert request is not None
+    assert request.pooling == "mean"

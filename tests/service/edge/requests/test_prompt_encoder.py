@@ -8,6 +8,7 @@ from service.edge.requests.prompt_encoder import INLINE_BYTES, LanguagePair, Pro
 from service.edge.requests.request_builder import RequestBuilder
 from service.errors import InvalidRequest
 from tests.edge import CALL, GENERATION, LIMITS, TRANSLATION, decoding_request, manifest, scoring_request
+from tests.model.tokenizers.families import made
 
 FRAMED = dataclasses.replace(
     TRANSLATION,
@@ -198,3 +199,17 @@ def test_a_mark_that_is_known_only_after_words_is_not_reported_as_unknown():
             decoding_request(model, "zwei rote", prefix=prefix)
     with pytest.raises(InvalidRequest, match="does not know these words: ,, green"):
         decoding_request(model, "zwei rote", prefix=", green")
+
+
+def test_a_forced_prefix_has_only_what_tokens_of_the_model_have(tmp_path):
+    tokenizer = Tokenizer(made("t5", tmp_path))
+    tokens = dataclasses.replace(TRANSLATION.manifest.tokens, unk=tokenizer.special["<unk>"])
+    spec = dataclasses.replace(TRANSLATION.manifest, tokens=tokens)
+    model = dataclasses.replace(TRANSLATION, tokenizer=tokenizer, manifest=spec)
+    assert tokens.unk in decoding_request(model, "ka 🦖lo").source, "in a source it is the unknown token"
+    assert decoding_request(model, "ka", prefix="ka lo").prefix
+    for options in ({}, {"prefix_bias": 0.5}):
+        with pytest.raises(
+            InvalidRequest, match=r"options\.prefix: must not have '🦖', which no token of the model is"
+        ):
+            decoding_request(model, "ka", prefix="ka 🦖lo", **options)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from service.text.documents.html import MAX_DEPTH, MAX_TAGS, check, segments
 from service.text.documents.html_tokens import attributes, tokens
 from service.text.inline_markup import extract
+from service.text.languages import NO_LANGUAGES, Languages
 from service.text.mark_scanner import Kinds
 from service.text.segmentation import Splitter
 from service.text.segments import DocumentError
@@ -19,11 +20,11 @@ dog</i>.</p><p>Red <img alt="a house" src=x> house.<p>Type <code>ls -l</code> no
 <script>if (a<b) "x. Y."</script>5 < 6 and more <input placeholder="Your name"> 😀 end</body></html>"""
 
 
-def answer(source, translate=str.upper):
+def answer(source, translate=str.upper, languages=NO_LANGUAGES):
     """The document whose texts `translate` has changed."""
     return "".join(
         part if isinstance(part, str) else part.written(translate(part.text))
-        for one in segments(source, Splitter("en"))
+        for one in segments(source, Splitter("en"), languages)
         for part in one.pieces or one.parts
     )
 
@@ -60,7 +61,14 @@ def test_texts_are_translated_and_all_else_is_copied():
         ("<div translate=no><b>no</div>yes", ["yes"]),
         ("a &eacute;&#x1F600; b", ["a é😀 b"]),
         ("AT&T <3 it &unknown; here", ["AT&T <3 it &unknown; here"]),
-        ("<textarea>no</textarea><pre>no</pre><svg><text>no</text></svg><title>yes</title>", ["yes"]),
+        ("<textarea>no</textarea><pre>no</pre><title>yes</title>", ["yes"]),
+        ("<p translate=no>no <b translate=''>yes</b> <i translate=maybe>no</i></p><p translate=x>yes", ["yes", "yes"]),
+        ("<pre translate=yes>One  line\nTwo\tthree</pre>", ["One", "line", "Two", "three"]),
+        ("<p translate=no>no<div>yes</div>", ["yes"]),
+        ("<noscript>yes</noscript><template>no</template><p>yes", ["yes", "yes"]),
+        ("<script>a<!--<script></script>--></script>yes", ["yes"]),
+        ("<svg><title/><style>no</style></svg><p>yes", ["yes"]),
+        ("&#x110000; &#99999999999999999999;x", ["\ufffd \ufffdx"]),
         ("<a title='the house'>", ["the house"]),
         ("one <!-- > two --> three <![CDATA[ four ]]> five", ["one", "three", "five"]),
         ("one</b></i></p> two", ["one", "two"]),
@@ -78,7 +86,16 @@ def test_what_is_translated(source, expected):
         ("<b>The</b> red <i>house</i>", '<g id="glossa-0">The</g> red <g id="glossa-1">house</g>'),
         ("<b><i>The</i> red</b> house", '<g id="glossa-0"><g id="glossa-1">The</g> red</g> house'),
         ("the house &lt; <img src=x> big", 'the house &lt; <x id="glossa-0"/> big'),
-        ("Type <code>ls</code> now", 'Type <g id="glossa-0"><x id="glossa-1"/></g> now'),
+        ("Type <code>ls</code> now", 'Type <x id="glossa-0"/> now'),
+        ("a <span translate=no>big <b>Ben</b></span> b", 'a <x id="glossa-0"/> b'),
+        ("a <script>b. C</script> <meta itemprop=x content=y>d", 'a <x id="glossa-0"/> <x id="glossa-1"/>d'),
+        (
+            "<ruby>a<rp>(</rp><rt>b</rt><rp>)</rp></ruby> <ruby>c<rt>d<rt>e</ruby> f",
+            '<g id="glossa-0">a<x id="glossa-1"/><x id="glossa-2"/><x id="glossa-3"/></g> '
+            '<g id="glossa-4">c<x id="glossa-5"/><x id="glossa-6"/></g> f',
+        ),
+        (f"a <svg>{'<path/>' * 99}</svg> b", 'a <x id="glossa-0"/> b'),
+        ("a <math><mi>x</mi></math> b", 'a <x id="glossa-0"/> b'),
         (f"a <img src='{'x' * 5000}'> b", 'a <x id="glossa-0"/> b'),
     ],
 )
@@ -133,6 +150,9 @@ WHOLE = (  # of sentences that are translated with it
     '<a *ngIf="x<3" [b]=c (d)="e>f" @g #h>here</a>',
     "<a href=`b`>here</a>",
     "<i data-x=it's>standing</i>",
+    "<kbd><_a</kbd>",
+    "</img>",
+    "</é>",
     "<b =x>here</b>",
     "<![if !vml]> <img src=x> <![endif]>",
     "<?php echo $a->b ?>",
@@ -151,9 +171,6 @@ WHOLE = (  # of sentences that are translated with it
 
 
 APART = (  # of those of which each text is, or that have no tags
-    "</img>",
-    "</é>",
-    "<kbd><_a</kbd>",
     '&lt;x id="glossa-0"/&gt;',
     "the red house",
     "and.",
@@ -184,11 +201,9 @@ def test_elements_in_each_other_come_back_however_deep(depth):
 @pytest.mark.parametrize(
     "source",
     [
-        "All <b>bold. Next</b> one.",
         "<b>All bold.</b>",
-        "a <i>b</b> c",
         "<b></b>red",
-        f"a <i>{'b ' * 2100}</i>c",
+        f"a <i>{'é ' * 1500}</i>c",
     ],
 )
 def test_other_sentences_are_translated_without_tags(source):
@@ -210,6 +225,75 @@ def test_texts_of_attributes_inside_a_sentence_are_translated_by_themselves():
     assert answer('<p>A <a title="red" href=x>dog</a> sleeps.') == '<p>A <a title="RED" href=x>DOG</a> SLEEPS.'
 
 
+def test_texts_of_attributes_before_a_sentence_are_translated_once():
+    source = "<p><img alt=dog> <a title='red tree' href=x>The dog</a> sleeps. <img alt=cat></p>"
+    assert answer(source) == source.replace("red tree", "RED TREE").replace("The dog", "THE DOG").replace(
+        "sleeps", "SLEEPS"
+    ).replace("alt=dog", 'alt="DOG"').replace("alt=cat", 'alt="CAT"')
+
+
+def test_elements_that_go_on_in_another_sentence_do_not_cut_it():
+    found = [part for one in segments("<p>All <b>bold. Next <i>big</i></b> one.", Splitter("en")) for part in one.parts]
+    whole = [part for part in found if not isinstance(part, str)]
+    assert [extract(part.text, Kinds(tags=True)).plain for part in whole] == ["All bold.", "Next big one."]
+    assert [part.written(part.text) for part in whole] == ["All <b>bold.", "Next <i>big</i></b> one."]
+
+
+def test_a_sentence_in_which_one_element_ends_and_another_goes_on_is_translated_without_tags():
+    found = list(segments("<p>One <i>two. Three</i> is <b>four. Five</b> six.", Splitter("en")))
+    texts = [[part for part in one.parts if not isinstance(part, str)] for one in found if not one.is_copied]
+    assert [[part.plain for part in some] for some in texts] == [["One two."], ["Three", "is", "four."], ["Five six."]]
+
+
+def test_texts_apart_from_their_sentence_are_translated_by_themselves():
+    inside = (
+        "<svg><title>search icon</title><text>red <tspan>one</tspan></text><metadata>no</metadata></svg>"
+        "<select title='a list'><optgroup label=trees><option>red<option>blue</select>"
+    )
+    source = f"<p>The {inside} dog sleeps.</p>"
+    (segment,) = (one for one in segments(source, Splitter("en")) if not one.is_copied)
+    whole, *values = (part for part in segment.parts if not isinstance(part, str))
+    assert extract(whole.text, Kinds(tags=True)).plain == "The dog sleeps."
+    names = ["search icon", 'red <g id="glossa-0">one</g>', "a list", "trees", "red", "blue"]
+    assert [value.text for value in values] == names
+    assert segment.joined
+    made = segment.joined([whole.written(whole.text), *(value.written(value.text) for value in values)])
+    assert made == source[3:-4].replace("label=trees", 'label="trees"')
+
+
+def test_the_sentences_of_a_value_are_translated_by_themselves():
+    assert texts("<meta name=description content='One dog. Two &amp; three.'>") == ["One dog.", "Two & three."]
+    assert answer("<img alt='One dog. &quot;Two&quot;'>") == "<img alt='ONE DOG. \"TWO\"'>"
+    assert texts("<a title='a&copy=b &copy; c'>") == ["a&copy=b © c"]
+
+
+LANGUAGES = Languages("en", "deu_Latn")
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ('<html lang="en-GB"><p>One', '<html lang="de"><p>ONE'),
+        ("<html class=a><p>One", '<html lang="de" class=a><p>ONE'),
+        ("<html lang><p>One", '<html lang="de"><p>ONE'),
+        ("<html lang=fr dir=rtl><p>One", "<html lang=de dir=ltr><p>ONE"),
+        ("<p lang=fr>Un <b lang=en-US>one</b></p>One", "<p lang=fr>Un <b lang=de>ONE</b></p>ONE"),
+        ("<p lang=fr translate=yes>One", "<p lang=fr translate=yes>ONE"),
+        ("<p lang=fr title=un>Un", "<p lang=fr title=un>Un"),
+        ("<p translate=no lang=en>One <b lang=en>two", "<p translate=no lang=en>One <b lang=en>two"),
+        ("<p lang=und>One", "<p lang=und>ONE"),
+        ('<meta http-equiv="Content-Language" content="en">', '<meta http-equiv="Content-Language" content="de">'),
+    ],
+)
+def test_a_page_says_the_language_of_its_translation_and_keeps_parts_in_others(source, expected):
+    assert answer(source, languages=LANGUAGES) == expected
+
+
+def test_a_page_in_a_language_from_right_to_left_says_so():
+    assert answer("<html><p>1", languages=Languages("", "he")) == '<html lang="he" dir="rtl"><p>1'
+    assert answer("<html lang=en dir=ltr>", languages=Languages("en", "arb_Arab")) == "<html lang=ar-Arab dir=rtl>"
+
+
 def test_blanks_between_tags_do_not_part_them_from_their_partners():
     source = "<p><b>\n <i>The dog</i></b> sleeps."
     (segment,) = (one for one in segments(source, Splitter("en")) if not one.is_copied)
@@ -225,6 +309,7 @@ def test_a_declared_encoding_becomes_that_of_the_translation(meta):
     source = f"<head>{meta}<title>x</title></head>"
     assert answer(source.format("iso-8859-1")) == source.format("utf-8").replace("x<", "X<")
     assert answer(source.format("")) == source.format("").replace("x<", "X<")
+    assert answer(source.format("UTF-8")) == source.format("UTF-8").replace("x<", "X<")
 
 
 def test_a_slash_ends_void_and_foreign_elements_only():

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.text.documents.xliff import MAX_DEPTH, MAX_TAGS, check, segments
+from service.text.documents.xliff import check, segments
+from service.text.documents.xliff_units import MAX_DEPTH, MAX_TAGS
+from service.text.languages import NO_LANGUAGES, Languages
 from service.text.segmentation import Splitter
 from service.text.segments import DocumentError
 
@@ -28,11 +30,11 @@ VERSION_1 = """<xliff version="1.2"><file source-language="en-US" target-languag
 </body></file></xliff>"""
 
 
-def answer(source, translate=str.upper):
+def answer(source, translate=str.upper, languages=NO_LANGUAGES):
     """The document whose texts `translate` has changed."""
     return "".join(
         part if isinstance(part, str) else part.written(translate(part.text))
-        for one in segments(source, Splitter("en"))
+        for one in segments(source, Splitter("en"), languages)
         for part in one.pieces or one.parts
     )
 
@@ -103,6 +105,32 @@ def test_a_spanning_annotation_may_prohibit_translation():
 
 def test_a_declared_encoding_becomes_that_of_the_translation():
     assert answer(VERSION_2).startswith('<?xml version="1.0" encoding="UTF-8"?>\n<xliff')
+    same = VERSION_2.replace("utf-16", "utf-8")
+    assert answer(same).startswith('<?xml version="1.0" encoding="utf-8"?>\n<xliff')
+
+
+@pytest.mark.parametrize(
+    ("attributes", "source", "target"),
+    [
+        (' xml:space="preserve"', " One\n\tTwo  big &#10;", " ONE\n\tTWO  BIG &#10;"),
+        ("", "One\n  big", "ONE BIG"),
+    ],
+)
+def test_white_space_is_kept_where_the_document_asks_for_it(attributes, source, target):
+    for where in ("<file", "<trans-unit", "<source"):
+        document = unit_of("").replace("One.", source).replace(where, f"{where}{attributes}")
+        assert f">{target}</target>" in answer(document)
+    document = unit_of("").replace("One.", "a\nb").replace("<file", '<file xml:space="preserve"')
+    assert ">A B</target>" in answer(document.replace("<source", '<source xml:space="default"'))
+
+
+def test_a_document_without_a_target_language_gets_that_of_the_translation():
+    languages, version_2 = Languages("en", "deu_Latn"), VERSION_2.replace(' trgLang="de"', "")
+    with pytest.raises(DocumentError, match="trgLang"):
+        check(version_2)
+    assert check(version_2, "deu_Latn") == "en"
+    assert ' srcLang="en" trgLang="de">' in answer(version_2, languages=languages)
+    assert '<file source-language="en" target-language="de">' in answer(unit_of(""), languages=languages)
 
 
 def test_targets_of_version_1_are_inserted_and_replaced():

@@ -1,0 +1,116 @@
+"""Calls that are answered with text: a message to translate or generate becomes a request, its answer a response
+(`TextCalls`), for every protocol whose messages have these fields."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from glossa.v1 import glossa_pb2 as pb
+from service.edge.calls.call import Call
+from service.edge.models.answer_confidence import INLINE_TOKENS, answer_confidence
+from service.edge.models.served_model import ServedModel
+from service.edge.requests.prompt_encoder import INLINE_BYTES, NO_LANGUAGES
+from service.edge.rpcs.item_calls import ItemCalls
+from service.edge.rpcs.model_calls import convert_off_loop, languages_of, submitted
+from service.edge.rpcs.proto_conversion import completion, decoding_options, details
+from service.errors import InvalidRequest
+from service.options import DecodingOptions
+from service.request import Finished, Request
+
+T = TypeVar("T")
+
+
+class TextCalls(ItemCalls):
+    """Calls to models that answer in text. Event-loop thread only."""
+
+    async def unary(self, model: ServedModel, message: Any, call: Call) -> dict[str, Any]:
+        """The fields of a unary response."""
+        request = await self._build(model, message, call, is_streamed=False)
+        text, tokens, finished = await self.answered(model, request, call)
+        if self.log_text:
+            call.record.note(answer=text)
+        prompt = request.continued_text if request.options.echo else ""
+        return {
+            "text": prompt + text,
+            "tokens": tokens if message.include_tokens else (),
+            **completion(finished),
+            **await self._details(finished, request, model, message),
+        }
+
+    async def stream(
+        self, model: ServedModel, message: Any, call: Call, build: Callable[..., T]
+    ) -> AsyncGenerator[T, None]:
+        """The messages of a stream, each built from its fields."""
+        request = await self._build(model, message, call, is_streamed=True)
+        prompt = request.continued_text if request.options.echo else ""  # sent with the first text
+        async with submitted(model, request, call) as events:
+            finished = None
+            while finished is None:
+                text, tokens, finished = await events.piece()
+                call.record.finish(finished)
+                if self.log_text:
+                    call.record.note_answer(text)
+                if prompt and (text or finished):
+                    prompt, text = "", prompt + text
+                fields: dict[str, Any] = {"text": text, "tokens": tokens if message.include_tokens else ()}
+                if finished:
+                    more = await self._details(finished, request, model, message)
+                    yield build(**fields, final=pb.Completion(**completion(finished), **more))
+                elif text or message.include_tokens:
+                    yield build(**fields)
+
+    async def _build(self, model: ServedModel, message: Any, call: Call, *, is_streamed: bool) -> Request:
+        """The request of a message to translate or generate."""
+        task = model.manifest.task
+        if self.log_text:
+            call.record.note(answer="")
+        options = decoding_options(message.options)
+        if is_streamed:
+            check_streamable(options)
+        if has_confidence := answer_confidence(message, model) is not None:
+            options = dataclasses.replace(options, token_logprobs=True)
+        languages = languages_of(message) if task == "translation" else NO_LANGUAGES
+        builder = self.builder(model, call)
+        if len(message.text) > INLINE_BYTES:
+            builder.check_length(message.text)
+        decoding = partial(builder.decoding, is_streamed=is_streamed, has_confidence=has_confidence)
+        build = partial(decoding, message.text, options, languages, context=call.context)
+        if task == "generation" and message.prompt_tokens:
+            if message.text:
+                raise InvalidRequest("prompt_tokens", "must be empty with text")
+            prompt, field = tuple(message.prompt_tokens), "prompt_tokens"
+            build = partial(builder.continuation, prompt, options, is_streamed=is_streamed, field=field)
+        request = await self.built(build, message, call, is_slow=options.use_shortlist)
+        if self.log_text and not message.text:
+            call.record.note(text=request.continued_text)  # of prompt_tokens
+        return request
+
+    async def _details(self, finished: Finished, request: Request, model: ServedModel, message: Any) -> dict[str, Any]:
+        """The response's fields beside the best answer's text, as far as the client's message requests them."""
+        convert = partial(
+            details,
+            finished,
+            request,
+            model,
+            text=request.continued_text or message.text,
+            has_tokens=message.include_tokens,
+        )
+        if not request.options.returns_hypotheses:
+            return convert()
+        if (confidence := answer_confidence(message, model)) is not None:
+            convert = partial(convert, confidence=confidence, has_logprobs=message.options.token_logprobs)
+            if finished.generated_tokens > INLINE_TOKENS:
+                return await self.preparation.convert(request.caller, convert)
+        return await convert_off_loop(self.preparation, model, request, convert)
+
+
+def check_streamable(options: DecodingOptions) -> None:
+    """Rejects options whose answer has no text before its end."""
+    fix = "call the method that does not stream"
+    if options.num_sequences > 1:
+        raise InvalidRequest("options.num_sequences", f"must be 1 in a stream, got {options.num_sequences}; {fix}")
+    if options.return_alternatives:
+        raise InvalidRequest("options.return_alternatives", f"must be false in a stream, got true; {fix}")
