@@ -11,6 +11,7 @@ import typer
 
 from cli.flags import SourceLanguage, SourceUnitName, TargetLanguage
 from cli.local_server import measure_serving
+from cli.progress import progress
 from cli.terminal import AsJson, UsageError, print_json, report_errors
 
 if TYPE_CHECKING:
@@ -136,7 +137,9 @@ def export(
             confidence=calibrate,
             languages=LanguagePair(source_language, target_language),
         )
-        manifest = export_bundle(checkpoint, bundle, options, files, replace=replace)
+        with progress() as tell:
+            options = dataclasses.replace(options, tell=tell)
+            manifest = export_bundle(checkpoint, bundle, options, files, replace=replace)
     show_parity(manifest.parity, manifest, bundle, as_json)
 
 

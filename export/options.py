@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from export.calibration import MAX_SAMPLES, MIN_SAMPLES
 from export.export_errors import ExportError
@@ -55,6 +55,7 @@ class ExportOptions:
     confidence: sentences with references by which to calibrate confidence; None: answers have no confidence.
     confidence_samples: most of them that are answered.
     source_unit: of a translation, what the model reads at a time; None: what the checkpoint says.
+    tell: gets what is being done, and how much of how much of it is done, 0 of 0 if that is unknown.
     """
 
     precisions: Sequence[Precision] = ("fp32",)
@@ -66,6 +67,7 @@ class ExportOptions:
     confidence: Development | None = None
     confidence_samples: int = MAX_SAMPLES
     source_unit: SourceUnit | None = None
+    tell: Callable[[str, int, int], object] = field(default=lambda *_: None, repr=False, compare=False)
 
     @property
     def quantized(self) -> list[Precision]:

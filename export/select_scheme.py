@@ -10,6 +10,7 @@ checks what graphs compute (`export.verification`).
 
 from __future__ import annotations
 
+import itertools
 import operator
 import random
 import statistics
@@ -73,23 +74,25 @@ def select_scheme(
     *,
     max_loss: float | None = None,
     clock: Callable[[], float] = time.perf_counter,
+    tell: Callable[[int, int], object] = lambda *_: None,
 ) -> Choice:
     """Return the fastest of the schemes that lose at most `max_loss` against `baseline`, the graphs of fp32.
 
     max_loss: BLEU points with references; without references the share of differing answers; nats per token for a
-    decoder-only model; for an encoder-only model the share of differing outputs. Raises SchemeSelectionError when no
-    scheme is within it, with the measurements of each.
+    decoder-only model; for an encoder-only model the share of differing outputs. tell: gets how many batches of how
+    many, at most, are read. Raises SchemeSelectionError when no scheme is within it, with the measurements of each.
     """
     graphs = {BASELINE: baseline, **schemes}
     batches = _batches(development, tokenizer, config)
+    measured = partial(_measured, graphs, batches, clock, tell)
     measure: Measure = "nats per token"
     if not config.has_decoder:
-        measure, quality = "readings that differ", _encoded(graphs, batches, config, clock)
+        measure, quality = "readings that differ", _encoded(measured, config)
     elif config.has_encoder:
         measure = "BLEU" if development.references else "answers that differ"
-        quality = _answered(graphs, batches, development, tokenizer, config, clock)
+        quality = _answered(measured, batches, development, tokenizer, config)
     else:
-        quality = _read(graphs, batches, clock)
+        quality = _read(measured, batches)
     bound = MAX_LOSS[measure] if max_loss is None else max_loss
     speeds = measure_speeds(graphs, [item.ids for item in batches[0]], config, clock)
     figures = {name: SchemeMeasurement(scheme=name, **quality[name], **speeds[name], chosen=False) for name in graphs}
@@ -160,31 +163,38 @@ def _windows(ids: Sequence[int], config: ModelConfig) -> list[Ids]:
 Fields = dict[str, Any]  # of SchemeMeasurement
 
 
+Measured = Callable[[Callable[[OrtGraphs, list[_Item]], list[Any]]], dict[str, list[Any]]]
+"""`_measured` of the graphs and batches of a selection."""
+
+
 def _measured(
     graphs: Mapping[str, OrtGraphs],
     batches: Sequence[list[_Item]],
-    run: Callable[[OrtGraphs, list[_Item]], list[T]],
     clock: Callable[[], float],
+    tell: Callable[[int, int], object],
+    run: Callable[[OrtGraphs, list[_Item]], list[T]],
 ) -> dict[str, list[T]]:
     """Return the results of `run` by scheme, of as many batches as fp32 completes in its share of the budget."""
     share_s = BUDGET_S / (2 * len(graphs))  # half: other schemes may take longer than fp32, and speed is measured too
-    started_s, count, first = clock(), 0, list[T]()
+    started_s, count = clock(), 0
+    found: dict[str, list[T]] = {name: [] for name in graphs}
     while count < len(batches) and (not count or clock() - started_s <= share_s):
-        first += run(graphs[BASELINE], batches[count])
+        found[BASELINE] += run(graphs[BASELINE], batches[count])
         count += 1
-    others = {name: scheme for name, scheme in graphs.items() if name != BASELINE}
-    return {BASELINE: first} | {
-        name: [result for batch in batches[:count] for result in run(scheme, batch)] for name, scheme in others.items()
-    }
+        tell(count, len(graphs) * len(batches))
+    others = [name for name in graphs if name != BASELINE]
+    for done, (name, batch) in enumerate(itertools.product(others, batches[:count]), 1):
+        found[name] += run(graphs[name], batch)
+        tell(count + done, count * len(graphs))
+    return found
 
 
 def _answered(
-    graphs: Mapping[str, OrtGraphs],
+    measured: Measured,
     batches: Sequence[list[_Item]],
     development: Development,
     tokenizer: Tokenizer,
     config: ModelConfig,
-    clock: Callable[[], float],
 ) -> dict[str, Fields]:
     """Compare greedy responses to sources with those of fp32 and with references."""
 
@@ -192,7 +202,7 @@ def _answered(
         sources = [item.ids for item in batch]
         return [answer.tokens for answer in answer_sources(scheme, sources, development.languages, config)]
 
-    answers = _measured(graphs, batches, run, clock)
+    answers = measured(run)
     quality = _compared(answers, operator.eq)
     if development.references:
         indices = [item.number for batch in batches for item in batch][: len(answers[BASELINE])]
@@ -215,9 +225,7 @@ def answer_sources(
     return answer_greedily(graphs, sources, [start] * len(sources), config.eos_ids, most)
 
 
-def _encoded(
-    graphs: Mapping[str, OrtGraphs], batches: Sequence[list[_Item]], config: ModelConfig, clock: Callable[[], float]
-) -> dict[str, Fields]:
+def _encoded(measured: Measured, config: ModelConfig) -> dict[str, Fields]:
     """Compare the outputs of an encoder-only model with those of fp32: tokens at masks, labels, or whole vectors."""
 
     def run(scheme: OrtGraphs, batch: list[_Item]) -> list[Any]:
@@ -239,7 +247,7 @@ def _encoded(
         states = outputs["encoder_states"]
         return [states[row, : len(source)].mean(0) for row, source in enumerate(sources)]
 
-    return _compared(_measured(graphs, batches, run, clock), _is_same)
+    return _compared(measured(run), _is_same)
 
 
 def _compared(results: Mapping[str, list[T]], is_same: Callable[[T, T], bool]) -> dict[str, Fields]:
@@ -270,11 +278,9 @@ class _Reading(NamedTuple):
     best: list[int]
 
 
-def _read(
-    graphs: Mapping[str, OrtGraphs], batches: Sequence[list[_Item]], clock: Callable[[], float]
-) -> dict[str, Fields]:
+def _read(measured: Measured, batches: Sequence[list[_Item]]) -> dict[str, Fields]:
     """Score texts with every next token given: the cost of each token, and the most likely token instead."""
-    readings = _measured(graphs, batches, lambda scheme, batch: [read_batch(scheme, batch)], clock)
+    readings = measured(lambda scheme, batch: [read_batch(scheme, batch)])
     best = {name: [token for reading in found for token in reading.best] for name, found in readings.items()}
     nats = {name: sum(reading.nats for reading in found) / len(best[name]) for name, found in readings.items()}
     return {

@@ -95,7 +95,9 @@ def export_model(
         origin = {**(lineage or {}), "model": config.to_json(), "export": versions()}
         if options.parallel:
             origin["shortlist"] = save_shortlist(options.parallel, tokenizer, config, directory)
+        options.tell("tracing graphs", 0, 0)
         variants, left_out = _save_all(model, tokenizer, directory, options)
+        options.tell("comparing with PyTorch", 0, 0)
         samples = sample_inputs(config, tokenizer, options.texts)
         optional = ("fp16",) if options.fp16_if_possible else ()
         verified = verify_variants(directory, variants, model, samples, optional=optional)
@@ -151,6 +153,7 @@ def _calibrations(
     text, most = options.confidence, options.confidence_samples
     if text is None:
         return {}
+    options.tell("calibrating confidence", 0, 0)
     try:
         return calibrate_variants(directory, variants, limits_of(config), text, tokenizer, config, most=most)
     except CalibrationError as error:

@@ -89,6 +89,7 @@ def save_quantized(
     ranges = None
     if is_calibrated:
         samples = calibration_ids(model, tokenizer, quantization.calibration, quantization.development)
+        options.tell("finding ranges of activations", 0, 0)
         ranges = calibrate(model, samples)
     folder = directory if plain else scratch / "fp32"
     baseline = OrtGraphs(folder, plain or save_variant(traced, folder, SCHEMES["fp32"]), limits)
@@ -101,7 +102,13 @@ def save_quantized(
         served = {name: OrtGraphs(scratch / name, saved[name], limits) for name in names}
         try:
             choice = select_scheme(
-                baseline, served, quantization.development, tokenizer, model.config, max_loss=quantization.max_loss
+                baseline,
+                served,
+                quantization.development,
+                tokenizer,
+                model.config,
+                max_loss=quantization.max_loss,
+                tell=functools.partial(options.tell, f"comparing {precision} with fp32"),
             )
         except SchemeSelectionError as error:
             raise ExportError(f"{precision}: {error}") from None

@@ -56,7 +56,8 @@ _EDGE_BELOW_MODELS = (
 )
 _EDGE_BELOW_CALLS = (*_EDGE_BELOW_MODELS, "service.edge.models", "service.edge.requests")
 _CLI = tuple(
-    f"cli.{name}" for name in ("terminal", "text_input", "flags", "options_file", "local_server", "connection", "verb")
+    f"cli.{name}"
+    for name in ("terminal", "progress", "text_input", "flags", "options_file", "local_server", "connection", "verb")
 )
 ROOMS = {
     "model": (*_MODEL, "model.tokenizers"),

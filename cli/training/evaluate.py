@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 from cli.connection import Connection, reached, report_call_errors, with_connection
 from cli.flags import MODEL, flag_name
 from cli.options_file import FLAG, beam, with_options_file
+from cli.progress import progress
 from cli.terminal import AsJson, UsageError, report_errors, show
 
 if TYPE_CHECKING:
@@ -197,12 +199,23 @@ def translations(
                 raise UsageError(f"{subject}: a checkpoint is decoded greedily; export it to use --beam and {FLAG}")
             languages = LanguagePair(options.get("source_language") or "", options.get("target_language") or "")
             check_languages(checkpoint.config.template, languages)
-            found = translate_in_torch(checkpoint.model, checkpoint.tokenizer, texts, languages=languages)
+            tell = partial(stack.enter_context(progress()), "translating")
+            found = translate_in_torch(
+                checkpoint.model,
+                checkpoint.tokenizer,
+                texts,
+                languages=languages,
+                answered=lambda done: tell(done, len(texts)),
+            )
             return [(text, None) for text in found]
         server = stack.enter_context(reached(subject, connection, is_bundle=is_bundle))
         stack.enter_context(report_call_errors(server))
-        client = stack.enter_context(server.client())
-        return [(answer.text, answer.confidence) for answer in client.translate_batch(texts, **options)]
+        client, tell = stack.enter_context(server.client()), partial(stack.enter_context(progress()), "translating")
+        answers = []
+        for answer in client.translate_batch(texts, **options):
+            answers.append((answer.text, answer.confidence))
+            tell(len(answers), len(texts))
+        return answers
 
 
 def overlap_figures(subject: str, pairs: Sequence[tuple[str, str]], *, quiet: bool) -> dict[str, int | None]:

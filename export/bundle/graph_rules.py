@@ -4,8 +4,9 @@ exports write.
 The table of operators is what exports of every architecture, preset, precision and family of imported models contain; a
 test compares them. Loops, conditions and functions are not among them, and the one operator with a graph inside, Scan,
 ends with its input. No node computes from constants alone, so that opening a graph computes nothing: what a node costs
-depends on a request, and requests are limited. Weights lie in the file of the graph or in FILE.data beside it, and have
-as many bytes as their shape says. This module uses the standard library only.
+depends on a request, and requests are limited; `graph_sizes` bounds what constants make of that. Weights lie in the
+file of the graph or in FILE.data beside it, and have as many bytes as their shape says. This module uses the standard
+library only.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 
+from export.bundle.graph_sizes import size_problems
 from export.bundle.manifest import GraphSpec, Manifest, Variant
 from export.bundle.manifest_fields import MAX_SIZE, SchemaError, shown
 from export.bundle.onnx_reader import Message, WireFormatError, read_model
 
 MAX_GRAPH_BYTES = 1 << 23  # without weights, which lie beside a graph if they have more than 1 MiB
 MAX_AXES = 8
+MAX_WINDOW = 1 << 10  # of a convolution: its kernel, steps and padding
 MAX_INLINE_INTS = 1 << 10  # of an integer tensor whose values are checked: shapes, axes, indices
 LONGEST = (1 << 63) - 1  # as the end of a slice or shape: as far as it goes
 Values = dict[str, list[int] | None]  # by name: the shape of a constant, None of what is computed
@@ -151,6 +154,7 @@ class _Rules:
 
     def __init__(self, weights: str, room: int) -> None:
         self._weights, self._room = weights, room
+        self._origins: dict[str, list[int] | Message | None] = {}
 
     def problems(self, graph: Message, outer: Values) -> Iterator[str]:
         """outer: the values of the graph around this one."""
@@ -159,10 +163,15 @@ class _Rules:
             yield from _define(values, [tensor.get("name", "")], tensor.get("dims", []))
             for problem in self._tensor(tensor):
                 yield f"the tensor {shown(tensor.get('name', ''))} {problem}"
-        yield from _define(values, [value.get("name", "") for value in graph.get("input", [])], None)
+            is_read = tensor.get("data_type") == DTYPES["int64"] and "external_data" not in tensor
+            self._origins[tensor.get("name", "")] = _integers(tensor) if is_read else None
+        inputs = [value.get("name", "") for value in graph.get("input", [])]
+        yield from _define(values, inputs, None)
+        self._origins.update(dict.fromkeys(inputs))
         nodes = graph.get("node", [])
         for node in nodes:  # in any order: the runtime sorts them
             yield from _define(values, filter(None, node.get("output", [])), [] if _is_number(node, values) else None)
+            self._origins.update(dict.fromkeys(node.get("output", []), node))
         for node in nodes:
             for problem in self._node(node, values):
                 yield f"the node {shown(node.get('name', ''))} ({_operator(node):.80}) {problem}"
@@ -180,6 +189,7 @@ class _Rules:
             yield f"reads {shown(unknown[0])}, which nothing writes"
         elif all(values[name] is not None for name in read) and not _is_number(node, values):
             yield "computes from constants alone"
+        yield from size_problems(node, self._origins)
         seen = set()
         for attribute in node.get("attribute", []):
             name, kind = attribute.get("name", ""), attribute.get("type")
@@ -198,8 +208,8 @@ class _Rules:
                 yield f"must be a number, got {number}"
             case str() as text if len(text) > 64:
                 yield f"must have at most 64 characters, got {len(text)}"
-            case list() as numbers if len(numbers) > MAX_AXES or any(abs(number) > MAX_SIZE for number in numbers):
-                yield f"must have at most {MAX_AXES} numbers of at most {MAX_SIZE}, got {shown(numbers)}"
+            case list() as numbers if len(numbers) > MAX_AXES or any(abs(number) > MAX_WINDOW for number in numbers):
+                yield f"must have at most {MAX_AXES} numbers of at most {MAX_WINDOW}, got {shown(numbers)}"
             case dict() as inner if field == "tensor":
                 if inner.get("dims", []) not in ([], [1]):
                     yield f"must be a single number, got one of shape {shown(inner.get('dims'))}"
@@ -226,8 +236,7 @@ class _Rules:
         if actual != size or ("raw_data" in tensor and numbers):
             yield f"must have {size} bytes for its shape {dims}, got {actual}"
         elif tensor["data_type"] == 7:
-            if "raw_data" in tensor:
-                numbers = [number for (number,) in struct.iter_unpack("<q", tensor["raw_data"])]
+            numbers = _integers(tensor)
             if len(numbers) > MAX_INLINE_INTS or not all(abs(n) <= MAX_SIZE or n == LONGEST for n in numbers):
                 yield f"must have at most {MAX_INLINE_INTS} integers of at most {MAX_SIZE}, got {shown(numbers)}"
 
@@ -250,6 +259,13 @@ def _is_number(node: Message, values: Values) -> bool:
     """Whether a node is a single number, which exports of recurrent models write as a tensor without axes."""
     shapes = [values.get(name) for name in node.get("input", [])]
     return _operator(node) == "ConstantOfShape" and shapes == [[0]]
+
+
+def _integers(tensor: Message) -> list[int]:
+    """The values of an int64 tensor in the file of its graph."""
+    if "raw_data" in tensor:
+        return [number for (number,) in struct.iter_unpack("<q", tensor["raw_data"])]
+    return list(tensor.get("int64_data", []))
 
 
 def _define(values: Values, names: Iterable[str], shape: list[int] | None) -> Iterator[str]:

@@ -7,7 +7,8 @@ parses and checks the result, so a migration leaves unknown values unchanged.
     8 (release 0.1.0) -> 9 (release 0.2.0)    standard names for schemes, graph roles, special tokens and attention
     9 (release 0.2.0) -> 11                   manifest.sha256 beside the manifest; inputs key_positions and total_slots
                                               of `decode`; encoding.has_token_labels; calibrations; context
-    11 -> 12                                  source_unit: nobody knows that of an older bundle, so its texts stay whole
+    11 -> 12                                  source_unit: nobody knows that of an older bundle, so its texts stay
+                                              whole; encoding.pooling, normalized: it was the mean
 
 Format 10 was never released.
 
@@ -74,7 +75,11 @@ def from_9(manifest: Json) -> Json:
 
 def from_11(manifest: Json) -> Json:
     """Return a format 11 manifest in format 12, without changing the argument."""
-    return {"source_unit": "text", **manifest, "format_version": 12}
+    encoding = manifest.get("encoding")
+    if isinstance(encoding, dict):
+        encoding = {"pooling": "mean", "normalized": False, **encoding}
+    entries = {} if encoding is None else {"encoding": encoding}
+    return {"source_unit": "text", **manifest, **entries, "format_version": 12}
 
 
 MIGRATIONS: Mapping[int, Callable[[Json], Json]] = {8: from_8, 9: from_9, 11: from_11}  # by source version

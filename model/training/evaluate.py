@@ -8,7 +8,7 @@ Shapes: R rows still being decoded, T positions of a block, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -103,9 +103,11 @@ def translate(
     max_tokens: int | None = None,
     languages: LanguagePair = DEFAULT_LANGUAGES,
     contexts: Sequence[Sequence[tuple[str, str]]] = (),
+    answered: Callable[[int], object] = lambda _: None,
 ) -> list[str]:
     """Greedy translations, in the order of the texts. max_tokens: new tokens per text, by default the model's limit.
-    contexts: for each text the sentences before it and their translations, of which the last ones that fit are read."""
+    contexts: for each text the sentences before it and their translations, of which the last ones that fit are read.
+    answered: see `greedy_batch`."""
     template = model.config.template
     limit = model.config.max_source_len - template.num_source_special
     encoded = tokenizer.encode_batch(texts)
@@ -118,7 +120,8 @@ def translate(
     sources = [template.wrap_source(ids, languages) for ids in encoded]
     prompts = [template.wrap_prompt(ids, languages) for ids in given]
     allowed = model.config.max_target_len + 1 - max(map(len, prompts), default=1)
-    answers = greedy_batch(model, prompts, sources=sources, max_tokens=min(max_tokens or allowed, allowed))
+    most = min(max_tokens or allowed, allowed)
+    answers = greedy_batch(model, prompts, sources=sources, max_tokens=most, answered=answered)
     return [tokenizer.decode(answer) for answer in answers]
 
 
@@ -145,12 +148,13 @@ def greedy_batch(
     sources: Sequence[Sequence[int]] = (),
     max_tokens: int,
     rows: int = ROWS,
+    answered: Callable[[int], object] = lambda _: None,
 ) -> list[list[int]]:
     """New token ids of each prompt, including eos if it was produced; the model should be in evaluation mode.
 
     prompts and sources: with their special tokens (`SpecialTokenTemplate`), at least one id each; a source for each
     prompt of an encoder-decoder. Sequences of similar length are decoded together, `rows` at a time; a batch shrinks as
-    its rows finish.
+    its rows finish. answered: gets the number of prompts that are answered, after each batch.
     """
     longest = max(map(len, prompts), default=1) + max_tokens - 1
     if longest > model.config.max_target_len:
@@ -158,11 +162,14 @@ def greedy_batch(
             f"prompt and max_tokens must fit max_target_len {model.config.max_target_len}, got {longest} positions"
         )
     results: list[list[int]] = [[] for _ in prompts]
+    done = 0
     for chosen in _groups(model, prompts, sources, rows):
         own, theirs = [prompts[row] for row in chosen], [sources[row] for row in chosen if sources]
         decoded = _decode(model, own, theirs, max_tokens)
         for row, ids in zip(chosen, decoded, strict=True):
             results[row] = ids
+        done += len(chosen)
+        answered(done)
     return results
 
 

@@ -160,8 +160,11 @@ class ServerSettings(_LimitSettings):  # type: ignore[misc]
         10, ge=0, le=19, description="how much engines give way to the event loop and to other programs: nice(2)"
     )
     pin_processes: bool = Field(False, description="give each engine process processors of its own")
-    process_memory_bytes: int = Field(
-        0, ge=0, description="limit of what an engine process may allocate; requests beyond it fail; 0: none"
+    process_memory_bytes: int | None = Field(
+        None,
+        ge=0,
+        description="limit of what an engine process may allocate; requests beyond it fail; 0: none; by default far "
+        "above the prediction",
     )
     process_start_timeout_s: PositiveSeconds = Field(
         120.0, description="seconds until an engine process must have opened its bundle"
@@ -275,7 +278,7 @@ class ServerSettings(_LimitSettings):  # type: ignore[misc]
             raise ValueError(
                 f"single_engine_threads must be at most engines_per_process, {each}, with pin_processes, got {threads}"
             )
-        if 0 < self.process_memory_bytes < MIN_PROCESS_BYTES:
+        if 0 < (self.process_memory_bytes or 0) < MIN_PROCESS_BYTES:
             raise ValueError(
                 f"process_memory_bytes must be 0 or at least {MIN_PROCESS_BYTES}, got {self.process_memory_bytes}"
             )

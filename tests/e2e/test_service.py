@@ -196,7 +196,7 @@ def test_a_second_server_on_the_port_does_not_start(server, models):
     port = int(server.address.rpartition(":")[2])
     second = Process(models=models, port=port)
     assert second.wait() == 1
-    assert f"port {port} on 127.0.0.1 is in use" in second.other[-1]
+    assert f"port {port} on 127.0.0.1 is in use" in second.wait_for("start_failed")["cause"]
 
 
 def test_a_damaged_bundle_does_not_start(models, tmp_path):
@@ -209,7 +209,7 @@ def test_a_damaged_bundle_does_not_start(models, tmp_path):
         graph.write(bytes([last[0] ^ 1]))
     server = Process(models={"en": str(path)})
     assert server.wait() == 1
-    assert re.search(r"error: model en: .*decode\.onnx.*SHA-256", server.other[-1])
+    assert re.search(r"model en: .*decode\.onnx.*SHA-256", server.wait_for("start_failed")["cause"])
 
 
 def test_sigterm_lets_streams_finish(models):

@@ -36,7 +36,7 @@ from service.edge.calls.stall_timer import StallTimer, UnwrittenResponses
 from service.edge.observability import logs
 from service.edge.observability.call_trace import PARENT, TRACE_PARENT
 from service.edge.observability.metrics import Method, Metrics
-from service.edge.observability.status import abort, check_time, status_code
+from service.edge.observability.status import abort, check_time, client_may_leave, status_code
 from service.edge.observability.tracing import open_tracing
 from service.edge.security.access import OPEN_INFERENCE, VLLM, Guard
 from service.edge.security.tenants import Tenants
@@ -249,16 +249,17 @@ class Calls:
 
     async def _stream(self, behaviour: Callable[..., Any], message: Any, call: Call, context: Any) -> None:
         timer = StallTimer(self._settings.stall_timeout_s)
-        async with timer, contextlib.aclosing(behaviour(message, call)) as responses:
-            async for response in responses:
-                timer.begin()
-                if not call.record.messages:
-                    # Not before the first message: a client retries only calls without initial metadata. Unary
-                    # responses carry the id in trailing metadata alone: grpc.aio would need 0.4 ms for this.
-                    await context.send_initial_metadata(((REQUEST_ID, call.rpc.request_id),))
-                call.record.sent()
-                await context.write(response)
-                timer.end()
+        with client_may_leave():
+            async with timer, contextlib.aclosing(behaviour(message, call)) as responses:
+                async for response in responses:
+                    timer.begin()
+                    if not call.record.messages:
+                        # Not before the first message: a client retries only calls without initial metadata. Unary
+                        # responses carry the id in trailing metadata alone: grpc.aio would need 0.4 ms for this.
+                        await context.send_initial_metadata(((REQUEST_ID, call.rpc.request_id),))
+                    call.record.sent()
+                    await context.write(response)
+                    timer.end()
 
     def _begin(self, call: Call) -> None:
         self._open[call] = None

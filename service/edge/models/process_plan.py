@@ -28,6 +28,16 @@ takes 0.1 GB (demo, 4 MB of files); sessions hold their weights at most three ti
 the first answers. What needs more is no model that an export writes."""
 
 
+class ProcessMemory(NamedTuple):
+    """Bytes that an engine process may allocate, 0: any. opening: until its bundle is open; serving: at any time."""
+
+    opening: int = 0
+    serving: int = 0
+
+
+NO_LIMIT = ProcessMemory()
+
+
 class ProcessPlan(NamedTuple):
     """The engine processes of a model. On a GPU each has one engine, whatever is planned."""
 
@@ -55,7 +65,7 @@ def plan_processes(settings: ServerSettings, manifest: Manifest, found: Processo
 def opening_bytes(settings: ServerSettings, manifest: Manifest) -> int:
     """The memory of a process until its bundle is open. 0: no limit but that of the settings; the libraries of a GPU
     reserve far more than they use."""
-    if settings.process_memory_bytes or may_use_gpu(settings):
+    if settings.process_memory_bytes is not None or may_use_gpu(settings):
         return 0
     return OPENING_BYTES + OPENING_FACTOR * sum(digest.bytes for digest in manifest.files.values())
 
@@ -81,7 +91,7 @@ def weight_bytes(manifest: Manifest, precision: str) -> int:
 
 
 def engine_settings(
-    settings: ServerSettings, plan: ProcessPlan, place: int, *, opening_bytes: int = 0
+    settings: ServerSettings, plan: ProcessPlan, place: int, memory: ProcessMemory = NO_LIMIT
 ) -> EngineSettings:
     """The settings of the process at index `place` of a model."""
     allowed = in_core_order()
@@ -98,8 +108,8 @@ def engine_settings(
         model_engines=plan.engines,
         niceness=settings.engine_niceness,
         processors=tuple(sorted(set(pinned))) if settings.pin_processes else (),
-        memory_bytes=settings.process_memory_bytes,
-        opening_bytes=opening_bytes,
+        memory_bytes=memory.serving,
+        opening_bytes=memory.opening,
     )
 
 

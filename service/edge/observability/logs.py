@@ -168,22 +168,29 @@ class LogWriter(logging.Handler):
 
 
 class _GrpcLines(logging.Filter):
-    """Lines of gRPC for Python: a few of each second, and without what clients have sent."""
+    """Lines of gRPC for Python: a few of each second, and without what clients have sent. Of clients that have left
+    there is one each second."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._count, self._suppressed, self._since_s = 0, 0, 0.0
+        self._count, self._suppressed, self._since_s, self._has_left = 0, 0, 0.0, False
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is logged. gRPC logs on the event loop's thread."""
         if not record.name.startswith("grpc"):
             return True
         if record.created - self._since_s >= 1.0:
-            self._count, self._since_s = 0, record.created
-        self._count += 1
-        if self._count > GRPC_LINES_S:
+            self._count, self._since_s, self._has_left = 0, record.created, False
+        has_left = "ExecuteBatchError" in str(record.msg)  # gRPC was writing an answer
+        if self._count >= GRPC_LINES_S or (has_left and self._has_left):
             self._suppressed += 1
             return False
+        self._count += 1
+        if has_left:
+            self._has_left = True
+            record.msg, record.args = "a client left before its answer", ()
+            record.levelno, record.levelname = logging.INFO, "INFO"
+            record.exc_info = record.exc_text = None
         if "encoding" in str(record.msg):  # of metadata, which it shows in full
             record.msg, record.args = "a client's metadata is not UTF-8", ()
             record.exc_info = record.exc_text = None

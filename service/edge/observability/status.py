@@ -7,6 +7,7 @@ metadata, and fail a call with more of it with a status of their own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
@@ -180,8 +181,19 @@ def check_time(client_deadline_s: float, now_s: float) -> None:
         raise asyncio.CancelledError
 
 
+@contextlib.contextmanager
+def client_may_leave() -> Iterator[None]:
+    """Around what writes to a client. Raises CancelledError if the client has left: grpc.aio tells a handler by
+    cancelling it, but what it was writing fails first."""
+    try:
+        yield
+    except grpc.aio.InternalError:
+        raise asyncio.CancelledError from None
+
+
 async def abort(context: Any, error: RequestError, trailers: tuple[tuple[str, str], ...]) -> None:
     """Ends the RPC with the status and details of `error`, cut. Raises, as grpc requires."""
     fields: tuple[tuple[str, Any], ...] = tuple(_shown_fields(error).items())
     code, details, metadata = _rich_status(type(error), shown(error.args[0]), fields)  # type: ignore[arg-type]
-    await context.abort(code, details, (*trailers, *metadata))
+    with client_may_leave():
+        await context.abort(code, details, (*trailers, *metadata))

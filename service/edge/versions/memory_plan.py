@@ -8,7 +8,15 @@ from typing import Any
 
 from export.bundle.manifest import Manifest, Variant
 from service.attention_request import Lengths, computed_bytes
-from service.edge.models.process_plan import ProcessPlan, plan_processes, weight_bytes
+from service.edge.models.process_plan import (
+    OPENING_BYTES,
+    ProcessMemory,
+    ProcessPlan,
+    may_use_gpu,
+    opening_bytes,
+    plan_processes,
+    weight_bytes,
+)
 from service.edge.models.served_model import ServedModel
 from service.edge.observability import logs
 from service.edge.requests.request_limits import MAX_ATTENTION_BYTES
@@ -26,6 +34,10 @@ from service.memory.memory_prediction import EdgeLimits, ModelPlan, ModelShape, 
 from service.memory.model_sizes import shape_of
 from service.options import MAX_WIDTH
 from service.settings.config import ServerSettings
+
+LIMIT_FACTOR = 2
+"""Of the prediction, to which OPENING_BYTES are added: what a process may allocate. The prediction is of resident
+memory; stacks of threads, and what allocators keep, count for the limit as well."""
 
 NO_VARIANT = Variant(precision="none", graphs={}, states=())
 SETTINGS = {  # those that lower a part
@@ -60,6 +72,15 @@ def predict_memory(
         for place, (manifest, plan) in enumerate(models)
     ]
     return predict(plans, edge)
+
+
+def process_memory(settings: ServerSettings, manifest: Manifest, plan: ProcessPlan, found: Processors) -> ProcessMemory:
+    """The limits of each process of a model. By default they stop a graph that computes without end, and no request
+    that admission lets in."""
+    if (limit := settings.process_memory_bytes) is None:
+        peak = predict_memory(settings, [(manifest, plan)], found).process_peak(0)
+        limit = 0 if may_use_gpu(settings) else LIMIT_FACTOR * peak + OPENING_BYTES
+    return ProcessMemory(opening_bytes(settings, manifest), limit)
 
 
 def predict_open(

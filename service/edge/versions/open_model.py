@@ -26,11 +26,12 @@ from glossa.version import VERSION
 from model.tokenizer import Tokenizer, TokenizerError
 from service.edge.models.answer_confidence import words_per_token
 from service.edge.models.engine_link import EngineLink
-from service.edge.models.process_plan import ProcessPlan, engine_settings, opening_bytes, plan_processes
+from service.edge.models.process_plan import ProcessMemory, ProcessPlan, engine_settings, plan_processes
 from service.edge.models.process_pool import PoolLimits, ProcessPool
 from service.edge.models.served_model import ServedModel
 from service.edge.observability import logs
 from service.edge.observability.metrics import Metrics, ModelMetrics
+from service.edge.versions.memory_plan import process_memory
 from service.errors import StartupError
 from service.machine.huge_pages import with_huge_pages
 from service.machine.processors import processors
@@ -100,7 +101,8 @@ class ModelOpener:
         free = (number for number in itertools.count() if number not in self._numbers[name])
         numbers += itertools.islice(free, plan.processes)
         self._numbers[name].update(numbers)
-        start = partial(self._start, name, path, plan, opening_bytes(settings, manifest), metrics, first, numbers)
+        memory = process_memory(settings, manifest, plan, self._processors)
+        start = partial(self._start, name, path, plan, memory, metrics, first, numbers)
         limits = PoolLimits(
             rows=settings.max_rows,
             queued=math.ceil(settings.max_queue / plan.processes),
@@ -151,7 +153,7 @@ class ModelOpener:
         name: str,
         path: Path,
         plan: ProcessPlan,
-        opening: int,
+        memory: ProcessMemory,
         metrics: ModelMetrics,
         first: int,
         numbers: Sequence[int],
@@ -165,7 +167,7 @@ class ModelOpener:
             program=VERSION,
             model=name,
             path=str(path),
-            settings=engine_settings(self._settings, plan, place, opening_bytes=opening),
+            settings=engine_settings(self._settings, plan, place, memory),
             first_engine=first,
             bundle_sha256=digest,
             checks_batches=place == 0 and not digest,

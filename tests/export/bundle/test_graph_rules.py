@@ -111,6 +111,10 @@ NODES = {
         helper.make_node("Transpose", ["source"], ["x"], perm=range(9)),
         "perm that must have at",
     ),
+    "a wide convolution": (
+        helper.make_node("Conv", ["source", "source"], ["x"], pads=[0, 1025]),
+        r"pads that must have at most 8 numbers of at most 1024, got \[0, 1025\]",
+    ),
     "an infinite attribute": (
         helper.make_node("LayerNormalization", ["source", "source"], ["x"], epsilon=float("inf")),
         "epsilon that must be a number, got inf",

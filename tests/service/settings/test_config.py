@@ -124,6 +124,7 @@ def test_a_bad_value_is_reported_with_setting_value_and_limit(flags, message):
         {"pin_processes": True, "engines_per_process": 2, "single_engine_threads": 2},
         {"pin_processes": True, "engines_per_process": 0, "single_engine_threads": 8},
         {"pin_processes": False, "engines_per_process": 2, "single_engine_threads": 8},
+        {"process_memory_bytes": None},
         {"process_memory_bytes": 0},
         {"process_memory_bytes": 1 << 28},
     ],

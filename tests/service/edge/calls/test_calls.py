@@ -471,6 +471,41 @@ async def test_a_stream_whose_client_stops_reading_is_ended():
         stream.cancel()
 
 
+async def reading_nothing(edge, name):
+    """A call whose client opens no window; its connection."""
+    host, _, port = edge.address.rpartition(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    message = pb.TranslateRequest(text=TEXT).SerializeToString()
+    headers = request_headers(f"/glossa.v1.TranslationService/{name}", "localhost")
+    no_window = struct.pack(">HI", INITIAL_WINDOW_SIZE, 0)
+    writer.write(PREFACE + frame(SETTINGS, 0, 0, no_window) + frame(HEADERS, END_HEADERS, 1, headers))
+    writer.write(frame(DATA, END_STREAM, 1, MESSAGE_HEADER.pack(False, len(message)) + message))
+    return writer
+
+
+@pytest.mark.parametrize(("stall_timeout_s", "ends_as"), [(30, "Canceled"), (0.05, "DeadlineExceeded")])
+async def test_a_slow_reader_that_leaves_is_no_error_of_the_server(caplog, stall_timeout_s, ends_as):
+    """Before the server has ended its stream, and while its status waits to be written."""
+    async with running(stall_timeout_s=stall_timeout_s) as edge:
+        edge.pool.hold = True
+        calls = edge.server.calls
+        writer = await reading_nothing(edge, "StreamTranslate")
+        await edge.pool.until(lambda: edge.pool.sinks)
+        edge.pool.sinks[0](TextDelta("x" * 1000, (5,)))
+        (call,) = calls._open
+        async with asyncio.timeout(30):
+            while not call.record.messages:
+                await asyncio.sleep(0)
+            if ends_as == "DeadlineExceeded":
+                await calls.idle()
+            writer.close()
+            while calls._tasks:
+                await asyncio.sleep(0.001)
+        text = edge.server.exposition()[0].decode()
+    assert any(ends_as in line and "StreamTranslate" in line for line in text.splitlines() if line.endswith(" 1.0"))
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+
+
 async def test_a_client_that_reads_again_learns_why_its_stream_has_ended():
     async with running(stall_timeout_s=0.05) as edge:
         edge.pool.hold = True
@@ -495,17 +530,12 @@ async def test_a_client_that_reads_again_learns_why_its_stream_has_ended():
 
 async def test_an_answer_that_its_client_does_not_read_keeps_its_memory_until_the_call_is_ended():
     async with running(stall_timeout_s=0.05) as edge:
-        host, _, port = edge.address.rpartition(":")
-        _, writer = await asyncio.open_connection(host, int(port))
-        message = pb.TranslateRequest(text=TEXT).SerializeToString()
-        headers = request_headers("/glossa.v1.TranslationService/Translate", "localhost")
-        no_window = struct.pack(">HI", INITIAL_WINDOW_SIZE, 0)
-        writer.write(PREFACE + frame(SETTINGS, 0, 0, no_window) + frame(HEADERS, END_HEADERS, 1, headers))
-        writer.write(frame(DATA, END_STREAM, 1, MESSAGE_HEADER.pack(False, len(message)) + message))
+        writer = await reading_nothing(edge, "Translate")
+        reserved = message_bytes(len(pb.TranslateRequest(text=TEXT).SerializeToString()))
         await edge.pool.until(lambda: edge.pool.sinks)
         calls = edge.server.calls
         await calls.idle()
-        assert calls.memory.reserved_bytes >= message_bytes(len(message))
+        assert calls.memory.reserved_bytes >= reserved
         async with asyncio.timeout(30):
             while calls.memory.reserved_bytes:  # the server looks twice a second
                 await asyncio.sleep(0.01)

@@ -9,6 +9,7 @@ from export.bundle.manifest import FileDigest, GraphSpec, Variant
 from service.edge.models.process_plan import (
     MAX_SMALL_BYTES,
     OPENING_BYTES,
+    ProcessMemory,
     ProcessPlan,
     engine_settings,
     may_use_gpu,
@@ -130,10 +131,10 @@ def test_a_process_gets_the_settings_of_the_server():
         **{"max_rows": 5, "kv_cache_bytes": 1 << 20, "max_prefill_tokens": 77, "prefix_cache_bytes": 1 << 19},
         **{"parking_bytes": 1 << 18, "draft_tokens": 4, "stream_messages_per_s": 70},
     }
-    asked = settings(process_memory_bytes=1 << 30, **changes, **limits)
+    asked = settings(**changes, **limits)
     own: Any = {"engines": 2, "model_engines": 6, "niceness": 10, "processors": (), "memory_bytes": 1 << 30}
     expected = EngineSettings(**own, **changes, limits=EngineLimits(**limits))
-    assert engine_settings(asked, ProcessPlan(3, 2), 1) == expected
+    assert engine_settings(asked, ProcessPlan(3, 2), 1, ProcessMemory(serving=1 << 30)) == expected
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ def test_the_memory_for_opening_follows_the_files_and_yields_to_a_setting(wheels
     wheels.add("onnxruntime-gpu")
     assert opening_bytes(settings(), few) == 0
     assert opening_bytes(settings(device="cpu"), few) == OPENING_BYTES + 8000
-    assert engine_settings(settings(), ProcessPlan(1, 1), 0, opening_bytes=7).opening_bytes == 7
+    assert engine_settings(settings(), ProcessPlan(1, 1), 0, ProcessMemory(opening=7)).opening_bytes == 7
 
 
 @pytest.mark.parametrize(

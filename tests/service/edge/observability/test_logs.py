@@ -137,6 +137,23 @@ def test_lines_that_clients_can_cause_are_few_each_second():
     assert found[-1]["suppressed"] == 49 - logs.GRPC_LINES_S
 
 
+def test_clients_that_leave_have_one_line_each_second_without_a_traceback():
+    pipe = Pipe()
+    writer = logs.LogWriter("json", pipe.write)
+    grpc_logger = logging.getLogger("grpc._cython.cygrpc")
+    text = "ExecuteBatchError raised in core by servicer method [%s]"
+    error = (RuntimeError, RuntimeError("Failed"), None)
+    for number in range(12):
+        record = grpc_logger.makeRecord(grpc_logger.name, logs.ERROR, "", 0, text, ("/Translate",), error)
+        record.created = 1000.0 if number < 11 else 1001.0
+        grpc_logger.handle(record)
+    writer.close()
+    first, second = map(json.loads, pipe.lines())
+    assert (first["event"], first["level"], first["suppressed"]) == ("a client left before its answer", "info", 0)
+    assert (second["event"], second["suppressed"]) == (first["event"], 10)
+    assert "exception" not in first
+
+
 def test_a_full_pipe_costs_lines_but_never_blocks(monkeypatch):
     monkeypatch.setattr(logs, "MAX_WAITING", 10)
     pipe = Pipe()

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from export.bundle.manifest import AlignmentSpec, FileDigest, GraphSpec, StateSpec, Variant
-from service.edge.models.process_plan import ProcessPlan
-from service.edge.versions.memory_plan import advice, model_plan, model_shape, predict_memory
+from service.edge.models.process_plan import OPENING_BYTES, ProcessMemory, ProcessPlan
+from service.edge.versions.memory_plan import advice, model_plan, model_shape, predict_memory, process_memory
 from service.machine.execution_choice import SINGLE_ENGINE_MIN_BYTES
 from service.machine.processors import Processors
 from tests.edge import manifest, settings
@@ -48,6 +48,16 @@ def test_weights_that_are_opened_a_second_time():
     assert opened(large, TWO, single_engine_threads=1) == (both, 0)
     assert opened(large, TWO, single_engine_threads=2) == (both + SINGLE_ENGINE_MIN_BYTES, 0), "at the start"
     assert opened(model({"decode": 2000, "attend": 700}), TWO) == (2000, 700), "on demand"
+
+
+def test_a_process_may_allocate_far_more_than_is_predicted_unless_a_setting_says_how_much():
+    plan = ProcessPlan(2, 3)
+    opening = OPENING_BYTES + 8 * 3500
+    peak = predict_memory(settings(), [(model(), plan)], TWO).process_peak(0)
+    assert process_memory(settings(), model(), plan, TWO) == ProcessMemory(opening, 2 * peak + OPENING_BYTES)
+    for limit in (0, 1 << 30):
+        assert process_memory(settings(process_memory_bytes=limit), model(), plan, TWO) == ProcessMemory(0, limit)
+    assert process_memory(settings(device="cuda"), model(), plan, TWO) == ProcessMemory()
 
 
 def test_attention_is_that_of_the_longest_texts():
