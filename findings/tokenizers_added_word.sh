@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# An added word with letters outside ASCII, in a byte-level vocabulary, decodes to other text in tokenizers 0.23.3.
+# An added word with letters such as ö, in a byte-level vocabulary, decodes to other text in tokenizers 0.23.3.
 #
 # Whom: who adds words to a tokenizer of the GPT-2 kind (domain terms, names). Cost: encoding finds the word, decoding
 # damages it. The ByteLevel decoder takes each letter for a byte of the GPT-2 table: a letter of the table becomes one
 # byte, which alone is no UTF-8. Words with a letter outside the table stay whole.
-# Source: huggingface/tokenizers#1392 (2023), closed with another normalizer (#1555) that no published checkpoint has;
+# Source: huggingface/tokenizers#1392 (2023), closed with another normalizer (#1555);
 # the documentation of add_tokens names no condition.
 # Expected: decoding gives back the text. Seen: replacement characters for "Größe" and "café", the text for "東京".
 set -euo pipefail
