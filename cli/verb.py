@@ -22,16 +22,17 @@ def connection_flags(command: Any) -> list[Any]:
 
 
 class Verb(TyperCommand):
-    """A command whose help page omits the flags of the connection."""
+    """A command whose help page omits the flags of the connection, and names what turns a switch off in its
+    description: a column of its own would cut the names of others."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        if shared := connection_flags(self):
-            page = copy.copy(self)
-            page.params = [param for param in self.params if param not in shared]
+        page, shared = copy.copy(self), connection_flags(self)
+        shown = [_without_column(param) for param in self.get_params(ctx) if param not in shared]
+        page.get_params = lambda ctx: shown  # type: ignore[method-assign]
+        if shared:
             flags = ", ".join(param.opts[0] for param in shared)
             page.epilog = f"Connection: {flags}; `glossa --help` describes them."
-            return TyperCommand.format_help(page, ctx, formatter)
-        super().format_help(ctx, formatter)
+        TyperCommand.format_help(page, ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         known = {flag for param in self.get_params(ctx) for flag in (*param.opts, *param.secondary_opts)}
@@ -65,6 +66,14 @@ class Command(TyperGroup):
         for param in given.params:
             param.envvar = None
         return TyperGroup.parse_args(given, ctx, args)
+
+
+def _without_column(param: Any) -> Any:
+    if not param.secondary_opts:
+        return param
+    shown = copy.copy(param)
+    shown.help, shown.secondary_opts = f"{param.help}; {param.secondary_opts[0]} turns it off", []
+    return shown
 
 
 def _is_given(ctx: Any, param: Any) -> bool:

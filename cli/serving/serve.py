@@ -5,7 +5,6 @@ The flags of `serve` are the fields of `ServerSettings`, so a new setting needs 
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import os
@@ -30,26 +29,11 @@ class ServeCommand(Verb):
     def get_params(self, ctx: Any) -> list[Any]:
         return [*super().get_params(ctx), *setting_flags()]
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Name what turns a switch off in its description: a column of its own would cut the names of others."""
-        page = copy.copy(self)
-        shown = [_without_column(param) for param in self.get_params(ctx)]
-        page.get_params = lambda ctx: shown  # type: ignore[method-assign]
-        Verb.format_help(page, ctx, formatter)
-
     def invoke(self, ctx: Any) -> Any:
         """Move the settings that were given from the parameters of the verb to `ctx.obj`, by field name."""
         given = {flag.name: ctx.params.pop(flag.name) for flag in setting_flags()}
         ctx.obj = {name: value for name, value in given.items() if value is not None}
         return super().invoke(ctx)
-
-
-def _without_column(param: Any) -> Any:
-    if not param.secondary_opts:
-        return param
-    shown = copy.copy(param)
-    shown.help, shown.secondary_opts = f"{param.help}; {param.secondary_opts[0]} turns it off", []
-    return shown
 
 
 @functools.cache

@@ -65,6 +65,7 @@ class Failed:
 
     code: str
     reason: str = ""
+    hint: str = ""
 
     def __str__(self):
         return f"{self.code}: failed"

@@ -1,6 +1,5 @@
 """Imported encoders through the whole path, with their own tokenizers: served answers are those of transformers."""
 
-import copy
 import random
 
 import numpy as np
@@ -90,8 +89,10 @@ def unigram_pieces(_):
 
 
 def masking(backend, trainer):
-    """Trained, with a mask that takes the blank before it."""
+    """Trained, with a frame and a mask that takes the blank before it."""
     backend.train_from_iterator(["the small red house stands behind the old tree"] * 4, trainer)
+    frame = [(text, backend.token_to_id(text)) for text in ("<s>", "</s>")]
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=frame)
     mask = transformers.AddedToken("<mask>", lstrip=True, special=True)
     names = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "cls": "<s>", "sep": "</s>"}
     return transformers.PreTrainedTokenizerFast(
@@ -189,12 +190,6 @@ def test_labels_are_those_of_transformers(client, peers, name):
 @each("bert-tokens", "roberta-tokens")
 def test_spans_are_those_of_the_pipeline_of_transformers(client, peers, name):
     model, tokenizer, _ = peers[name]
-    if name == "roberta-tokens":  # theirs frames texts itself
-        frame = [("<s>", tokenizer.cls_token_id), ("</s>", tokenizer.sep_token_id)]
-        tokenizer = copy.deepcopy(tokenizer)
-        tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-            single="<s> $A </s>", special_tokens=frame
-        )
     pipeline = transformers.pipeline(
         "token-classification", model=model, tokenizer=tokenizer, aggregation_strategy="first", device="cpu"
     )

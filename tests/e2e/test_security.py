@@ -33,12 +33,12 @@ def test_verbs_call_a_protected_server(tiny_translation_bundle, tmp_path, author
         assert "UNAUTHENTICATED" not in run("bench", "--input", str(tmp_path / "texts"), *load, *ours)
         assert server.metric("grpc_server_handled_total", grpc_code="OK", grpc_method="StreamTranslate") > 1
         assert "UNAUTHENTICATED" in run("translate", "a cat", *connection, *own, "--token", "wrong", fails=True)
-        assert "no server at" in run("translate", "a cat", *connection, "--token", secret, fails=True)
+        assert "(--client-cert, --client-key)" in run("translate", "a cat", *connection, "--token", secret, fails=True)
         admin = ["admin", "versions", "--address", server.wait_for("admin")["addresses"][0]]
         trusting = [*admin, "--tls-ca", settings["tls_client_ca"]]
         assert "PERMISSION_DENIED" in run(*trusting, *own, "--token", secret, fails=True)
         assert "serving, default" in run(*trusting, *own, "--token", operator)
         assert "UNAUTHENTICATED" in run(*trusting, *own, fails=True)
-        assert "no admin service at" in run(*trusting, "--token", operator, fails=True), "without a certificate"
-        assert "no admin service at" in run(*admin, "--token", operator, fails=True), "without TLS"
+        assert "(--client-cert, --client-key)" in run(*trusting, "--token", operator, fails=True), "no certificate"
+        assert "(--tls, --tls-ca FILE)" in run(*admin, "--token", operator, fails=True), "without TLS"
         assert run("healthcheck", "--http-port", server.wait_for("serving")["http"].rpartition(":")[2]) == ""
