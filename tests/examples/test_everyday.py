@@ -2,12 +2,11 @@
 
 import pytest
 
-from cli.demo import EVERYDAY
+from cli.demo import EVERYDAY, LEAST_BLEU
 from model.checkpoints.checkpoint import load_checkpoint
 from model.training.data.text_files import read_tsv
 from model.training.evaluate import bleu, translate
 
-LEAST_BLEU = 25.0
 SAMPLE = 200
 
 

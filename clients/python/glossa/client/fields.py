@@ -18,8 +18,7 @@ _SEVERAL = {"STRING": "texts", "DOUBLE": "numbers", "FLOAT": "numbers", "BOOL": 
 
 def new_message(kind: Any, /, **values: Any) -> Any:
     """A message of a kind. Raises TypeError for a value of another type than its field's, ValueError for a whole number
-    outside of its range; both name the argument of
-    the call."""
+    outside of its range; both name the argument of the call."""
     fields = kind.DESCRIPTOR.fields_by_name
     return kind(**{name: checked(_ARGUMENTS.get(name, name), fields[name], value) for name, value in values.items()})
 
