@@ -15,9 +15,12 @@ import typer
 from cli.connection import Connection, reached, report_call_errors, with_connection
 from cli.flags import MODEL
 from cli.options_file import beam, with_options_file
+from cli.progress import progress
 from cli.terminal import AsJson, UsageError, report_errors, show
+from cli.training.rows import PAIRS_FILE, Columns, SkipBadRows, row_rules
 
 BEAM_SIZE = 5  # unless another one is given
+ONE_LINE = str.maketrans("\t\r\n", "   ")  # of texts from CSV and JSON lines, which may have several
 PROGRESS = 5000  # sources between two lines on stderr
 
 
@@ -25,9 +28,11 @@ PROGRESS = 5000  # sources between two lines on stderr
 @with_connection("connection", without="address")
 def distill(
     teachers: Annotated[list[str], typer.Argument(help="bundles, or HOST:PORT of servers", metavar="TEACHER...")],
-    data: Annotated[list[Path], typer.Option(help="TSV of sources and references; may be .gz, and be repeated")],
+    data: Annotated[list[Path], typer.Option(help=f"{PAIRS_FILE}, and be repeated")],
     out: Annotated[Path, typer.Option(help="TSV to write, or .gz: the pairs, and the sources with their translations")],
     keep: Annotated[int, typer.Option(min=1, help="most translations of a source that are kept")] = 3,
+    columns: Columns = None,
+    skip_bad_rows: SkipBadRows = False,
     as_json: AsJson = False,
     *,
     connection: Connection,
@@ -49,25 +54,28 @@ def distill(
             raise UsageError(f"{out}: exists; choose another name")
         if not os.access(out.parent, os.W_OK):  # found out now, not after hours of translations
             raise UsageError(f"{out}: the directory {out.parent} is not there or not writable; make it")
-        pairs = read_tsv(data).pairs
+        pairs = read_tsv(data, rules=row_rules(columns, skips=skip_bad_rows, is_given=True)).pairs
         sources = [source for source, _ in pairs]
         size = options.get("beam_size", BEAM_SIZE)
         asked = {"beam_size": size, "num_hypotheses": size, **options}
         found: list[list[str]] = [[] for _ in pairs]
         failed = 0
-        for teacher in teachers:
-            for number, texts in enumerate(_translations(teacher, sources, asked, connection)):
-                found[number] += texts
-                failed += not texts
-                if (number + 1) % PROGRESS == 0:
-                    typer.echo(f"{teacher}: {number + 1:,} of {len(pairs):,} sources", err=True)
+        with progress() as tell:
+            for place, teacher in enumerate(teachers):
+                for number, texts in enumerate(_translations(teacher, sources, asked, connection)):
+                    found[number] += texts
+                    failed += not texts
+                    tell("translating", place * len(pairs) + number + 1, len(teachers) * len(pairs))
+                    if (number + 1) % PROGRESS == 0:
+                        typer.echo(f"{teacher}: {number + 1:,} of {len(pairs):,} sources", err=True)
         kept = [nearest(texts, reference, keep) for texts, (_, reference) in zip(found, pairs, strict=True)]
         rows = list(pairs)
         for rank in range(keep):
             rows += [(source, texts[rank]) for source, texts in zip(sources, kept, strict=True) if rank < len(texts)]
         if not any(found):
             raise UsageError(f"{', '.join(teachers)}: none of the {len(pairs):,} sources has an answer; see the errors")
-        text = "".join(f"{source}\t{target}\n" for source, target in rows).encode()
+        lines = ("\t".join(text.translate(ONE_LINE) for text in row) for row in rows)
+        text = "".join(f"{line}\n" for line in lines).encode()
         write_file(out, gzip.compress(text, mtime=0) if out.suffix == ".gz" else text)
     show({"pairs": len(pairs), "translations": len(rows) - len(pairs), "without an answer": failed}, as_json)
 

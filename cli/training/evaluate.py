@@ -16,10 +16,12 @@ from cli.flags import MODEL, flag_name
 from cli.options_file import FLAG, beam, with_options_file
 from cli.progress import progress
 from cli.terminal import AsJson, UsageError, report_errors, show
+from cli.training.rows import PAIRS_FILE, Columns, SkipBadRows, row_rules
 
 if TYPE_CHECKING:
     from cli.training.confidence_report import Judged
     from glossa.client.types import Confidence
+    from model.training.data.text_files import RowRules
 
 SOURCES, PAIRS = "sources in training data", "pairs in training data"
 REASON = "only checkpoints record their training rows, and not those that were imported or are older"
@@ -29,7 +31,9 @@ REASON = "only checkpoints record their training rows, and not those that were i
 @with_connection("connection", without="address")
 def evaluate(
     subject: Annotated[str, typer.Argument(help="checkpoint, bundle, or HOST:PORT of a server", metavar="SUBJECT")],
-    data: Annotated[Path | None, typer.Option(help="TSV of sources and references; may be .gz")] = None,
+    data: Annotated[Path | None, typer.Option(help=PAIRS_FILE)] = None,
+    columns: Columns = None,
+    skip_bad_rows: SkipBadRows = False,
     source: Annotated[Path | None, typer.Option(help="sources, one a line (with --reference)")] = None,
     reference: Annotated[Path | None, typer.Option(help="references, one a line (with --source)")] = None,
     confidence: Annotated[
@@ -54,17 +58,18 @@ def evaluate(
     and F1 of exactly found spans.
     """
     with report_errors():
+        rules = row_rules(columns, skips=skip_bad_rows, is_given=data is not None)
         if spans:
             others = {"--confidence": confidence, "--curve": curve, "--source": source, "--reference": reference}
             texts = _spans_data(data, others, options)
-            return show(_span_figures(subject, texts, options, connection, as_json=as_json), as_json)
+            return show(_span_figures(subject, texts, rules, options, connection, as_json=as_json), as_json)
         if curve is not None:
             _check_curve(curve, confidence=confidence)
         if (data is None) == (source is None) or (source is None) != (reference is None):
-            raise UsageError("give --data FILE.tsv, or both --source and --reference")
+            raise UsageError("give --data FILE, or both --source and --reference")
     wanted = {**({"confidence": True} if confidence else {}), **options}
     files = [file for file in (data, source, reference) if file is not None]
-    figures, answers = _translation_figures(subject, files, wanted, connection, as_json=as_json)
+    figures, answers = _translation_figures(subject, files, rules, wanted, connection, as_json=as_json)
     show(figures, as_json)
     if curve is not None:
         with report_errors():
@@ -75,7 +80,7 @@ def _spans_data(data: Path | None, others: dict[str, Any], options: dict[str, An
     """The data of labelled spans. others: values of flags of translation. options: of models and decoding. Raises
     UsageError without data, and for what `--spans` would ignore."""
     if data is None:
-        raise UsageError("--spans: needs --data FILE.tsv")
+        raise UsageError("--spans: needs --data FILE")
     unused = [flag for flag, value in others.items() if value]
     flags = {"beam_size": "--beam", "model": ""} | {name: flag_name(name) for name in MODEL if name != "model"}
     unused += [flags.get(name, FLAG) for name in options]
@@ -101,7 +106,13 @@ def _draw(answers: Sequence[Judged], curve: Path) -> None:
 
 
 def _translation_figures(
-    subject: str, files: Sequence[Path], options: dict[str, Any], connection: Connection, *, as_json: bool
+    subject: str,
+    files: Sequence[Path],
+    rules: RowRules,
+    options: dict[str, Any],
+    connection: Connection,
+    *,
+    as_json: bool,
 ) -> tuple[dict[str, Any], list[Judged]]:
     """The scores of translations, and the answers with their confidence if the options request it. files: a TSV, or
     sources and references."""
@@ -111,7 +122,7 @@ def _translation_figures(
     from model.training.evaluate import bleu
 
     with report_errors(DataError):
-        examples = read_parallel(*files) if len(files) == 2 else read_tsv(files)
+        examples = read_parallel(*files, rules=rules) if len(files) == 2 else read_tsv(files, rules=rules)
     texts, references = [text for text, _ in examples.pairs], [text for _, text in examples.pairs]
     started = time.monotonic()
     answers = translations(subject, texts, options, connection)
@@ -129,7 +140,7 @@ def _translation_figures(
 
 
 def _span_figures(
-    subject: str, data: Path, options: dict[str, Any], connection: Connection, *, as_json: bool
+    subject: str, data: Path, rules: RowRules, options: dict[str, Any], connection: Connection, *, as_json: bool
 ) -> dict[str, Any]:
     """The scores of a tagger: a checkpoint in PyTorch, a bundle in a temporary server, or a running server."""
     from export.bundle.manifest import MANIFEST
@@ -142,20 +153,26 @@ def _span_figures(
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(report_errors(DataError, CheckpointError))
-        examples = read_tsv([data])
+        examples = read_tsv([data], rules=rules)
         texts, expected = [text for text, _ in examples.pairs], spans_by_text(examples)
         started, is_bundle = time.monotonic(), (Path(subject) / MANIFEST).is_file()
         if not is_bundle and (Path(subject).exists() or ":" not in subject):
             checkpoint = load_checkpoint(Path(subject))
             if not isinstance(checkpoint.model, Encoder) or not checkpoint.config.is_tagger:
                 raise UsageError(f"{subject}: has no labels of tokens; --spans is for models with head tokens")
-            found = found_spans(checkpoint.model.eval(), checkpoint.tokenizer, texts)
+            tell = partial(stack.enter_context(progress()), "labelling")
+            model = checkpoint.model.eval()
+            found = found_spans(model, checkpoint.tokenizer, texts, answered=lambda done: tell(done, len(texts)))
         else:
             server = stack.enter_context(reached(subject, connection, is_bundle=is_bundle))
             stack.enter_context(report_call_errors(server))
-            client, model = stack.enter_context(server.client()), options.get("model", "")
-            tagged = [client.tag(text, model=model).spans for text in texts]
-            found = [[LabelledSpan(*one.span, one.label) for one in spans] for spans in tagged]
+            client, name = stack.enter_context(server.client()), options.get("model", "")
+            tell = partial(stack.enter_context(progress()), "labelling")
+            found = []
+            for text in texts:
+                spans = client.tag(text, model=name).spans
+                found.append([LabelledSpan(*one.span, one.label) for one in spans])
+                tell(len(found), len(texts))
         scores = {name: round(value, 4) for name, value in span_scores(found, expected)._asdict().items()}
         seen = overlap_figures(subject, examples.pairs, quiet=as_json)
         return {**scores, **seen, "texts": len(texts), "seconds": round(time.monotonic() - started, 1)}

@@ -32,13 +32,13 @@ from cli.training.fine_tuning import (
     tuning_of,
 )
 from cli.training.ranks import joined_ranks, report_shared_errors
+from cli.training.rows import SkipBadRows, row_rules
 from cli.training.source_unit import with_source_unit
 
 if TYPE_CHECKING:
     from model.config import LanguagePair, ModelConfig, TrainConfig
     from model.presets import Preset
     from model.training.data.examples import Examples
-    from model.training.data.text_files import RowRules
     from model.training.distributed.ranks import Ranks
     from model.training.start import Start
 
@@ -64,10 +64,6 @@ Columns = Annotated[
     str | None,
     typer.Option(help="names of the two columns, or keys, of --data and --validation, such as en,de; of texts of one"),
 ]
-SkipBadRows = Annotated[
-    bool, typer.Option("--skip-bad-rows", help="leave out rows that cannot be used, and count them, instead of ending")
-]
-
 Events = Annotated[
     Path | None, typer.Option(help="directory of the run's TensorBoard events (needs glossa\\[tensorboard])")
 ]
@@ -290,9 +286,15 @@ def training_examples(
         return read_text(files, documents=preset.train.documents, rules=rules)
 
     reads_pairs = preset.model.has_encoder and preset.model.head != "masked"
-    rules = _rules(given, 2 if reads_pairs else 1)
     has_documents = preset.model.context_sentences > 0
     data, source, target = given["data"], given["source"], given["target"]
+    rules = row_rules(
+        given["columns"],
+        skips=given["skip_bad_rows"],
+        count=2 if reads_pairs else 1,
+        files="--data and --validation",
+        is_given=bool(data or given["validation"]),
+    )
     if (source is None) != (target is None) or (data and source is not None):
         raise UsageError("give --data FILE…, or both --source and --target")
     held_out = read(given["validation"]) if given["validation"] else None
@@ -304,17 +306,3 @@ def training_examples(
     if not preset.embedded:
         raise UsageError("this preset has no embedded corpus; give --data FILE…, or both --source and --target")
     return embedded_examples(preset.embedded), held_out
-
-
-def _rules(given: dict[str, Any], columns: int) -> RowRules:
-    """How the rows of the data are read. columns: as many as the model needs. Raises UsageError."""
-    from model.training.data.text_files import RowRules
-
-    names = tuple(name.strip() for name in given["columns"].split(",")) if given["columns"] is not None else ()
-    if names and (len(names) != columns or not all(names) or len(set(names)) < len(names)):
-        example = "--columns en,de" if columns == 2 else "--columns text"
-        wanted = f"must name {columns} different columns, such as {example}"
-        raise UsageError(f"--columns: {wanted}, got {given['columns']!r}")
-    if names and not given["data"] and not given["validation"]:
-        raise UsageError("--columns: is for --data and --validation; give one of them, or leave it out")
-    return RowRules(names, skips=given["skip_bad_rows"], tell=lambda text: typer.echo(f"warning: {text}", err=True))

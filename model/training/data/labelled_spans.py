@@ -10,7 +10,7 @@ Shapes: S positions of a text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -102,8 +102,15 @@ def spans_of(labels: Sequence[str], words: Sequence[tuple[int, int, int]]) -> li
 
 
 @torch.no_grad()
-def found_spans(model: Encoder, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[LabelledSpan]]:
-    """The spans that a model, in evaluation mode, finds in each text. Words beyond its limit are outside."""
+def found_spans(
+    model: Encoder,
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    *,
+    answered: Callable[[int], object] = lambda _: None,
+) -> list[list[LabelledSpan]]:
+    """The spans that a model, in evaluation mode, finds in each text. Words beyond its limit are outside. answered:
+    gets the number of texts that are done, after each."""
     template, device = model.config.template, next(model.parameters()).device
     room, first = model.config.max_source_len - template.num_source_special, len(template.source_prefix)
     found = []
@@ -113,6 +120,7 @@ def found_spans(model: Encoder, tokenizer: Tokenizer, texts: Sequence[str]) -> l
         source, lengths = torch.tensor([ids], device=device), torch.tensor([len(ids)], device=device)
         best_S = model.tag_logits(model(source, lengths))[0].argmax(-1).tolist()
         found.append(spans_of([model.config.labels[best_S[first + index]] for index, _, _ in words], words))
+        answered(len(found))
     return found
 
 

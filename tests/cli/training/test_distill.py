@@ -79,3 +79,13 @@ def test_bad_arguments_are_refused(trained, trained_bundle, test_set, tmp_path):
     assert not out.exists()
     out.touch()
     assert "exists; choose another name" in run("distill", "h:1", "--data", test_set, "--out", out, fails=True)
+
+
+def test_columns_are_chosen_by_name_and_bad_rows_left_out(trained_bundle, tmp_path):
+    data, out = tmp_path / "test.csv", tmp_path / "out.tsv"
+    data.write_text('id,de,en\n1,a b c,a b c\n2,,x\n3,x y,"x\ny"\n')
+    arguments = ("distill", trained_bundle, "--data", data, "--columns", "en,de", "--out", out)
+    assert "test.csv:3: the target is empty" in run(*arguments, fails=True)
+    printed = run(*arguments, "--beam", 2, "--skip-bad-rows")
+    assert "warning: 1 bad row of test.csv left out, the first:" in printed
+    assert read_tsv([out]).pairs[:2] == PAIRS, "a text of several lines is one line of TSV"

@@ -131,8 +131,30 @@ def test_figures_are_shown_though_the_curve_cannot_be_written(calibrated_bundle,
 def test_references_are_required(tmp_path, test_set):
     for arguments in ((), ("--source", test_set), ("--data", test_set, "--source", test_set)):
         printed = run("eval", tmp_path, *arguments, fails=True)
-        assert printed == "error: give --data FILE.tsv, or both --source and --reference\n"
+        assert printed == "error: give --data FILE, or both --source and --reference\n"
     assert "cat.tsv: cannot be read" in run("eval", tmp_path, "--data", tmp_path / "cat.tsv", fails=True)
+
+
+def test_columns_are_chosen_by_name_and_bad_rows_left_out(trained, test_set, tmp_path):
+    plain = json.loads(run("eval", trained, "--data", test_set, "--json").splitlines()[-1])
+    data = tmp_path / "test.jsonl"
+    rows = [json.dumps({"de": target, "id": 1, "en": source}) for source, target in PAIRS]
+    data.write_text("\n".join([rows[0], '{"en": "a"}', *rows[1:]]))
+    arguments = ("eval", trained, "--data", data, "--columns", "en,de")
+    assert "test.jsonl:2: has no text 'de'" in run(*arguments, fails=True)
+    printed = run(*arguments, "--skip-bad-rows", "--json")
+    assert "warning: 1 bad row of test.jsonl left out, the first:" in printed
+    found = json.loads(printed.splitlines()[-1])
+    assert {**found, "seconds": 0} == {**plain, "seconds": 0}
+
+
+def test_lines_of_two_files_have_no_columns(trained, tmp_path):
+    left, right = tmp_path / "a.en", tmp_path / "a.de"
+    left.write_text("a b\n\n")
+    right.write_text("a b\nx\n")
+    arguments = ("eval", trained, "--source", left, "--reference", right)
+    assert "--columns: is for --data" in run(*arguments, "--columns", "en,de", fails=True)
+    assert "1 bad row of a.en left out" in run(*arguments, "--skip-bad-rows")
 
 
 def test_a_subject_that_is_no_checkpoint_is_named(tmp_path, test_set):
