@@ -52,7 +52,7 @@ class Segment:
 
     pieces: the same parts with each text between two tags by itself, for a text with tags that is too long. joined:
     puts the translated parts together where some are inside another one, as attributes are in a text with tags; None:
-    they follow each other.
+    they follow each other. problem: why it cannot be read, and the fix: it fails, and its source stays.
     """
 
     span: Span
@@ -60,11 +60,12 @@ class Segment:
     pieces: tuple[str | Text, ...] = ()
     place: Place = Place.ALONE
     joined: Callable[[Sequence[str]], str] | None = None
+    problem: str = ""
 
     @property
     def is_copied(self) -> bool:
         """Whether it has nothing to translate."""
-        return not any(isinstance(part, Text) for part in self.parts)
+        return not self.problem and not any(isinstance(part, Text) for part in self.parts)
 
 
 def copied(source: str, start: int, end: int) -> Iterator[Segment]:

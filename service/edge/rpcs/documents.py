@@ -253,6 +253,8 @@ class Document:
 
     def _cut(self, segment: Segment) -> _Pending:
         parts, is_joined = list[str | Text](), segment.joined is not None
+        if segment.problem:
+            return _Pending(segment, (), 0, error=InvalidRequest("text", segment.problem))
         if any(
             isinstance(one, Text) and (one.has_tags or is_joined) and not self._fits(one.plain) for one in segment.parts
         ):

@@ -2,8 +2,9 @@
 
 Units that must not be translated, or that a person has finished, are copied (`xliff_units`). The state of a new target
 asks for a review; what described the old one goes. Inline elements are copied into the target, and messages of ICU stay
-messages (`messages`). A source that a tool has segmented (<seg-source>, version 1.2) is translated segment by segment
-instead of the <source> before it: its tool finds the segments of a target by their <mrk>.
+messages (`messages`); a unit with a malformed one fails. A source that a tool has segmented (<seg-source>, version 1.2)
+is translated segment by segment instead of the <source> before it: its tool finds the segments of a target by their
+<mrk>.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from service.text.documents.layout import paragraphs_of
-from service.text.documents.messages import with_messages
+from service.text.documents.messages import MessageError, with_messages
 from service.text.documents.runs import Run, sentences_of
 from service.text.documents.xliff_units import Missing, Reader, Unit
 from service.text.languages import NO_LANGUAGES, Languages, language_tag
@@ -51,7 +52,9 @@ def segments(source: str, splitter: Splitter, languages: Languages = NO_LANGUAGE
         yield Segment(Span(*declared.span("name")), ("UTF-8",))
     for unit in Reader(needs_language=not languages.target).units(data):
         segment = (
-            _named(unit, place, languages) if isinstance(unit, Missing) else _segment(source, unit, place, splitter)
+            _named(unit, place, languages)
+            if isinstance(unit, Missing)
+            else _segment(source, unit, place, splitter, languages.target or unit.language)
         )
         if segment is None:
             continue
@@ -91,8 +94,8 @@ def _named(tag: Missing, place: _Place, languages: Languages) -> Segment | None:
     return Segment(Span(point, point), (f' {tag.name}="{language_tag(languages.target)}"',))
 
 
-def _segment(source: str, unit: Unit, place: _Place, splitter: Splitter) -> Segment | None:
-    """The segment of a unit; None if it has nothing to translate."""
+def _segment(source: str, unit: Unit, place: _Place, splitter: Splitter, language: str) -> Segment | None:
+    """The segment of a unit; None if it has nothing to translate. language: of its target; empty if unknown."""
     if not unit.is_translated or unit.source_end < 0 or 0 <= unit.target_start < unit.source_end:
         return None  # a target before its source is against the specification; both are copied
     start, source_start = place.of(unit.start), place.of(unit.source_start)
@@ -101,7 +104,11 @@ def _segment(source: str, unit: Unit, place: _Place, splitter: Splitter) -> Segm
         if begin in unit.borders:
             blocks.append([])
         blocks[-1].append(Run(place.of(begin), place.of(end), text))
-    sentences = [sentence for block in blocks for sentence in _sentences(block, unit, source, splitter)]
+    try:
+        sentences = [one for block in blocks for one in _sentences(block, unit, source, splitter, language)]
+    except MessageError as error:
+        end = place.of(max(unit.source_end, unit.target_end))
+        return Segment(Span(start, end), (source[start:end],), problem=str(error))
     if all(sentence.is_copied for sentence in sentences):
         return None
     runs = list(itertools.chain.from_iterable(blocks))
@@ -127,14 +134,14 @@ def _segment(source: str, unit: Unit, place: _Place, splitter: Splitter) -> Segm
     return Segment(Span(start, end), (opening, *parts, closing), (opening, *pieces, closing), joined=joined)
 
 
-def _sentences(block: list[Run], unit: Unit, source: str, splitter: Splitter) -> Iterator[Segment]:
+def _sentences(block: list[Run], unit: Unit, source: str, splitter: Splitter, language: str) -> Iterator[Segment]:
     """The sentences of runs that no sentence leaves, those in branches of messages among them."""
 
     def sentences(runs: list[Run]) -> Iterator[Segment]:
         for some in paragraphs_of(runs) if unit.is_preserved else (runs,):
             yield from sentences_of(source, some, splitter)
 
-    runs, written = with_messages(block, sentences)
+    runs, written = with_messages(source, block, sentences, language)
     return map(written, sentences(runs))
 
 

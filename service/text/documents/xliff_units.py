@@ -32,10 +32,12 @@ _KEPT_BY_TOOLS = {
 
 
 class Header(NamedTuple):
-    """Attributes of the root element, and in version 1.2 of the first <file>."""
+    """Attributes of the root element, and in version 1.2 of the first <file> with a source language, and of the last
+    one for the target's."""
 
     is_version_1: bool
     source_language: str
+    target_language: str
 
 
 class Missing(NamedTuple):
@@ -54,6 +56,7 @@ class Unit:
     is_translated: bool
     is_version_1: bool
     file: int  # its number, from 1
+    language: str  # of its target, by its code; empty if unknown
     is_preserved: bool = False  # the white space of its texts
     state: str = ""
     prefix: str = ""  # of its elements' names, with a colon
@@ -175,7 +178,10 @@ class Reader:
             self._annotate(local, attributes)
         elif local == ("trans-unit" if self.header.is_version_1 else "segment"):
             is_translated = self._stack[-1].is_translated and not _is_kept(attributes)
-            self._unit = Unit(self._at, self._opened_end, is_translated, self.header.is_version_1, self._files)
+            header = self.header
+            self._unit = Unit(
+                self._at, self._opened_end, is_translated, header.is_version_1, self._files, header.target_language
+            )
         elif self._unit is not None and len(self._stack) >= 2 and self._stack[-2].name in ("trans-unit", "segment"):
             self._open_text(local, prefix, attributes)
         elif self._unit is not None and prefix and local == "seg" and _is_kept(attributes, is_of_tool=True):
@@ -255,9 +261,11 @@ class Reader:
 
     def _read_header(self, local: str, attributes: Mapping[str, str]) -> None:
         if local == "file":
-            if self.header and not self.header.source_language:
-                self.header = self.header._replace(source_language=attributes.get("source-language", ""))
-            if not attributes.get("target-language"):
+            language = attributes.get("target-language", "")
+            if self.header:
+                source = self.header.source_language or attributes.get("source-language", "")
+                self.header = Header(self.header.is_version_1, source, language)
+            if not language:
                 self._done.append(self._missing("target-language"))
             return
         version = attributes.get("version", "")
@@ -268,7 +276,7 @@ class Reader:
                 problem = "must name the language of its targets: add the attribute trgLang to <xliff>"
                 raise DocumentError(f"{problem}, or name the target language of a model that has several")
             self._done.append(self._missing("trgLang"))
-        self.header = Header(version.startswith("1"), attributes.get("srcLang", ""))
+        self.header = Header(version.startswith("1"), attributes.get("srcLang", ""), attributes.get("trgLang", ""))
 
 
 def _is_kept(attributes: Mapping[str, str], *, is_of_tool: bool = False) -> bool:

@@ -120,6 +120,18 @@ async def test_a_word_that_is_too_long_has_an_error(edge, channel, monkeypatch):
     assert (segments[-1].text, final.failed) == (GERMAN, 1)
 
 
+async def test_a_unit_with_a_malformed_message_fails_alone(channel):
+    unit = "<trans-unit><source>{}</source></trans-unit>"
+    units = unit.format("{n, plural, one {a cat} other {cats}") + unit.format("a cat")
+    file = f'<xliff version="1.2"><file source-language="en">{units}</file></xliff>'
+    segments, final = await translated(channel, file, format=pb.DOCUMENT_FORMAT_XLIFF)
+    failed, good = (one for one in segments if not one.is_copied)
+    assert "well-formed message of ICU" in failed.error.message
+    assert failed.text == "<source>{n, plural, one {a cat} other {cats}</source>"
+    assert GERMAN in good.text
+    assert (final.segments, final.failed) == (2, 1)
+
+
 @pytest.mark.parametrize(
     ("fields", "splitting", "language", "is_assumed"),
     [
