@@ -11,6 +11,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from cli.flag_names import with_flags_named
+
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 Number = TypeVar("Number", int, float)
 
@@ -33,12 +35,13 @@ def report_errors(*types: type[Exception]) -> Iterator[None]:
 
 
 def describe(error: Exception) -> str:
-    """The message of an error; for a failed file operation the path and the reason, without the error number."""
+    """The message of an error, with flags for fields; for a failed file operation the path and the reason, without the
+    error number."""
     if not isinstance(error, OSError) or not error.filename:
-        return str(error)
+        return with_flags_named(str(error))
     hints = {FileNotFoundError: "; check the path", IsADirectoryError: "; give a file in it"}
     hint = hints.get(type(error), "")
-    return f"{error.filename}: {error.strerror}{hint}"
+    return with_flags_named(f"{error.filename}: {error.strerror}{hint}")
 
 
 def print_json(value: Any) -> None:

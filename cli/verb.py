@@ -12,8 +12,12 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 from cli.connection import PANEL
+from cli.flag_names import Flags, flags_of
 from cli.options_file import FLAG, refuse_moved
 from cli.terminal import UsageError, report_errors
+
+TYPED = "glossa.typed"  # the words of the command line, in what a context keeps
+RECIPES = (".yaml", ".yml")
 
 
 def connection_flags(command: Any) -> list[Any]:
@@ -39,6 +43,7 @@ class Verb(TyperCommand):
         if FLAG in known:
             with report_errors():
                 refuse_moved(args, known)
+        ctx.meta[TYPED] = {arg.partition("=")[0] for arg in args}
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -53,7 +58,8 @@ class Verb(TyperCommand):
                     raise UsageError(f"{param.opts[0]}: is not for `{ctx.command_path}`; leave it out before the verb")
             if not _is_given(ctx, param):
                 ctx.params[param.name] = root.params[param.name]
-        return super().invoke(ctx)
+        with flags_of(_flags(ctx, self.params)):
+            return super().invoke(ctx)
 
 
 class Command(TyperGroup):
@@ -66,6 +72,25 @@ class Command(TyperGroup):
         for param in given.params:
             param.envvar = None
         return TyperGroup.parse_args(given, ctx, args)
+
+
+def _flags(ctx: Any, params: list[Any]) -> Flags:
+    """The flags of a verb, and which of them were typed. A recipe or a file of options may have fields, too."""
+    names = dict[str, str]()
+    for param in params:
+        flags = [flag for flag in (*param.opts, *param.secondary_opts) if flag.startswith("--")]
+        if flags:
+            names[param.name.rstrip("_")] = next((flag for flag in flags if flag in ctx.meta[TYPED]), flags[0])
+    values = {
+        name: ctx.params[param.name]
+        for param in params
+        if (name := param.name.rstrip("_")) in names and _is_given(ctx, param)
+    }
+    for option in values.get("option") or ():
+        name = option.partition("=")[0].strip().replace("-", "_")
+        names[name], values[name] = f"--option {name}", None
+    has_file = any(str(ctx.params.get("preset")).endswith(suffix) for suffix in RECIPES) or "options" in values
+    return Flags(names, values, has_file)
 
 
 def _without_column(param: Any) -> Any:

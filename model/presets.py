@@ -3,9 +3,10 @@ that continue a checkpoint (`continuing`)."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -102,7 +103,19 @@ def load_preset(name_or_file: str) -> Preset:
     """A preset by name, or from a YAML file (`Preset.from_json`). Raises ConfigError, OSError."""
     if not is_file(name_or_file):
         return find_preset(name_or_file)
-    return Preset.from_json(_read(name_or_file))
+    with _of_file(name_or_file):
+        return Preset.from_json(_read(name_or_file))
+
+
+@contextlib.contextmanager
+def _of_file(name: str | None, others: Container[str] = ()) -> Iterator[None]:
+    """Adds the name of a file, if there is one, to an error about one of its fields. others: fields not of the file."""
+    try:
+        yield
+    except ConfigError as error:
+        if name is None or error.field == name or error.field in others:
+            raise
+        raise ConfigError(f"{name}: {error.field}", error.problem) from None
 
 
 def is_file(name_or_file: str) -> bool:
@@ -152,19 +165,20 @@ def continuing(base: ModelConfig, name_or_file: str | None = None, *, head: str 
             "preset", f"with --from, give a YAML file or nothing: the base is the model; got {name_or_file!r}"
         )
     values = _read(name_or_file) if name_or_file else {}
-    model, train, fine_tuning = _parts(values, ("description",))
-    head = head or (str(model["head"]) if "head" in model else None)
-    for name in ("tokenizer", "vocab_size"):
-        check(name not in train, name, "is that of the base; leave it out of train")
-    if {"steps", "minutes"} & set(train):
-        train = {"steps": 0, "minutes": 0.0, **train}
-    return Preset(
-        description=str(values.get("description", "")),
-        model=_continued(base, model, head),
-        train=CONTINUED.replace(**train),
-        fine_tuning=FineTuning.from_json(fine_tuning),
-        new_head=head is not None,
-    )
+    with _of_file(name_or_file, ("head",) if head else ()):
+        model, train, fine_tuning = _parts(values, ("description",))
+        head = head or (str(model["head"]) if "head" in model else None)
+        for name in ("tokenizer", "vocab_size"):
+            check(name not in train, name, "is that of the base; leave it out of train")
+        if {"steps", "minutes"} & set(train):
+            train = {"steps": 0, "minutes": 0.0, **train}
+        return Preset(
+            description=str(values.get("description", "")),
+            model=_continued(base, model, head),
+            train=CONTINUED.replace(**train),
+            fine_tuning=FineTuning.from_json(fine_tuning),
+            new_head=head is not None,
+        )
 
 
 def _continued(base: ModelConfig, changes: Mapping[str, Any], head: str | None) -> ModelConfig:

@@ -21,6 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+from cli.flag_names import with_flags_named
 from cli.load.load_generator import (
     Patience,
     Planned,
@@ -206,7 +207,7 @@ async def _try(send: Send, text: str) -> None:
             async for _ in answer:
                 pass
     except SendFailed as error:
-        raise UsageError(f"a first request failed: {error}; its text: {text[:80]!r}") from None
+        raise UsageError(f"a first request failed: {with_flags_named(str(error))}; its text: {text[:80]!r}") from None
 
 
 async def _in_turn(test: LoadTest, send: Send, show: Show) -> tuple[list[Figures], str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from cli.connection import at_line, with_client
+from cli.flag_names import with_flags_named
 from cli.flags import ModelName, with_decoding_flags, with_scoring_flags, with_translation_flags
 from cli.requests.translate_document import translate_document
 from cli.terminal import AsJson, UsageError, one_line, print_json, report_errors, show
@@ -236,7 +237,7 @@ def _show_failure(error: ClientError, number: int, as_json: bool) -> None:
     if as_json:
         fields = {"code": error.code, "reason": error.reason, "message": error.message}
         return print_json({"error": fields, "line": number})
-    typer.echo(f"line {number}: {error}", err=True)
+    typer.echo(with_flags_named(f"line {number}: {error}"), err=True)
     typer.echo()
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.connection import Connection, reached, report_call_errors, with_connection
+from cli.flag_names import with_flags_named
 from cli.flags import MODEL
 from cli.options_file import beam, with_options_file
 from cli.progress import progress
@@ -96,7 +97,7 @@ def _translations(
         client = stack.enter_context(server.client())
         for number, answer in enumerate(client.translate_batch(sources, **options).outcomes(), start=1):
             if isinstance(answer, ClientError):
-                typer.echo(f"{teacher}: source {number}: {answer}", err=True)
+                typer.echo(f"{teacher}: source {number}: {with_flags_named(str(answer))}", err=True)
                 yield []
             else:
                 yield [" ".join(one.text.split()) for one in answer.hypotheses or (answer,)]

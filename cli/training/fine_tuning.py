@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.terminal import UsageError
+
 if TYPE_CHECKING:
     from model.fine_tuning import FineTuning
 
@@ -95,8 +97,10 @@ FIELDS = ("freeze", "layer_decay", "patience", "stop_metric", "lora_rank", "lora
 
 
 def tuning_of(given: Mapping[str, Any], preset: FineTuning) -> FineTuning:
-    """A preset's settings with those of the command line. Raises ConfigError."""
+    """A preset's settings with those of the command line. Raises ConfigError, UsageError."""
     changes: dict[str, Any] = {name: given[name] for name in FIELDS if given[name] not in (None, [], ())}
     if given["keep_adapter"]:
+        if not changes.get("lora_rank", preset.lora_rank):
+            raise UsageError("--keep-adapter: needs updates to keep; give --lora-rank")
         changes["lora_merge"] = False
     return preset.replace(**changes)

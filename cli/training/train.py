@@ -137,17 +137,27 @@ def configured(given: dict[str, Any], recipe: Preset, ranks: Ranks) -> tuple[Tra
     from model.training.data.examples import DataError
 
     with report_shared_errors(ranks, ConfigError, DataError):
-        length = {name: given[name] for name in ("steps", "minutes") if given[name] is not None}
-        changes = {"steps": 0, "minutes": 0.0, **length} if length else {}
-        if given["learning_rate"] is not None:
-            changes["learning_rate"] = given["learning_rate"]
         config, languages = ranks.everywhere(
-            lambda: (recipe.train.replace(**changes), given_languages(given, recipe.model)), ConfigError, UsageError
+            lambda: (recipe.train.replace(**_changes(given)), given_languages(given, recipe.model)),
+            ConfigError,
+            UsageError,
         )
         examples, held_out = ranks.everywhere(
             lambda: training_examples(recipe, given, languages), UsageError, DataError
         )
     return config, {"data": examples, "validation": held_out}
+
+
+def _changes(given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of TrainConfig that the arguments change. Raises UsageError."""
+    length = {name: given[name] for name in ("steps", "minutes") if given[name] is not None}
+    for name, value in length.items():
+        if not value > 0:
+            raise UsageError(f"--{name}: must be above 0, got {value}")
+    if len(length) > 1:
+        raise UsageError("--steps and --minutes: give one of them, which ends the training")
+    rate = {"learning_rate": given["learning_rate"]} if given["learning_rate"] is not None else {}
+    return {**({"steps": 0, "minutes": 0.0, **length} if length else {}), **rate}
 
 
 def beginning(given: dict[str, Any], files: list[Path], ranks: Ranks) -> tuple[Preset, Start]:
@@ -161,7 +171,7 @@ def beginning(given: dict[str, Any], files: list[Path], ranks: Ranks) -> tuple[P
     from model.checkpoints.checkpoint import CheckpointError
     from model.tokenizer import TokenizerError
 
-    errors = ConfigError, CheckpointError, TokenizerError
+    errors = ConfigError, CheckpointError, TokenizerError, UsageError
     with report_shared_errors(ranks, *errors):
         return ranks.everywhere(lambda: _start(given, recipe), *errors)
 

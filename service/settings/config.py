@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -360,14 +361,17 @@ _MESSAGES = {  # instead of pydantic's, which name its own types
 }
 
 
+def _origin(name: str, flags: Mapping[str, Any]) -> str:
+    """A setting as it was given: the name of its flag, of its variable, or its key."""
+    if name in flags:
+        return "--" + name.replace("_", "-")
+    variable = PREFIX + name.upper()
+    return variable if variable in os.environ else name
+
+
 def _explain(problem: Any, flags: Mapping[str, Any]) -> str:
     name = str(problem["loc"][0]) if problem["loc"] else "settings"
-    if name in flags:
-        origin = "--" + name.replace("_", "-")
-    elif PREFIX + name.upper() in os.environ:
-        origin = PREFIX + name.upper()
-    else:
-        origin = name
+    origin = _origin(name, flags)
     if problem["type"] == "extra_forbidden":
         return f"{origin}: {_unknown(name, ServerSettings.model_fields)}"
     if problem["type"] == "missing":
@@ -376,6 +380,8 @@ def _explain(problem: Any, flags: Mapping[str, Any]) -> str:
         message = _MESSAGES[problem["type"]].format(**problem.get("ctx", {}))
     else:
         message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
+    if not problem["loc"]:
+        message = re.sub(r"\b[a-z]+(?:_[a-z]+)+\b", lambda found: _origin(found[0], flags), message)
     is_told = ", got " in message or not problem["loc"]  # of several settings together
     return f"{origin}: {message}" + ("" if is_told else f", got {problem['input']!r}")
 
