@@ -57,7 +57,10 @@ _EDGE_BELOW_MODELS = (
 _EDGE_BELOW_CALLS = (*_EDGE_BELOW_MODELS, "service.edge.models", "service.edge.requests")
 _CLI = tuple(
     f"cli.{name}"
-    for name in ("terminal", "progress", "text_input", "flags", "options_file", "local_server", "connection", "verb")
+    for name in (
+        *("terminal", "flag_names", "progress", "text_input", "flags", "options_file", "local_server"),
+        *("connection", "verb"),
+    )
 )
 ROOMS = {
     "model": (*_MODEL, "model.tokenizers"),
