@@ -95,15 +95,15 @@ def test_unknown_yaml_key_is_rejected_with_a_suggestion(yaml_file):
         ({**MODELS, "drain_delay_s": float("nan")}, "--drain-delay-s: .*got nan"),
         (
             {**MODELS, "engines": 6, "engines_per_process": 4},
-            "settings: engines_per_process must divide engines, 6, got 4",
+            "settings: --engines-per-process must divide engines, 6, got 4",
         ),
         (
             {**MODELS, "pin_processes": True, "engines_per_process": 2, "single_engine_threads": 3},
-            "settings: single_engine_threads must be at most engines_per_process, 2, with pin_processes, got 3",
+            "settings: --single-engine-threads must be at most --engines-per-process, 2, with --pin-processes, got 3",
         ),
         (
             {**MODELS, "process_memory_bytes": (1 << 28) - 1},
-            "settings: process_memory_bytes must be 0 or at least 268435456, got 268435455",
+            "settings: --process-memory-bytes must be 0 or at least 268435456, got 268435455",
         ),
         ({**MODELS, "process_memory_bytes": -1}, "--process-memory-bytes: must be at least 0, got -1"),
         ({**MODELS, "process_start_timeout_s": 0}, "--process-start-timeout-s: must be above 0"),
