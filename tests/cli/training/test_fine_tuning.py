@@ -41,15 +41,15 @@ def test_a_checkpoint_is_continued(trained, pairs, quick, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--head", "classify"], "head: goes with an encoder alone; the base is of architecture encoder_decoder"),
-        (["--freeze", "enc"], "freeze: 'enc' matches no parameter"),
-        (["--lora-targets", "x"], "lora_targets: needs lora_rank of at least 1"),
-        (["--lora-rank", 2, "--lora-targets", "x"], "lora_targets: 'x' matches no linear layer"),
-        (["--patience", 1, "--stop-metric", "f1"], "stop_metric: must be one of loss, bleu for this model, got f1"),
-        (["--stop-metric", "bleu"], "stop_metric: bleu needs patience of at least 1"),
-        (["--keep-adapter"], "lora_merge: false needs lora_rank of at least 1"),
-        (["--layer-decay", 0], "layer_decay: must be 0.01..1.0, got 0"),
-        (["--learning-rate", 0], "learning_rate: must be above 0, got 0"),
+        (["--head", "classify"], "--head: goes with an encoder alone; the base is of architecture encoder_decoder"),
+        (["--freeze", "enc"], "--freeze: 'enc' matches no parameter"),
+        (["--lora-targets", "x"], "--lora-targets: needs --lora-rank of at least 1"),
+        (["--lora-rank", 2, "--lora-targets", "x"], "--lora-targets: 'x' matches no linear layer"),
+        (["--patience", 1, "--stop-metric", "f1"], "--stop-metric: must be one of loss, bleu for this model, got f1"),
+        (["--stop-metric", "bleu"], "--stop-metric: bleu needs --patience of at least 1"),
+        (["--keep-adapter"], "--keep-adapter: needs updates to keep; give --lora-rank"),
+        (["--layer-decay", 0], "--layer-decay: must be 0.01..1.0, got 0"),
+        (["--learning-rate", 0], "--learning-rate: must be above 0, got 0"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_written(trained, pairs, quick, tmp_path, options, message):
@@ -65,7 +65,7 @@ def test_a_base_must_be_a_checkpoint_and_the_only_model(trained, pairs, tmp_path
     assert "with --from, give a YAML file or nothing" in run("train", "demo", "--from", trained, *out, fails=True)
     assert "or a checkpoint to continue with --from" in run("train", *out, fails=True)
     assert "--head goes with --from" in run("train", "tiny-copy", "--head", "classify", *out, fails=True)
-    assert "lora_rank: needs a base" in run("train", "tiny-copy", "--lora-rank", 2, *out, fails=True)
+    assert "--lora-rank: needs a base" in run("train", "tiny-copy", "--lora-rank", 2, *out, fails=True)
     assert "this preset has no embedded corpus" in run("train", "--from", trained, "--out", tmp_path / "o", fails=True)
     assert not (tmp_path / "out").exists()
 
@@ -82,7 +82,7 @@ def test_a_tokenizer_file_is_used_or_refused(trained, pairs, tmp_path):
     other = tmp_path / "other.json"
     other.write_text(json.dumps(values))
     refused = run("train", "tiny-copy", *words, other, "--out", tmp_path / "no", fails=True)
-    assert "error: tokenizer: has no pad token; its special tokens are <fill>, <bos>, <eos>, <unk>" in refused
+    assert "error: --tokenizer: has no pad token; its special tokens are <fill>, <bos>, <eos>, <unk>" in refused
     values["model"]["vocab"] = {
         f"{name}x" * (token > 3) or name: token for name, token in values["model"]["vocab"].items()
     }
@@ -136,12 +136,12 @@ def test_each_file_of_data_has_its_languages(multilingual, pairs, quick, tmp_pat
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "source_language: must be given, because the model chooses by it; name that of the data"),
-        (["--source-language", "de"], "target_language: must be given"),
-        (["--source-language", "de", "--target-language", "xx"], "target_language: unknown code 'xx'; "),
+        ([], "--source-language: must be given, because the model chooses by it; name that of the data"),
+        (["--source-language", "de"], "--target-language: must be given"),
+        (["--source-language", "de", "--target-language", "xx"], "--target-language: unknown code 'xx'; "),
         (
             ["--source-language", "de"] * 3,
-            "source_language: must be given once for all data, or once for each file: 1 t",
+            "--source-language: must be given once for all data, or once for each file: 1 t",
         ),
     ],
 )
@@ -158,7 +158,7 @@ def test_validation_of_several_languages_needs_a_file_for_each(multilingual, tra
     printed = run("train", "--from", multilingual, *files, *languages, fails=True)
     assert "error: --validation: must be given once for each of the 2 --data" in printed
     printed = run("train", "--from", trained, *files, *languages[4:], fails=True)
-    assert "error: target_language: must be left out: the model has no languages; got 'fr'" in printed
+    assert "error: --target-language: must be left out: the model has no languages; got 'fr'" in printed
 
 
 def test_the_resuming_command_names_the_languages(multilingual, pairs, tmp_path, monkeypatch):
