@@ -69,8 +69,8 @@ def test_development_text_must_name_the_languages_that_the_model_needs(trained, 
     (tmp_path / "text.tsv").write_text("a\tb\n" * 20)
     for name in ("--development", "--calibrate"):
         options = (tmp_path / "bundle", name, tmp_path / "text.tsv", "--source-language", "de")
-        assert "error: target_language: must be given" in run("export", multilingual, *options, fails=True)
-        assert "error: source_language: must be left out" in run("export", trained, *options, fails=True)
+        assert "error: --target-language: must be given" in run("export", multilingual, *options, fails=True)
+        assert "error: --source-language: must be left out" in run("export", trained, *options, fails=True)
     assert not (tmp_path / "bundle").exists()
 
 

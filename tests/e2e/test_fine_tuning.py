@@ -194,7 +194,7 @@ def test_both_pairs_of_languages_are_learned_and_served(client, folder):
     evaluated = run("eval", path / "tuned", "--data", path / "data.tsv", *LANGUAGES.split()[:4], "--json")
     assert json.loads(evaluated.splitlines()[-1])["sentences"] == len(PHRASES)
     refused = run("eval", path / "tuned", "--data", path / "data.tsv", fails=True)
-    assert "error: source_language: must be given" in refused
+    assert "error: --source-language: must be given" in refused
 
 
 def test_texts_are_continued_as_pytorch_continues_them(client, folder):

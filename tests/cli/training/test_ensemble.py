@@ -23,7 +23,7 @@ def test_its_bundle_has_no_shortlist(tmp_path, test_set):
         "export", tmp_path / "both", tmp_path / "bundle", "--precision", "fp32", "--shortlist", test_set, fails=True
     )
     assert refused == (
-        "error: shortlist: not of an ensemble, whose members each have a product with the vocabulary; "
+        "error: --shortlist: not of an ensemble, whose members each have a product with the vocabulary; "
         "export it without shortlist\n"
     )
     assert not (tmp_path / "bundle").exists()

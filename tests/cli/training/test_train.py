@@ -40,7 +40,7 @@ def test_an_unknown_preset_is_answered_with_all_of_them(tmp_path):
 
 def test_a_missing_file_is_named(tmp_path):
     refused = run("train", "demo", "--data", tmp_path / "nowhere.tsv", "--out", tmp_path / "x", fails=True)
-    assert refused == f"error: {tmp_path / 'nowhere.tsv'}: no such file; check the path\n"
+    assert refused == f"error: --data {tmp_path / 'nowhere.tsv'}: no such file; check the path\n"
 
 
 def test_an_interrupted_training_prints_the_resuming_command(tmp_path, monkeypatch):
