@@ -47,7 +47,7 @@ async def test_flags_become_options(edge, tmp_path):
     assert edge.pools["en"].requests[1].options == DecodingOptions(
         return_alternatives=True, num_hypotheses=2, regex="a|b"
     )
-    assert "options.num_hypotheses" in await ask(edge, "generate", "a cat", "--alternatives", fails=True)
+    assert "--num-hypotheses" in await ask(edge, "generate", "a cat", "--alternatives", fails=True)
 
 
 async def test_options_that_are_none_are_refused_before_asking(edge, tmp_path):
@@ -64,7 +64,7 @@ async def test_options_that_are_none_are_refused_before_asking(edge, tmp_path):
     )
     assert edge.pool.requests == []
     refused = await ask(edge, "translate", "a cat", "--num-hypotheses", 2, fails=True)
-    assert "options.num_hypotheses: must be at most beam_size 1, got 2; set beam_size" in refused
+    assert "--num-hypotheses: must be at most --beam-size 1, got 2; set --beam-size" in refused
 
 
 async def test_answers_are_listed_with_their_scores(edge):
