@@ -45,6 +45,7 @@ ROOMS = {
         "abuser",
         "drain",
         "reloads",
+        "long-calls",
         "replicas",
         "process-faults",
         "engine-faults",

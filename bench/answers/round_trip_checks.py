@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from html import unescape
 from html.parser import HTMLParser
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -16,7 +17,8 @@ from xml.etree import ElementTree
 from service.text.documents.html_attributes import translated_attributes
 from service.text.documents.html_elements import BLOCK
 
-RAW = frozenset(("script", "style"))
+CODE = ("script", "style", "iframe", "noembed", "noframes", "xmp")  # raw text, which is not translated
+WITHOUT_TAGS = ("title", "textarea")  # escapable raw text
 KEPT = frozenset(
     ("translated", "final", "signed-off", "reviewed", "Translated", "ApprovedTranslation", "ApprovedSignOff")
 )
@@ -24,7 +26,7 @@ _TARGET = re.compile(r"\s*<((?:\w+:)?target)\b(?:[^>]*/>|.*?</\1\s*>)", re.DOTAL
 _DECLARED = re.compile(
     r"""(<\?xml[^>]*?\sencoding\s*=\s*["']?|<meta\s[^>]*?charset\s*=\s*["']?)[\w.:-]+""", re.IGNORECASE
 )
-_STATE = re.compile(r"(<(?:\w+:)?segment\b[^>]*?)\sstate\s*=\s*(?:\"[^\"]*\"|'[^']*')")
+_STATE = re.compile(r"(<(?:\w+:)?segment\b[^>]*?)\s(?:state|subState)\s*=\s*(?:\"[^\"]*\"|'[^']*')")
 
 
 def collapsed(text: str) -> str:
@@ -39,7 +41,7 @@ class _Events(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.tags: list[str] = []
         self.blocks: list[str] = []  # tags that are not inline
-        self.others: list[str] = []  # comments, declarations, scripts and styles
+        self.others: list[str] = []  # comments, declarations and code
         self.text: list[str] = []
         self._raw = ""
 
@@ -52,8 +54,9 @@ class _Events(HTMLParser):
         self.tags.append(shown)
         if tag in BLOCK:
             self.blocks.append(shown)
-        if tag in RAW:
+        if tag in CODE or tag in WITHOUT_TAGS:
             self._raw = tag
+            self.set_cdata_mode(tag)  # Python 3.11 does so for scripts and styles only
 
     def handle_endtag(self, tag: str) -> None:
         self.tags.append(f"</{tag}>")
@@ -62,7 +65,10 @@ class _Events(HTMLParser):
         self._raw = ""
 
     def handle_data(self, data: str) -> None:
-        (self.others if self._raw else self.text).append(data)
+        if self._raw in CODE:
+            self.others.append(data)
+        else:
+            self.text.append(unescape(data) if self._raw else data)
 
     def handle_comment(self, data: str) -> None:
         self.others.append(f"<!--{data}")
@@ -116,7 +122,7 @@ class Units(NamedTuple):
 
 def xliff_problems(source: str, translation: str, *, is_identity: bool) -> tuple[Units, list[str]]:
     """What a translation of XLIFF has lost or changed."""
-    bare = [_STATE.sub(r"\1", _TARGET.sub("", _in_utf_8(text))) for text in (source, translation)]
+    bare = [_without_states(_TARGET.sub("", _in_utf_8(text))) for text in (source, translation)]
     if bare[0] != bare[1]:
         return Units(0, 0), [f"bytes beside targets: {_difference(*(text.splitlines() for text in bare))}"]
     trees = list[list[tuple[ElementTree.Element, bool]]]()
@@ -150,6 +156,11 @@ def xliff_problems(source: str, translation: str, *, is_identity: bool) -> tuple
     return Units(translated, len(before) - translated), problems
 
 
+def _without_states(text: str) -> str:
+    """Without what says how far a segment's target is."""
+    return _STATE.sub(r"\1", _STATE.sub(r"\1", text))  # a segment may have two such attributes
+
+
 def _root(text: str) -> ElementTree.Element:
     """The root of a document. Some tools write prefixes without a namespace."""
     return ElementTree.fromstring(re.sub(r"(</?|\s)([\w.-]+):(?=[\w.-]+[\s=/>])", r"\1\2..", text).encode())
@@ -162,13 +173,22 @@ def _local(element: ElementTree.Element) -> str:
 def _units(root: ElementTree.Element) -> Iterator[tuple[ElementTree.Element, bool]]:
     """The units of a document, and whether they are to be translated."""
 
+    spans: dict[str | None, bool] = {}  # by the id of a spanning annotation that is open: whether it is translated
+
     def walk(element: ElementTree.Element, is_open: bool) -> Iterator[tuple[ElementTree.Element, bool]]:
+        if _local(element) in ("source", "segment") and spans:
+            is_open = [*spans.values()][-1]
+        if _local(element) == "source":
+            for one in element.iter():
+                if _local(one) == "sm" and "translate" in one.attrib:
+                    spans[one.get("id")] = one.get("translate") == "yes"
+                elif _local(one) == "em":
+                    spans.pop(one.get("startRef"), None)
         is_open = element.get("translate", "yes" if is_open else "no") != "no"
         if _local(element) in ("trans-unit", "segment"):
             states = {element.get("state"), *(one.get("state") for one in element if _local(one) == "target")}
             states |= {one.get("conf") for one in element.iter() if _local(one) == "seg"}  # of Trados
             yield element, is_open and element.get("approved") != "yes" and not states & KEPT
-            return
         for child in element:
             yield from walk(child, is_open)
 

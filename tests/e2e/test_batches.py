@@ -56,7 +56,7 @@ def test_other_kinds_are_those_of_unary_calls(client):
 
 
 def test_a_lost_engine_costs_no_item(models):
-    """The only process is killed in mid-batch: items in flight are begun once more, others wait for the next one."""
+    """The only process is killed in mid-batch: items in flight are begun again, others wait for the next one."""
     with serving(models={"en-de": models["en-de"]}, engines=1) as server, Client(server.address) as client:
         alone = [client.translate(text, ignore_eos=True).text for text in MIXED]
         (pid,), answers = engine_pids(server.process.pid), list[str]()

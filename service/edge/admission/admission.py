@@ -127,7 +127,7 @@ class Admission:
 
     def backlogged(self, arrival: Arrival) -> Backlogged | None:
         """Calls wait long before the server sees them."""
-        return self.backlog.refusal(arrival.remaining_s)
+        return self.backlog.refusal(arrival.peer, arrival.remaining_s)
 
     def server_full(self, arrival: Arrival, caller: Caller) -> Overloaded | TenantLimit | None:
         """The server or the tenant's share of it is full. A full server first ends calls whose messages are late."""

@@ -13,6 +13,7 @@ that stands is shortened by refusing, which takes a third of the processor time 
 from __future__ import annotations
 
 import asyncio
+import collections
 import secrets
 import time
 from collections.abc import Callable
@@ -43,7 +44,8 @@ class Backlog:
         self._has_calls = asyncio.Event()
         self._sent_s: float | None = None  # of a probe whose handler has not started
         self._last_s, self._delay_s = -INTERVAL_S, 0.0  # of the last one: when its handler started, and how late
-        self._seen = 0  # calls while the backlog stood
+        self._seen = collections.Counter[str]()  # calls while the backlog stands, by connection
+        self._spared = 0  # of those, because their connections had few
         self._above_s: float | None = None  # since when every observed age is above TARGET_S
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -84,23 +86,31 @@ class Backlog:
         """For how long the backlog has stood."""
         now_s = self._clock()
         if self.age_s <= TARGET_S:
-            self._above_s = None
+            self._above_s, self._spared = None, 0
+            self._seen.clear()
         elif self._above_s is None:
             self._above_s = now_s
         return 0.0 if self._above_s is None else now_s - self._above_s
 
-    def refusal(self, remaining_s: float) -> Backlogged | None:
+    def refusal(self, peer: str, remaining_s: float) -> Backlogged | None:
         """The refusal of a call with so much time left, while the backlog stands and is older than a twentieth of that.
 
         Refused are the first ones, too: they are seen first, so that the others would wait behind them. One of PASSED
         is not refused, which empties the queue a sixth more slowly, and keeps engines at work if refusals alone fill
-        the event loop. A moment in which the event loop stood still is no backlog: what it left is gone within the
+        the event loop. Nor are as many of connections that have sent a PASSEDth of the mean: a burst of some costs the
+        others little. A moment in which the event loop stood still is no backlog: what it left is gone within the
         interval.
         """
-        if self._observe() < INTERVAL_S or self.age_s <= SHARE * remaining_s:
+        stood_s = self._observe()
+        if self._above_s is not None:
+            self._seen[peer] += 1
+        if stood_s < INTERVAL_S or self.age_s <= SHARE * remaining_s:
             return None
-        self._seen += 1
-        if self._seen % PASSED == 0:
+        seen = self._seen.total()
+        if PASSED * self._seen[peer] * len(self._seen) <= seen and PASSED * self._spared < seen:
+            self._spared += 1
+            return None
+        if seen % PASSED == 0:
             return None
         problem = f"calls wait {self.age_s:.1g} s before the server sees them"
         return Backlogged(problem, retry_after_s=RETRY_S)

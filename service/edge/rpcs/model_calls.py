@@ -27,6 +27,7 @@ from service.errors import DeadlineTooSoon, EngineUnavailable, MemoryLimit, Over
 from service.request import Cancel, Finished, Request
 
 FULL = (Overloaded, TenantLimit, MemoryLimit, DeadlineTooSoon)  # what an item of a call waits out
+TRIES = 4  # of an item whose engine's process ends: if the item is the cause, fewer than make a process pause for long
 INLINE_SIZE = 48_000  # bytes converted to messages on the event loop, in about a millisecond
 
 T = TypeVar("T")
@@ -77,13 +78,15 @@ class ModelCalls:
         model: ServedModel, request: Request, call: Call, *, has_memory: bool = False
     ) -> tuple[str, tuple[int, ...], Finished]:
         """The text, the token ids and the end of the answer to a request that is not streamed, which is one piece. An
-        item whose engine is lost is begun once more: it has no effect before its answer. has_memory: see
+        item whose engine is lost is begun again, up to TRIES times: it has no effect before its answer. has_memory: see
         `submitted`."""
-        try:
-            return await _answered(model, request, call, has_memory=has_memory)
-        except EngineUnavailable as error:
-            await call.wait_for_room(error)
-            return await _answered(model, request, call, has_memory=True)
+        for _ in range(TRIES - 1):
+            try:
+                return await _answered(model, request, call, has_memory=has_memory)
+            except EngineUnavailable as error:
+                await call.wait_for_room(error)
+                has_memory = True
+        return await _answered(model, request, call, has_memory=has_memory)
 
     async def finished(self, model: ServedModel, request: Request, call: Call) -> Finished:
         """The end of a request, without its text."""

@@ -55,7 +55,6 @@ class Unit:
     is_version_1: bool
     file: int  # its number, from 1
     is_preserved: bool = False  # the white space of its texts
-    state: str = ""
     prefix: str = ""  # of its elements' names, with a colon
     source_start: int = -1
     source_end: int = -1
@@ -84,7 +83,7 @@ class Reader:
         self._stack: list[_Open] = []
         self._tags = self._files = 0
         self._unit: Unit | None = None
-        self._annotated: dict[str, bool] = {}  # by id, annotations that begin and end with tags, and whether translated
+        self._annotated: dict[str | int, bool] = {}  # by id or depth: whether an open annotation translates
         self._whole: list[tuple[int, int, str]] = []  # runs of a source that is also there in segments
         self._done: list[Unit | Missing] = []
         self._run: tuple[int, str] | None = None  # the last one inside a source
@@ -133,7 +132,7 @@ class Reader:
         self._cdata = None
 
     def _characters(self, text: str) -> None:
-        if not (self._stack[-1].is_translated and all(self._annotated.values())):
+        if not next(reversed(self._annotated.values()), self._stack[-1].is_translated):
             text = ""
         if self._cdata is not None:
             self._cdata.append(text)
@@ -171,22 +170,26 @@ class Reader:
             self._read_header(local, attributes)
         elif self.header is None:
             raise DocumentError(f"must be XLIFF: its root is <{name}>, not <xliff>")
-        elif local in ("sm", "em") and not self.header.is_version_1:
+        elif local in ("sm", "em", "mrk") and not self.header.is_version_1:
             self._annotate(local, attributes)
         elif local == ("trans-unit" if self.header.is_version_1 else "segment"):
-            is_translated = self._stack[-1].is_translated and not _is_kept(attributes)
-            self._unit = Unit(self._at, self._opened_end, is_translated, self.header.is_version_1, self._files)
+            is_open = not _is_kept(attributes)
+            self._unit = Unit(self._at, self._opened_end, is_open, self.header.is_version_1, self._files)
         elif self._unit is not None and len(self._stack) >= 2 and self._stack[-2].name in ("trans-unit", "segment"):
             self._open_text(local, prefix, attributes)
         elif self._unit is not None and prefix and local == "seg" and _is_kept(attributes, is_of_tool=True):
             self._unit.is_translated = False  # a definition of Trados, after the target
 
     def _annotate(self, local: str, attributes: Mapping[str, str]) -> None:
-        """Begins or ends an annotation over what follows its tag."""
+        """Begins or ends an annotation; of those that are open, the one that began last decides. <sm> and <em> may
+        be in different segments of a unit."""
+        if any(each.name == "target" for each in self._stack):
+            return
         if local == "em":
             self._annotated.pop(attributes.get("startRef", ""), None)
         elif "translate" in attributes:
-            self._annotated[attributes.get("id", "")] = attributes["translate"] != "no"
+            key = len(self._stack) if local == "mrk" else attributes.get("id", "")
+            self._annotated[key] = attributes["translate"] != "no"
 
     def _open_text(self, local: str, prefix: str, attributes: Mapping[str, str]) -> None:
         """Begins the source or the target of a unit."""
@@ -208,6 +211,7 @@ class Reader:
                 self._unit.is_translated = False
 
     def _close(self, _: str) -> None:
+        self._annotated.pop(len(self._stack), None)
         local = self._stack.pop().name
         if local == "unit":
             self._annotated = {}

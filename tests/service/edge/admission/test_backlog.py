@@ -45,7 +45,7 @@ def probed():
 
 
 def test_without_calls_there_is_no_backlog(probed):
-    assert (probed.backlog.age_s, probed.backlog.refusal(1.0)) == (0.0, None)
+    assert (probed.backlog.age_s, probed.backlog.refusal("a", 1.0)) == (0.0, None)
 
 
 def test_the_age_is_that_of_the_last_probe_or_of_one_that_waits_longer(probed):
@@ -61,36 +61,36 @@ def test_the_age_is_that_of_the_last_probe_or_of_one_that_waits_longer(probed):
 def test_a_burst_is_not_refused(probed):
     for _ in range(5):
         probed.probe(0.1, 0.001)
-        assert probed.backlog.refusal(1.0) is None
+        assert probed.backlog.refusal("a", 1.0) is None
 
 
 def test_a_backlog_that_stands_for_an_interval_is_refused_until_it_is_gone(probed):
     probed.probe(2 * TARGET_S)
-    assert probed.backlog.refusal(1.0) is None
+    assert probed.backlog.refusal("a", 1.0) is None
     probed.probe(2 * TARGET_S, 2 * TARGET_S)
-    error = probed.backlog.refusal(1.0)
+    error = probed.backlog.refusal("a", 1.0)
     assert error is not None
     assert str(error) == "calls wait 0.1 s before the server sees them; try again in 0.5 s"
     probed.probe(TARGET_S / 2)
-    assert probed.backlog.refusal(1.0) is None
+    assert probed.backlog.refusal("a", 1.0) is None
 
 
 def test_what_an_event_loop_left_that_stood_still_is_not_refused(probed):
     probed.backlog.sent()
     probed.clock.advance(4 * INTERVAL_S)
     for _ in range(10):
-        assert probed.backlog.refusal(1.0) is None
+        assert probed.backlog.refusal("a", 1.0) is None
         probed.clock.advance(0.001)
     probed.backlog.arrived()
     probed.probe(0.001)
     probed.clock.advance(INTERVAL_S)
-    assert probed.backlog.refusal(1.0) is None
+    assert probed.backlog.refusal("a", 1.0) is None
 
 
 def test_a_backlog_is_forgotten_when_no_calls_come(probed):
     probed.probe(*[2 * TARGET_S] * 3)
     probed.clock.advance(INTERVAL_S)
-    assert probed.backlog.refusal(1.0) is None
+    assert probed.backlog.refusal("a", 1.0) is None
     assert probed.backlog.age_s == 0.0
 
 
@@ -116,14 +116,23 @@ def test_a_collapse_begins_and_ends_with_hysteresis():
 
 def test_some_calls_pass_a_backlog(probed):
     probed.probe(*[2 * TARGET_S] * 3)
-    refused = [probed.backlog.refusal(1.0) is not None for _ in range(4 * PASSED)]
+    refused = [probed.backlog.refusal("a", 1.0) is not None for _ in range(4 * PASSED)]
     assert refused == [number % PASSED != 0 for number in range(1, 4 * PASSED + 1)]
+
+
+def test_a_burst_of_some_connections_is_not_refused_to_others(probed):
+    probed.probe(*[2 * TARGET_S] * 3)
+    burst = [probed.backlog.refusal(f"{number % 8}", 1.0) is not None for number in range(20 * PASSED)]
+    assert sum(burst) > 0.8 * len(burst)
+    assert probed.backlog.refusal("quiet", 1.0) is None
+    others = [probed.backlog.refusal(f"other {number}", 1.0) is None for number in range(20 * PASSED)]
+    assert sum(others) < 0.5 * len(others), "calls of many connections are too many as well"
 
 
 def test_a_call_with_more_time_waits_longer(probed):
     probed.probe(*[2 * TARGET_S] * 3)
-    assert probed.backlog.refusal(1.9) is not None
-    assert probed.backlog.refusal(2.1) is None
+    assert probed.backlog.refusal("a", 1.9) is not None
+    assert probed.backlog.refusal("a", 2.1) is None
 
 
 async def test_a_server_measures_itself_while_it_has_calls(edge, channel):

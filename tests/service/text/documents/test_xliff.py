@@ -1,3 +1,4 @@
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -101,6 +102,29 @@ def test_a_spanning_annotation_may_prohibit_translation():
         'SEE <sm id="a" translate="no"/>Big Ben<em startRef="a"/> AND <sm id="b"/>ONE<em startRef="b"/>.</target>'
     )
     assert expected in answer(source)
+
+
+def segments_of(*sources, unit=""):
+    """A document of version 2 whose only unit has these segments."""
+    content = "".join(f"<segment><source>{source}</source></segment>" for source in sources)
+    tag = f'<file id="f"><unit id="u"{unit}>{content}</unit></file>'
+    return f'<xliff xmlns="urn:oasis:names:tc:xliff:document:2.0" version="2.0" srcLang="en" trgLang="de">{tag}</xliff>'
+
+
+@pytest.mark.parametrize(
+    ("unit", "sources", "translated"),
+    [
+        ("", ['<sm id="a" translate="no"/>One.', "Two.", 'Six<em startRef="a"/> three.'], ["THREE"]),
+        ("", ['<sm id="a" translate="no"/><sm id="b" translate="yes"/>One.', '<em startRef="b"/>Two.'], ["ONE"]),
+        ("", ['<sm id="a" translate="no"/>A <mrk id="b" translate="yes">one</mrk>.<em startRef="a"/>'], ["ONE"]),
+        ("", ['<mrk id="b" translate="no">A <sm id="a" translate="yes"/>one<em startRef="a"/>.</mrk>'], ["ONE"]),
+        (' translate="no"', ['<sm id="a" translate="yes"/>One.<em startRef="a"/>', "Two."], ["ONE"]),
+        (' translate="no"', ["One.", '<mrk id="a" translate="yes">Two.</mrk>'], ["TWO"]),
+    ],
+)
+def test_the_annotation_that_began_last_decides_whatever_segment_it_began_in(unit, sources, translated):
+    targets = "".join(re.findall("<target>(.*?)</target>", answer(segments_of(*sources, unit=unit))))
+    assert re.findall("[A-Z]{2,}", targets) == translated
 
 
 def test_a_declared_encoding_becomes_that_of_the_translation():
