@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,10 +49,14 @@ def free_port() -> int:
 
 
 def fetch(url: str) -> str:
-    """The body of an HTTP answer on this machine."""
-    with urllib.request.urlopen(url, timeout=5) as answer:
-        body: str = answer.read().decode()
-        return body
+    """The body of an HTTP answer on this machine. Raises OSError, and HTTPError for another status than 200."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            body: str = answer.read().decode()
+            return body
+    except urllib.error.HTTPError as error:
+        error.close()  # it is an open answer; Python 3.14 warns of one that is left to the garbage collector
+        raise
 
 
 def is_ready(ops: str) -> bool:

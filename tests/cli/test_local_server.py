@@ -4,11 +4,12 @@ import http.client
 import os
 import socket
 import threading
+import urllib.error
 from typing import Any
 
 import pytest
 
-from cli.local_server import free_port, is_ready, measure_serving, process_at, resident_bytes, samples, serving
+from cli.local_server import fetch, free_port, is_ready, measure_serving, process_at, resident_bytes, samples, serving
 from cli.terminal import UsageError
 from tests.cli.command import run
 
@@ -54,6 +55,13 @@ class _Peer:
             with connection:
                 connection.recv(4096)
                 connection.sendall(self._answer)
+
+
+def test_an_answer_that_refuses_is_closed():
+    answer = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 8\r\n\r\nstarting"
+    with _Peer(answer) as peer, pytest.raises(urllib.error.HTTPError) as refused:
+        fetch(f"http://127.0.0.1:{peer.port}/readyz")
+    assert refused.value.closed
 
 
 @pytest.mark.parametrize(

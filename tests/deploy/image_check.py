@@ -19,14 +19,13 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from cli.local_server import is_ready
 from glossa.client import Client, ClientError
 from tests.collector import collecting
 from tests.deploy.image_contents import check_contents, check_labels
@@ -139,8 +138,7 @@ class Container:
         """Seconds until /readyz answered 200."""
         start = time.monotonic()
         while time.monotonic() - start < READY_WITHIN_S:
-            with contextlib.suppress(urllib.error.URLError, ConnectionError):
-                urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/readyz", timeout=5).close()
+            if is_ready(f"http://127.0.0.1:{self.http_port}"):
                 return time.monotonic() - start
             if self.inspect(".State.Running") != "true":
                 raise AssertionError("the server ended before it was ready")

@@ -6,22 +6,16 @@ import subprocess
 import time
 import urllib.error
 import urllib.parse
-import urllib.request
 
 import pytest
 
-from cli.local_server import free_port
+from cli.local_server import fetch, free_port
 from deploy.monitoring.rules import ALERTS, OBJECTIVE_ALERTS
 from tests.deploy.monitoring.prometheus import program, promtool
 from tests.deploy.test_compose import DEPLOY, prometheus_flags
 from tests.e2e.process import Process
 
 WITHIN_S = 60.0
-
-
-def get(address):
-    with urllib.request.urlopen(address, timeout=10) as reply:
-        return reply.read().decode()
 
 
 def until(found):
@@ -59,7 +53,7 @@ def test_it_scrapes_the_server_and_loads_the_rules(tiny_translation_bundle, tmp_
 
             def value(expression):
                 query = urllib.parse.urlencode({"query": expression})
-                return json.loads(get(f"{address}/api/v1/query?{query}"))["data"]["result"]
+                return json.loads(fetch(f"{address}/api/v1/query?{query}"))["data"]["result"]
 
             (found,) = until(lambda: value('up{job="glossa"} == 1'))
             assert found["metric"]["instance"] == f"127.0.0.1:{ops}"
@@ -77,5 +71,5 @@ def test_it_scrapes_the_server_and_loads_the_rules(tiny_translation_bundle, tmp_
 
 def rules(address):
     """Every rule with its state."""
-    groups = json.loads(get(f"{address}/api/v1/rules"))["data"]["groups"]
+    groups = json.loads(fetch(f"{address}/api/v1/rules"))["data"]["groups"]
     return [rule for group in groups for rule in group["rules"]]

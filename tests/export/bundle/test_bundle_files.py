@@ -58,6 +58,7 @@ def test_holes_are_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(bundle_files, "MAX_HOLE_BYTES", 1 << 24)
     with (tmp_path / "file").open("wb+") as file:
         file.write(b"x" * 8192)
+        file.flush()
         assert hole_bytes(file.fileno(), 8192) == 0
         file.seek(1 << 20)
         file.write(b"x" * 4096)

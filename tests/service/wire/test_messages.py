@@ -349,7 +349,7 @@ def test_what_is_no_array_is_no_message(value):
 
 def test_an_array_within_an_array_within_an_array_is_no_message():
     data = with_array("here")
-    with pytest.raises(WireError, match="recursion"):
+    with pytest.raises(WireError, match=r"recursion|Stack overflow"):
         messages.decode_from_engine(data.replace(b"\xa4here", b"\x91" * 100_000))
 
 
