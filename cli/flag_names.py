@@ -18,7 +18,7 @@ FIELDS = {"confidence": "calibrate", "confidence_samples": "calibrate_samples"}
 # A message may begin with the place of a line or an item, and with the status of a call.
 _PLACE = r"(?:(?:lines? \d+(?: to \d+)?|item \d+ \(from 0\)|[A-Z][A-Z_]+): )*"
 _FIELD = re.compile(rf"(?P<place>{_PLACE})(?:options\.)?(?P<name>[a-z]\w*)(?=(?:\[\d+\])?: )")
-_NAME = re.compile(r"\b(?:options\.)?([a-z]+(?:_[a-z]+)+|(?<=needs )[a-z]+)\b")  # other words may be ordinary ones
+_NAME = re.compile(r"(?<!the field )\b(?:options\.)?([a-z]+(?:_[a-z]+)+|(?<=needs )[a-z]+)\b")  # others may be words
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ async def test_flags_that_contradict_each_other_are_refused(edge, tmp_path):
         (["--document", text, "a cat"], "give one of TEXT, --document FILE and --batch FILE"),
         (["--out", "x", "a cat"], "need --document"),
         (["--context-sentences", "1", "a cat"], "--context-sentences and --out: need --document"),
-        (["--document", "-", "--context-sentences", "1"], "context_sentences: must be 0: model 'en-de' was trained"),
+        (["--document", "-", "--context-sentences", "1"], "--context-sentences: must be 0: model 'en-de' was trained"),
         (["--document", "x.pdf"], "the suffix '.pdf' names no format; give --format"),
         (["--document", tmp_path / "none.txt"], "none.txt: No such file"),
         (["--document", text], "must be UTF-8, is not at byte 3"),

@@ -13,6 +13,7 @@ from service.edge.calls.items import ItemLimits, ItemRunner
 from service.edge.observability.metrics import Method, Metrics
 from service.edge.rpcs import documents
 from service.edge.rpcs.documents import DOCUMENT_FACTOR, text_of
+from service.edge.rpcs.model_calls import TRIES
 from service.errors import DeadlineExceeded, DeadlineTooSoon, EngineUnavailable, Overloaded
 from service.text.spans import Cursor
 from tests.edge import ANSWER, TEXTS, a_call, failure, method, running
@@ -279,24 +280,24 @@ async def test_segments_wait_while_others_would_be_refused(channel, edge, refusa
     assert (final.segments, final.failed) == (2, 0)
 
 
-@pytest.mark.parametrize("times", [1, 2])
-async def test_an_item_whose_engine_is_lost_is_begun_once_more(channel, edge, times):
+@pytest.mark.parametrize("times", [1, TRIES])
+async def test_an_item_whose_engine_is_lost_is_begun_again(channel, edge, times):
     edge.pool.hold = True
     call = asyncio.create_task(translated(channel, "a cat\n" * 30))
     await edge.pool.until(lambda: len(edge.pool.sinks) == edge.pool.window)
     lost = (EngineUnavailable("the engine's process ended", retry_after_s=0.01),)
     edge.pool.send(edge.pool.sinks[0], lost)
-    if times == 2:
-        await edge.pool.until(lambda: len(edge.pool.sinks) == edge.pool.window + 1)
+    for again in range(1, times):
+        await edge.pool.until(lambda again=again: len(edge.pool.sinks) == edge.pool.window + again)
         edge.pool.send(edge.pool.sinks[-1], lost)
     edge.pool.hold = False
     for sink in edge.pool.sinks[1 : edge.pool.window]:
         edge.pool.send(sink, ANSWER)
     segments, final = await call
     failed = [segment for segment in segments if segment.HasField("error")]
-    assert [segment.index for segment in failed] == [0] * (times - 1)
+    assert [segment.index for segment in failed] == [0] * (times == TRIES)
     assert all(segment.error.code == CODES.UNAVAILABLE.value[0] for segment in failed)
-    assert (final.segments, final.failed) == (30, times - 1)
+    assert (final.segments, final.failed) == (30, times == TRIES)
 
 
 async def test_an_item_waits_for_an_engine(channel, edge, monkeypatch):
