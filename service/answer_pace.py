@@ -23,13 +23,19 @@ class AnswerPace:
         self._gap_s = self._answers = 0.0  # between final events, while there was work; and how many ended together
         self.time = AnswerTime()
         self._queue_weight = 1.0  # of the time in the queue
+        self._is_filling = True  # no answer has ended since there is work
 
     def resume(self, now_s: float) -> None:
-        """There is work again: the time without any is left out."""
+        """There is work again: the time without any is left out, and that until the first answer: it is what an answer
+        takes, and with many rows many times what lies between two."""
         self._last_s = self._cleared_s = now_s
+        self._is_filling = True
 
     def count(self, answers: int, now_s: float) -> None:
         """Counts final events."""
+        if self._is_filling:
+            self._last_s, self._is_filling = now_s, False
+            return
         self._gap_s += WEIGHT * (now_s - self._last_s - self._gap_s)
         self._answers += WEIGHT * (answers - self._answers)
         self._last_s = now_s

@@ -41,7 +41,13 @@ from service.request import Caller, Cancel, EventSink, Finished, FinishReason, H
 from service.server import Server
 from service.settings.config import load_settings
 
-ROOMY = {"max_queue": 8192, "max_requests": 8192, "max_concurrent_streams": 8192, "kv_cache_bytes": 1 << 33}
+ROOMY = {
+    "max_queue": 8192,
+    "max_requests": 8192,
+    "max_concurrent_streams": 8192,
+    "kv_cache_bytes": 1 << 33,
+    "default_deadline_s": 600.0,
+}
 """Settings under which nothing is refused: what is measured is how fast answers come."""
 READY_WITHIN_S = 60.0
 ENDING_WITH_PARENT = """

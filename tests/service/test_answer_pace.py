@@ -44,6 +44,15 @@ def test_time_without_work_is_left_out():
     assert busy.retry_after_s(8) == MAX_RETRY_S
 
 
+def test_what_the_first_answer_of_many_rows_takes_is_no_pace():
+    pace = AnswerPace(0.0)
+    for burst_s in (0.0, 1000.0):
+        pace.resume(burst_s)
+        for number in range(64):
+            pace.count(1, burst_s + 0.8 + number * 0.004)
+            assert pace.predicted_s(1000, 64) < 1000 * 0.005
+
+
 def test_a_new_pace_is_followed_by_a_fifth_each_answer():
     pace = steady(0.5, now_s=0.0)
     pace.count(1, 50.0 + 1.5)
