@@ -100,6 +100,9 @@ def promises(bundle: Path) -> list[Promise]:
         found.insert(0, Promise(text, alone, f"{alone} --requests 400"))
         load = f"overload {given}"
         abuse, front, smoke = f"abuser {given}", f"{load} --envoy", "--tokens 16 --seconds 3"
+        calls = f"long-calls {given} --parts"
+        text = "idle batches leave others their calls, and kills cost batches and documents nothing"
+        found.insert(1, Promise(text, f"{calls} idle kills", f"{calls} kills --kills 2 --gap-s 5"))
         found[:0] = [
             Promise("answers in time, and refusals in time, beyond capacity", load, f"{load} {smoke}"),
             Promise("the same through Envoy, on the server's processor", front, f"{front} {smoke}"),

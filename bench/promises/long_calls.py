@@ -262,7 +262,7 @@ PARTS = {"idle": idle_batches, "kills": kills, "reloads": reloads}
 
 @case(
     bundle=Flag(Path, required=True),
-    other=Flag(Path, "a bundle of the same tokenizer, for reloads", required=True),
+    other=Flag(Path, "a bundle of the same task, for reloads"),
     data=Flag(Path, "TSV of sentence pairs; the embedded corpus if not given"),
     parts=Flag(list(PARTS), choices=list(PARTS)),
     kills=Flag(20, "kill -9 of the engine process"),
@@ -274,6 +274,8 @@ PARTS = {"idle": idle_batches, "kills": kills, "reloads": reloads}
     seed=1,
 )
 def long_calls(options: argparse.Namespace) -> None:
+    if "reloads" in options.parts and options.other is None:
+        raise SystemExit("--parts reloads: needs a second bundle; give --other BUNDLE, or other parts")
     texts = [source for source, _ in sentence_pairs(options.data, options.count)]
     found = [PARTS[name](texts, options) for name in options.parts]
     figures = {name: figure for one, _ in found for name, figure in one.items()}
