@@ -75,9 +75,10 @@ class Ledger:
         self.events["full sockets"] += 1
 
     def accept(self, request: Request) -> Accepted:
-        """A request was accepted."""
+        """A request was accepted; an item again, once its engine is lost."""
         name = request.request_id
-        if name in self.accepted:
+        earlier = self.accepted.get(name)
+        if earlier and not ("/" in name and isinstance(earlier.final, EngineUnavailable)):
             self.break_promise(f"request {name} was accepted twice")
         self._trace(name, "is accepted")
         entry = self.accepted[name] = Accepted(request)
