@@ -51,9 +51,10 @@ def test_fields_and_defaults_are_those_of_the_code():
     assert set(re.findall(r"`([^`]+)`", listed)) <= {name for names in NAMES.values() for name in names}
 
 
-def test_an_error_is_the_one_of_the_code(tmp_path):
-    (tmp_path / "wide.yaml").write_text("model: {d_ff: 128}")
+def test_an_error_is_the_one_of_the_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("wide.yaml").write_text("model: {d_ff: 128}")
     base = PRESETS["tiny-copy"].model.replace(d_ff=64)
     with pytest.raises(ConfigError) as caught:
-        continuing(base, str(tmp_path / "wide.yaml"))
+        continuing(base, "wide.yaml")
     assert f"| `{caught.value}` |" in PAGE

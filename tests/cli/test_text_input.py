@@ -83,7 +83,7 @@ async def test_every_verb_names_what_it_cannot_read(edge, tmp_path):
 
 def test_training_data_is_a_file(tmp_path):
     shown = run("train", "demo", "--out", tmp_path / "x", "--data", tmp_path, fails=True)
-    assert shown == f"error: {tmp_path}: Is a directory; give a file in it\n"
+    assert shown == f"error: --data {tmp_path}: Is a directory; give a file in it\n"
 
 
 @pytest.mark.parametrize("words", [(), ("--batch", "-"), ("--document", "-", "--splitter-language", "en")])
