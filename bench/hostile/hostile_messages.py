@@ -205,6 +205,7 @@ def send_all(address: str, asked: list[Message]) -> list[str]:
             connection.begin(place, asked[place])
 
     for connection in connections:
+        connection.call(HEALTH, [b""])  # the server's windows are known then: large messages may be among the first
         poll.register(connection, select.POLLIN)
         for _ in range(CALLERS // CONNECTIONS):
             begin(connection)
