@@ -45,6 +45,7 @@ class Backlog:
         self._sent_s: float | None = None  # of a probe whose handler has not started
         self._last_s, self._delay_s = -INTERVAL_S, 0.0  # of the last one: when its handler started, and how late
         self._seen = collections.Counter[str]()  # calls while the backlog stands, by connection
+        self._calls = 0  # their number, which is needed for each refusal
         self._spared = 0  # of those, because their connections had few
         self._above_s: float | None = None  # since when every observed age is above TARGET_S
 
@@ -86,7 +87,7 @@ class Backlog:
         """For how long the backlog has stood."""
         now_s = self._clock()
         if self.age_s <= TARGET_S:
-            self._above_s, self._spared = None, 0
+            self._above_s, self._calls, self._spared = None, 0, 0
             self._seen.clear()
         elif self._above_s is None:
             self._above_s = now_s
@@ -104,13 +105,13 @@ class Backlog:
         stood_s = self._observe()
         if self._above_s is not None:
             self._seen[peer] += 1
+            self._calls += 1
         if stood_s < INTERVAL_S or self.age_s <= SHARE * remaining_s:
             return None
-        seen = self._seen.total()
-        if PASSED * self._seen[peer] * len(self._seen) <= seen and PASSED * self._spared < seen:
+        if PASSED * self._seen[peer] * len(self._seen) <= self._calls and PASSED * self._spared < self._calls:
             self._spared += 1
             return None
-        if seen % PASSED == 0:
+        if self._calls % PASSED == 0:
             return None
         problem = f"calls wait {self.age_s:.1g} s before the server sees them"
         return Backlogged(problem, retry_after_s=RETRY_S)
