@@ -15,10 +15,10 @@ from model.architectures import Model
 from model.config import ModelConfig
 from model.tokenizer import Tokenizer
 
-# Candidates when the options name no scheme. 8-bit blocks are for one to four rows; with larger 4-bit blocks, results
-# depend on the batch.
+# Candidates when the options name no scheme, those that are faster with many rows first. 8-bit blocks are for one to
+# four rows; with larger 4-bit blocks, results depend on the batch.
 AUTOMATIC: Mapping[Precision, tuple[str, ...]] = {
-    "int8": ("w8a8-dynamic", "w8a8-static", "w8a8-dynamic-kv8", "w8a8-static-kv8"),
+    "int8": ("w8a8-static-kv8", "w8a8-static", "w8a8-dynamic-kv8", "w8a8-dynamic"),
     "int4": ("w4-block32",),
     "w4a16": ("w4a16-block32",),
 }
@@ -28,7 +28,8 @@ AUTOMATIC: Mapping[Precision, tuple[str, ...]] = {
 class QuantizationOptions:
     """Selection of the quantization schemes.
 
-    scheme: a name in `export.passes.quantization_scheme.SCHEMES`, or "auto" for the fastest of `AUTOMATIC`.
+    scheme: a name in `export.passes.quantization_scheme.SCHEMES`, or "auto" for the first of `AUTOMATIC` that is good
+    enough.
     development: text on which schemes are compared; None if there is none.
     calibration: pairs of source and target text, the source empty for models without one; if empty, the development
     text is used.
@@ -47,7 +48,8 @@ class ExportOptions:
 
     precisions: one variant of each; CUDA requires fp16 or w4a16. quantization: the selection of the schemes.
     fp16_if_possible: also fp16, unless the model overflows there or its verification fails for another reason. The
-    report then says why, and the other variants are exported.
+    report then says why, and the other variants are exported. So it does of a quantized precision without a scheme that
+    is good enough, if there is one beside it that is not quantized.
     texts: sentences similar to the training data, for verification.
     attention: also export a graph that returns every attention weight of a pass and, for models with a source, a graph
     that returns the cross-attention of a finished target.
@@ -73,6 +75,13 @@ class ExportOptions:
     def quantized(self) -> list[Precision]:
         """Precisions whose schemes are compared on development text."""
         return [precision for precision in self.precisions if precision in AUTOMATIC]
+
+    @property
+    def optional(self) -> list[Precision]:
+        """Precisions without which the others are exported."""
+        has_plain = len(self.quantized) < len(self.precisions)
+        optional = self.quantized if has_plain else []
+        return [*optional, "fp16"] if self.fp16_if_possible else optional
 
     def with_development(self, development: Development | None) -> ExportOptions:
         """Return these options with development text, unless they have some."""

@@ -1,9 +1,10 @@
-"""Selects the quantization scheme of a precision: the fastest scheme whose quality is close to that of fp32.
+"""Selects the quantization scheme of a precision: the first of its candidates whose quality is close to that of fp32.
 
-Every scheme is measured as it will be served. Quality is that of greedy responses to development sentences, compared
-with those of fp32 and with references, or, for a decoder-only model, the token-by-token cost of given texts. Speed is
-that of decode steps, or of encoder passes over texts. This module neither quantizes (`export.passes.quantize`) nor
-checks what graphs compute (`export.verification`).
+Every scheme is measured as it will be served, on a fixed number of texts. Quality is that of greedy responses to
+development sentences, compared with those of fp32 and with references, or, for a decoder-only model, the cost of each
+token of given texts. Candidates come in the order of their speed. The measured speed, of decode steps or of encoder
+passes over texts, is told and decides nothing: it depends on what else the machine does. This module neither quantizes
+(`export.passes.quantize`) nor checks what graphs compute (`export.verification`).
 
     SchemeSelectionError (ValueError)    there is no text to measure on, or no scheme is good enough
 """
@@ -11,6 +12,7 @@ checks what graphs compute (`export.verification`).
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 import random
 import statistics
@@ -27,31 +29,40 @@ from export.texts import MAX_SENTENCES, Development
 from export.verification.golden import Answer, answer_greedily, encode_for_decode
 from export.verification.inputs import Ids
 from export.verification.ort_graphs import OrtGraphs, round_up
+from model.architecture_config import EncoderConfig, Pooling
 from model.config import LanguagePair, ModelConfig
 from model.tokenizer import Tokenizer
 from model.training.evaluate import bleu
 
 BASELINE = "fp32"
-BUDGET_S = 60.0  # for all schemes together
+MAX_WINDOWS = 400  # of the texts that a decoder-only model scores
+FOLDS = 10  # of sentences, by whose BLEU its standard error is estimated
+READ_ROWS = 8  # texts that are scored together: each has logits of all its positions
 ROWS = 32  # batch size of responses, and of the decode steps whose speed counts
 TIMED_ROUNDS, TIMED_STEPS, TIMED_CAPACITY = 15, 4, 32
 TIMED_LEAST, TIMED_S = 3, 10.0  # minimum number of rounds; after it, no round starts later than this
 TOKENS_BESIDE_SOURCE = 16  # new tokens that a response may have beyond twice its source's length
 WINDOW = 64  # tokens of a scored text
-READ_AT_ONCE = 16  # of them, before the others follow one by one
 T = TypeVar("T")
-Measure = Literal["BLEU", "answers that differ", "readings that differ", "nats per token"]
+Measure = Literal["BLEU", "answers that differ", "readings that differ", "neighbours that differ", "nats per token"]
 # Maximum loss of a scheme against fp32, unless the caller sets one. Differing answers are a weaker signal than BLEU:
-# two different translations may be equally good. 0.05 nats are 5 % of perplexity. A reading is one label, one filled
-# mask, or one vector; vectors differ when their cosine is below SAME_COSINE.
+# two different translations may be equally good. 0.03 nats are 3 % of perplexity. A reading is one label, one filled
+# mask. Vectors are for finding texts: the nearest one to each text, of all development texts, may be another one.
 MAX_LOSS: Mapping[Measure, float] = {
     "BLEU": 0.3,
     "answers that differ": 0.25,
     "readings that differ": 0.05,
-    "nats per token": 0.05,
+    "neighbours that differ": 0.03,
+    "nats per token": 0.03,
 }
+POOLING: Mapping[Pooling, Callable[[np.ndarray], np.ndarray]] = {  # of the states of a text, (S, M) → (M,)
+    "mean": lambda states_SM: states_SM.mean(0),
+    "cls": lambda states_SM: states_SM[0],
+    "max": lambda states_SM: states_SM.max(0),
+    "last": lambda states_SM: states_SM[-1],
+}
+MAX_LOSS_IN_4_BITS = {**MAX_LOSS, "nats per token": 0.1}
 MASKED_EACH = 7  # one token in this many is masked and predicted
-SAME_COSINE = 0.98  # between two vectors of one text
 
 
 class SchemeSelectionError(ValueError):
@@ -59,10 +70,11 @@ class SchemeSelectionError(ValueError):
 
 
 class Choice(NamedTuple):
-    """The selected scheme, and the measurements of all schemes, fp32 first."""
+    """The selected scheme, the measurements of all schemes, fp32 first, and the standard error of each one's loss."""
 
     scheme: str
     figures: tuple[SchemeMeasurement, ...]
+    errors: Mapping[str, float]
 
 
 def select_scheme(
@@ -76,7 +88,7 @@ def select_scheme(
     clock: Callable[[], float] = time.perf_counter,
     tell: Callable[[int, int], object] = lambda *_: None,
 ) -> Choice:
-    """Return the fastest of the schemes that lose at most `max_loss` against `baseline`, the graphs of fp32.
+    """Return the first of the schemes that loses at most `max_loss` against `baseline`, the graphs of fp32.
 
     max_loss: BLEU points with references; without references the share of differing answers; nats per token for a
     decoder-only model; for an encoder-only model the share of differing outputs. tell: gets how many batches of how
@@ -84,30 +96,44 @@ def select_scheme(
     """
     graphs = {BASELINE: baseline, **schemes}
     batches = _batches(development, tokenizer, config)
-    measured = partial(_measured, graphs, batches, clock, tell)
+    measured = partial(_measured, graphs, batches, tell)
     measure: Measure = "nats per token"
     if not config.has_decoder:
-        measure, quality = "readings that differ", _encoded(measured, config)
+        measure = "readings that differ" if _has_readings(config) else "neighbours that differ"
+        quality = _encoded(measured, config)
     elif config.has_encoder:
         measure = "BLEU" if development.references else "answers that differ"
         quality = _answered(measured, batches, development, tokenizer, config)
     else:
-        quality = _read(measured, batches)
-    bound = MAX_LOSS[measure] if max_loss is None else max_loss
+        quality = _read(measured, has_blocks=config.supports_chunked_prefill)
+    bounds = MAX_LOSS_IN_4_BITS if all(name.startswith("w4") for name in schemes) else MAX_LOSS
+    bound = bounds[measure] if max_loss is None else max_loss
+    errors = {name: fields.pop("loss_error") for name, fields in quality.items()}
     speeds = measure_speeds(graphs, [item.ids for item in batches[0]], config, clock)
     figures = {name: SchemeMeasurement(scheme=name, **quality[name], **speeds[name], chosen=False) for name in graphs}
     losses = {name: _loss(figures[name], measure) for name in schemes}
     within = [name for name in schemes if losses[name] <= bound]
     if not within:
-        lost = "; ".join(f"{name} loses {losses[name]:.3g} ({_summary(figures[name])})" for name in schemes)
+        lost = "; ".join(
+            f"{name} loses {losses[name]:.3g} ± {errors[name]:.2g} ({_summary(figures[name])})" for name in schemes
+        )
+        least = min(losses.values())
         raise SchemeSelectionError(
             f"no scheme is within {bound:g} {measure} of fp32 ({_summary(figures[BASELINE])}) on {development.name}: "
-            f"{lost}; fix: calibrate with text like that which will be read, name another scheme, allow more loss, "
-            "or stay with fp32"
+            f"{lost}; fix: serve fp32, allow the loss with --max-loss {_above(least)}, or give --development and "
+            "--calibration text like that which will be read"
         )
-    best = max(within, key=lambda name: figures[name].tokens_per_s)
+    best = within[0]
     figures[best] = replace(figures[best], chosen=True)
-    return Choice(best, tuple(figures.values()))
+    return Choice(best, tuple(figures.values()), errors)
+
+
+def _above(loss: float) -> str:
+    """The loss, rounded up to two digits; 0 for a gain."""
+    if loss <= 0:
+        return "0"
+    digits = max(1 - math.floor(math.log10(loss)), 0)
+    return f"{math.ceil(loss * 10**digits) / 10**digits:g}"
 
 
 def _loss(figures: SchemeMeasurement, measure: Measure) -> float:
@@ -146,8 +172,9 @@ def _batches(development: Development, tokenizer: Tokenizer, config: ModelConfig
             "fix: give development text of the kind that it is for"
         )
     random.Random(1).shuffle(items)
-    items = sorted(items[:MAX_SENTENCES], key=lambda item: len(item.ids))
-    batches = [items[start : start + ROWS] for start in range(0, len(items), ROWS)]
+    most, rows = (MAX_SENTENCES, ROWS) if config.has_encoder else (MAX_WINDOWS, READ_ROWS)
+    items = sorted(items[:most], key=lambda item: len(item.ids))
+    batches = [items[start : start + rows] for start in range(0, len(items), rows)]
     random.Random(2).shuffle(batches)
     return batches
 
@@ -160,7 +187,7 @@ def _windows(ids: Sequence[int], config: ModelConfig) -> list[Ids]:
     return [window for window in windows if len(window) > 1]
 
 
-Fields = dict[str, Any]  # of SchemeMeasurement
+Fields = dict[str, Any]  # of SchemeMeasurement, and loss_error
 
 
 Measured = Callable[[Callable[[OrtGraphs, list[_Item]], list[Any]]], dict[str, list[Any]]]
@@ -170,22 +197,14 @@ Measured = Callable[[Callable[[OrtGraphs, list[_Item]], list[Any]]], dict[str, l
 def _measured(
     graphs: Mapping[str, OrtGraphs],
     batches: Sequence[list[_Item]],
-    clock: Callable[[], float],
     tell: Callable[[int, int], object],
     run: Callable[[OrtGraphs, list[_Item]], list[T]],
 ) -> dict[str, list[T]]:
-    """Return the results of `run` by scheme, of as many batches as fp32 completes in its share of the budget."""
-    share_s = BUDGET_S / (2 * len(graphs))  # half: other schemes may take longer than fp32, and speed is measured too
-    started_s, count = clock(), 0
+    """Return the results of `run` by scheme, of all batches."""
     found: dict[str, list[T]] = {name: [] for name in graphs}
-    while count < len(batches) and (not count or clock() - started_s <= share_s):
-        found[BASELINE] += run(graphs[BASELINE], batches[count])
-        count += 1
-        tell(count, len(graphs) * len(batches))
-    others = [name for name in graphs if name != BASELINE]
-    for done, (name, batch) in enumerate(itertools.product(others, batches[:count]), 1):
+    for done, (name, batch) in enumerate(itertools.product(graphs, batches), 1):
         found[name] += run(graphs[name], batch)
-        tell(count + done, count * len(graphs))
+        tell(done, len(batches) * len(graphs))
     return found
 
 
@@ -207,13 +226,27 @@ def _answered(
     if development.references:
         indices = [item.number for batch in batches for item in batch][: len(answers[BASELINE])]
         references = [development.references[index] for index in indices]
-        scores = {
-            name: bleu([tokenizer.decode(list(answer)) for answer in found], references).score
-            for name, found in answers.items()
-        }
+        texts = {name: [tokenizer.decode(list(answer)) for answer in found] for name, found in answers.items()}
+        scores = {name: bleu(found, references).score for name, found in texts.items()}
+        folds = {name: _fold_scores(found, references) for name, found in texts.items()}
         for name, score in scores.items():
+            losses = [one - other for one, other in zip(folds[BASELINE], folds[name], strict=True)]
             quality[name] |= {"bleu": round(score, 3), "bleu_loss": round(scores[BASELINE] - score, 3)}
+            quality[name]["loss_error"] = _standard_error(losses)
     return quality
+
+
+def _fold_scores(texts: Sequence[str], references: Sequence[str]) -> list[float]:
+    """The BLEU of each of FOLDS parts of the texts."""
+    folds = min(FOLDS, len(texts))
+    return [bleu(texts[first::folds], references[first::folds]).score for first in range(folds)]
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    """Of the mean of independent values; of a single one, which tells none, its size."""
+    if len(values) == 1:
+        return round(abs(values[0]), 4)
+    return round(statistics.stdev(values) / math.sqrt(len(values)), 4)
 
 
 def answer_sources(
@@ -244,19 +277,31 @@ def _encoded(measured: Measured, config: ModelConfig) -> dict[str, Fields]:
         if config.is_tagger:
             best = outputs["token_label_logits"].argmax(-1)
             return [tuple(best[row, : len(source)].tolist()) for row, source in enumerate(sources)]
+        pool = POOLING[config.pooling] if isinstance(config, EncoderConfig) else POOLING["mean"]
         states = outputs["encoder_states"]
-        return [states[row, : len(source)].mean(0) for row, source in enumerate(sources)]
+        return [pool(states[row, : len(source)]) for row, source in enumerate(sources)]
 
-    return _compared(measured(run), _is_same)
+    found = measured(run)
+    if not _has_readings(config):
+        found = {name: _nearest(vectors) for name, vectors in found.items()}
+    return _compared(found, operator.eq)
+
+
+def _has_readings(config: ModelConfig) -> bool:
+    """Report whether an encoder-only model answers with tokens or labels, not with vectors alone."""
+    is_masked = config.head == "masked" and config.mask_id is not None
+    return is_masked or config.is_classifier or config.is_tagger
 
 
 def _compared(results: Mapping[str, list[T]], is_same: Callable[[T, T], bool]) -> dict[str, Fields]:
     """Count the results, and those equal to the results of fp32."""
     wanted = results[BASELINE]
-    return {
-        name: {"evaluation_samples": len(wanted), "exact_match": round(_share(found, wanted, is_same), 4)}
-        for name, found in results.items()
-    }
+    fields = dict[str, Fields]()
+    for name, found in results.items():
+        same = [float(is_same(one, other)) for one, other in zip(found, wanted, strict=True)]
+        share, error = round(statistics.fmean(same), 4), _standard_error(same)
+        fields[name] = {"evaluation_samples": len(wanted), "exact_match": share, "loss_error": error}
+    return fields
 
 
 def _hidden_positions(ids: Ids, config: ModelConfig) -> tuple[int, ...]:
@@ -264,56 +309,73 @@ def _hidden_positions(ids: Ids, config: ModelConfig) -> tuple[int, ...]:
     return tuple(range(first, last, MASKED_EACH))
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    """Report whether two outputs are equal; vectors are if they point in almost the same direction."""
-    if not isinstance(one, np.ndarray):
-        return bool(one == other)
-    return float(one @ other) >= SAME_COSINE * float(np.linalg.norm(one) * np.linalg.norm(other))
+def _nearest(vectors: Sequence[np.ndarray]) -> list[int]:
+    """The index of the other vector whose direction is nearest to that of each."""
+    directions_NM = np.stack(vectors)
+    directions_NM /= np.linalg.norm(directions_NM, axis=1, keepdims=True)
+    cosines_NN = directions_NM @ directions_NM.T
+    np.fill_diagonal(cosines_NN, -np.inf)
+    nearest: list[int] = cosines_NN.argmax(1).tolist()
+    return nearest
 
 
 class _Reading(NamedTuple):
-    """The summed -log-probability of the tokens of given texts, and the most likely token at each position."""
+    """The summed -log-probability of the tokens of a given text, and the most likely token at each position."""
 
     nats: float
     best: list[int]
 
 
-def _read(measured: Measured, batches: Sequence[list[_Item]]) -> dict[str, Fields]:
+def _read(measured: Measured, *, has_blocks: bool) -> dict[str, Fields]:
     """Score texts with every next token given: the cost of each token, and the most likely token instead."""
-    readings = measured(lambda scheme, batch: [read_batch(scheme, batch)])
-    best = {name: [token for reading in found for token in reading.best] for name, found in readings.items()}
-    nats = {name: sum(reading.nats for reading in found) / len(best[name]) for name, found in readings.items()}
-    return {
-        name: {
-            "evaluation_samples": sum(map(len, batches[: len(found)])),
+    read = read_blocks if has_blocks else read_steps
+    readings = measured(lambda scheme, batch: read(scheme, [item.ids for item in batch]))
+    wanted = [token for reading in readings[BASELINE] for token in reading.best]
+    nats = {name: sum(reading.nats for reading in found) / len(wanted) for name, found in readings.items()}
+    fields = dict[str, Fields]()
+    for name, found in readings.items():
+        best = [token for reading in found for token in reading.best]
+        pairs = zip(found, readings[BASELINE], strict=True)
+        losses = [(one.nats - other.nats) / len(other.best) for one, other in pairs]
+        fields[name] = {
+            "evaluation_samples": len(found),
             "nats_per_token": round(nats[name], 4),
             "nats_loss": round(nats[name] - nats[BASELINE], 4),
-            "equal_tokens": round(_share(best[name], best[BASELINE]), 4),
+            "loss_error": _standard_error(losses),
+            "equal_tokens": round(statistics.fmean(map(operator.eq, best, wanted)), 4),
         }
-        for name, found in readings.items()
-    }
+    return fields
 
 
-def read_batch(scheme: OrtGraphs, batch: Sequence[_Item]) -> _Reading:
-    """Score texts: the first tokens of all as prompts, the others one by one; finished texts drop off the end."""
-    texts = sorted((item.ids for item in batch), key=len, reverse=True)
-    position = min(READ_AT_ONCE, len(texts[-1]) - 1)  # index of the next token
-    buffers = scheme.buffers(len(texts), round_up(len(texts[0]), PAD_MULTIPLE))
-    blocks, starts = [list(text[:position]) for text in texts], [0] * len(texts)
-    nats, best = 0.0, list[int]()
-    while blocks:
-        rows = {name: array[: len(blocks)] for name, array in buffers.items()}
-        prediction = scheme.decode(blocks, starts, rows, {}, top_k=1)
-        nats -= float(sum(prediction.logprobs[row, texts[row][position]] for row in range(len(blocks))))
-        best += [int(token) for token in prediction.top_ids[:, 0]]
-        blocks = [[text[position]] for text in texts if len(text) > position + 1]
-        starts = [position] * len(blocks)
-        position += 1
-    return _Reading(nats, best)
+def read_blocks(scheme: OrtGraphs, texts: Sequence[Ids]) -> list[_Reading]:
+    """Score texts, each as one block."""
+    requested = [(row, place) for row, text in enumerate(texts) for place in range(len(text) - 1)]
+    buffers = scheme.buffers(len(texts), round_up(max(map(len, texts)), PAD_MULTIPLE))
+    blocks = [list(text[:-1]) for text in texts]
+    prediction = scheme.decode(blocks, [0] * len(texts), buffers, {}, top_k=1, requested=requested)
+    following = [texts[row][place + 1] for row, place in requested]
+    nats, best = -prediction.logprobs[range(len(requested)), following], prediction.top_ids[:, 0]
+    ends = np.cumsum([len(block) for block in blocks])[:-1]
+    return [
+        _Reading(float(own.sum()), ids.tolist())
+        for own, ids in zip(np.split(nats, ends), np.split(best, ends), strict=True)
+    ]
 
 
-def _share(some: Sequence[T], wanted: Sequence[T], is_same: Callable[[T, T], bool] = operator.eq) -> float:
-    return sum(map(is_same, some, wanted)) / len(wanted)
+def read_steps(scheme: OrtGraphs, texts: Sequence[Ids]) -> list[_Reading]:
+    """Score texts of models that read one token at a time; finished texts drop off the end."""
+    order = sorted(range(len(texts)), key=lambda row: -len(texts[row]))
+    buffers = scheme.buffers(len(texts), round_up(len(texts[order[0]]), PAD_MULTIPLE))
+    nats, best = [0.0 for _ in texts], [list[int]() for _ in texts]
+    for position in range(len(texts[order[0]]) - 1):
+        going = [text for text in order if len(texts[text]) > position + 1]
+        rows = {name: array[: len(going)] for name, array in buffers.items()}
+        blocks = [[texts[text][position]] for text in going]
+        prediction = scheme.decode(blocks, [position] * len(going), rows, {}, top_k=1)
+        for row, text in enumerate(going):
+            nats[text] -= float(prediction.logprobs[row, texts[text][position + 1]])
+            best[text].append(int(prediction.top_ids[row, 0]))
+    return [_Reading(*reading) for reading in zip(nats, best, strict=True)]
 
 
 def measure_speeds(

@@ -26,7 +26,7 @@ from export.options import DEFAULTS, ExportOptions, check_exportable, check_opti
 from export.passes.quantization_scheme import SCHEMES
 from export.shortlist import learn_shortlist
 from export.texts import NO_FILES, Development, TextFiles, own_development, read_development, read_pairs
-from export.variants import save_variants
+from export.variants import Saved, save_variants
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import checkpoint_digest, make_report, verify_variants
 from model.architectures import Model
@@ -96,13 +96,13 @@ def export_model(
         if options.parallel:
             origin["shortlist"] = save_shortlist(options.parallel, tokenizer, config, directory)
         options.tell("tracing graphs", 0, 0)
-        variants, left_out = _save_all(model, tokenizer, directory, options)
+        variants, left_out, loss_errors = _save_all(model, tokenizer, directory, options)
         options.tell("comparing with PyTorch", 0, 0)
-        samples = sample_inputs(config, tokenizer, options.texts)
-        optional = ("fp16",) if options.fp16_if_possible else ()
-        verified = verify_variants(directory, variants, model, samples, optional=optional)
+        development = options.quantization.development
+        samples = sample_inputs(config, tokenizer, options.texts or (development.texts if development else ()))
+        verified = verify_variants(directory, variants, model, samples, optional=options.optional)
         left_out |= {name: describe_failure(dataclasses.asdict(check)) for name, check in verified.left_out.items()}
-        report = make_report(verified.checks)
+        report = {**make_report(verified.checks), "loss_errors": loss_errors}
         if not report["passed"]:
             raise ParityError(report)
         if verified.golden is None:
@@ -137,18 +137,17 @@ def _leave_out(reasons: Mapping[str, str], directory: Path, report: dict[str, An
         report["left_out"] = reasons
 
 
-def _save_all(
-    model: Model, tokenizer: Tokenizer, directory: Path, options: ExportOptions
-) -> tuple[tuple[Variant, ...], dict[str, str]]:
-    """Save every variant; return them, and why fp16 that is optional cannot be saved."""
-    variants = save_variants(model, tokenizer, directory, options)
+def _save_all(model: Model, tokenizer: Tokenizer, directory: Path, options: ExportOptions) -> Saved:
+    """Save every variant; those that are optional may be left out."""
+    saved = save_variants(model, tokenizer, directory, options)
     if options.fp16_if_possible:
         try:
             half = dataclasses.replace(options, precisions=("fp16",))
-            variants += save_variants(model, tokenizer, directory, half)
+            variants = saved.variants + save_variants(model, tokenizer, directory, half).variants
+            return saved._replace(variants=variants)
         except ExportError as error:
-            return variants, {"fp16": str(error)}
-    return variants, {}
+            saved.left_out["fp16"] = str(error)
+    return saved
 
 
 def _calibrations(

@@ -11,7 +11,7 @@ import functools
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,13 +27,17 @@ from export.graphs.tracing import Signature, trace
 from export.limits import limits_of
 from export.options import ExportOptions, scheme_names
 from export.passes.calibrate import MAX_SENTENCES as MAX_CALIBRATION
-from export.passes.calibrate import Ranges, calibrate
+from export.passes.calibrate import Ranges, calibrate, input_moments
+from export.passes.equalize import Exponents, can_equalize, equalized, find_exponents
+from export.passes.error_feedback import Feedback
 from export.passes.fuse_norms import fuse_norms
 from export.passes.fuse_rotary import fuse_rotary
 from export.passes.optimize import name_weights, optimize, round_up_tables, weight_names
-from export.passes.quantization_scheme import SCHEMES, Precision, QuantizationScheme
+from export.passes.quantization_scheme import SCHEMES, QuantizationScheme
 from export.passes.quantize import quantize
+from export.passes.rounding_notes import RoundingNotes, write_notes
 from export.passes.shortlist import select_rows, shortlist_graphs, shortlist_states
+from export.passes.swap_weights import swap_weights
 from export.passes.vector_products import widen_vectors
 from export.select_scheme import SchemeSelectionError, select_scheme
 from export.texts import Development
@@ -51,10 +55,19 @@ EXTERNAL_BYTES = 1024  # of a tensor; smaller ones stay in the graph, where shap
 INLINE_LIMIT = 1 << 20  # bytes of weights; a separate file is mapped, not copied, and a message ends at 2 GiB
 
 
-def save_variants(model: Model, tokenizer: Tokenizer, directory: Path, options: ExportOptions) -> tuple[Variant, ...]:
-    """Save a variant of each precision below `directory`, quantized ones in the selected schemes."""
+class Saved(NamedTuple):
+    """Variants; by precision why it is not among them; and by precision the standard errors of the losses measured."""
+
+    variants: tuple[Variant, ...]
+    left_out: dict[str, str]
+    loss_errors: dict[str, Mapping[str, float]]
+
+
+def save_variants(model: Model, tokenizer: Tokenizer, directory: Path, options: ExportOptions) -> Saved:
+    """Save a variant of each precision below `directory`, quantized ones in the selected schemes. Raises ExportError
+    for a precision that cannot be saved and is not optional."""
     traced_of = functools.partial(trace_model, attention=options.attention, shortlist=bool(options.parallel))
-    variants, half = dict[Precision, Variant](), None
+    variants, quantized, half = dict[str, Variant](), Saved((), {}, {}), None
     if {"fp16", "w4a16"}.intersection(options.precisions):
         half = traced_of(copy.deepcopy(model).half())
         if "fp16" in options.precisions:
@@ -64,8 +77,10 @@ def save_variants(model: Model, tokenizer: Tokenizer, directory: Path, options: 
         if "fp32" in options.precisions:
             variants["fp32"] = save_variant(traced, directory, SCHEMES["fp32"])
         if options.quantized:
-            variants |= save_quantized(traced, half, tokenizer, directory, options, variants.get("fp32"))
-    return tuple(variants[precision] for precision in options.precisions)
+            quantized = save_quantized(traced, half, tokenizer, directory, options, variants.get("fp32"))
+            variants |= {variant.precision: variant for variant in quantized.variants}
+    made = tuple(variants[precision] for precision in options.precisions if precision in variants)
+    return quantized._replace(variants=made)
 
 
 def save_quantized(
@@ -75,30 +90,33 @@ def save_quantized(
     directory: Path,
     options: ExportOptions,
     plain: Variant | None,
-) -> dict[Precision, Variant]:
+) -> Saved:
     """Save the quantized variants below `directory` in the schemes that `select_scheme` selects.
 
     half: of the float16 model, for the schemes that need it. plain: the fp32 variant, if it is already there. Raises
-    ExportError if a precision has no scheme to select.
+    ExportError if a precision that is not optional has no scheme.
     """
     model, quantization, scratch = traced.model, options.quantization, directory / "candidates"
-    limits, variants = limits_of(model.config), dict[Precision, Variant]()
+    limits, variants, left_out = limits_of(model.config), list[Variant](), dict[str, str]()
+    errors = dict[str, Mapping[str, float]]()
     assert quantization.development is not None, "checked by `check_options`"
     candidates = {name: scheme_names(name, quantization.scheme, model.config) for name in options.quantized}
-    is_calibrated = any(SCHEMES[name].needs_ranges for names in candidates.values() for name in names)
-    ranges = None
-    if is_calibrated:
+    rounding = None
+    if any(SCHEMES[name].has_integer_products for names in candidates.values() for name in names):
         samples = calibration_ids(model, tokenizer, quantization.calibration, quantization.development)
-        options.tell("finding ranges of activations", 0, 0)
-        ranges = calibrate(model, samples)
+        needs_ranges = any(SCHEMES[name].needs_ranges for names in candidates.values() for name in names)
+        rounding = prepare_rounding(traced, samples, options, needs_ranges=needs_ranges)
     folder = directory if plain else scratch / "fp32"
     baseline = OrtGraphs(folder, plain or save_variant(traced, folder, SCHEMES["fp32"]), limits)
     for precision, names in candidates.items():
         saved = dict[str, Variant]()
         for name in names:
-            source = half if SCHEMES[name].is_half else traced
-            assert source is not None
-            saved[name] = save_variant(source, scratch / name, SCHEMES[name], ranges=ranges)
+            if SCHEMES[name].has_integer_products:
+                assert rounding is not None
+                saved[name] = save_variant(rounding.traced, scratch / name, SCHEMES[name], **rounding.given)
+            else:
+                assert half is not None
+                saved[name] = save_variant(half, scratch / name, SCHEMES[name])
         served = {name: OrtGraphs(scratch / name, saved[name], limits) for name in names}
         try:
             choice = select_scheme(
@@ -111,11 +129,46 @@ def save_quantized(
                 tell=functools.partial(options.tell, f"comparing {precision} with fp32"),
             )
         except SchemeSelectionError as error:
-            raise ExportError(f"{precision}: {error}") from None
+            if precision not in options.optional:
+                raise ExportError(f"{precision}: {error}") from None
+            left_out[precision] = str(error)
+            continue
         (scratch / choice.scheme / precision).rename(directory / precision)
-        variants[precision] = dataclasses.replace(saved[choice.scheme], comparison=choice.figures)
+        variants.append(dataclasses.replace(saved[choice.scheme], comparison=choice.figures))
+        errors[precision] = choice.errors
     shutil.rmtree(scratch)
-    return variants
+    return Saved(tuple(variants), left_out, errors)
+
+
+class Rounding(NamedTuple):
+    """What integer schemes round, and the statistics of its activations. exponents: of an equalized model."""
+
+    traced: Traced
+    feedback: Feedback
+    ranges: Ranges | None
+    exponents: Exponents | None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The keyword arguments of `save_variant`."""
+        return {"feedback": self.feedback, "ranges": self.ranges, "exponents": self.exponents}
+
+
+def prepare_rounding(
+    traced: Traced, samples: Sequence[SampleIds], options: ExportOptions, *, needs_ranges: bool
+) -> Rounding:
+    """Return an equalized model, if it can be, with its graphs and the statistics of what it reads."""
+    model, exponents = traced.model, None
+    if can_equalize(model):
+        options.tell("equalizing channels", 0, 0)
+        exponents = find_exponents(model, samples)
+        model = equalized(model, exponents)
+        traced = with_weights(traced, model) or trace_model(
+            model, attention=options.attention, shortlist=bool(options.parallel)
+        )
+    options.tell("reading activations", 0, 0)
+    feedback = Feedback(input_moments(model, samples))
+    return Rounding(traced, feedback, calibrate(model, samples) if needs_ranges else None, exponents)
 
 
 def calibration_ids(
@@ -174,8 +227,7 @@ class Traced(NamedTuple):
 
 def trace_model(model: Model, *, attention: bool = False, shortlist: bool = False) -> Traced:
     """Return every graph of a model in its precision. Raises ExportError for a trace with the wrong structure."""
-    named = {**dict(model.named_buffers()), **model.state_dict()}
-    names = weight_names({name: tensor.detach().numpy() for name, tensor in named.items()})
+    names = weight_names(weights_of(model))
     made = dict[Role, ModelProto]()
     if isinstance(model, Recurrent):
         signatures = recurrent.signatures(model, attention=attention)
@@ -194,6 +246,27 @@ def trace_model(model: Model, *, attention: bool = False, shortlist: bool = Fals
     return Traced(model, made, signatures, shortlist)
 
 
+def with_weights(traced: Traced, model: Model) -> Traced | None:
+    """Return the graphs for another model of the same shape; None if they do not hold its weights one by one."""
+    before, after = weights_of(traced.model), weights_of(model)
+    made, held = dict[Role, ModelProto](), set[str]()
+    for role, graph in traced.graphs.items():
+        made[role] = ModelProto()
+        made[role].CopyFrom(graph)
+        found = swap_weights(made[role], before, after)
+        if found is None:
+            return None
+        held |= found
+    changed = {name for name, array in after.items() if not np.array_equal(array, before[name])}
+    return traced._replace(model=model, graphs=made) if changed <= held else None
+
+
+def weights_of(model: Model) -> dict[str, np.ndarray]:
+    """Return the buffers and parameters of a model by their names."""
+    named = {**dict(model.named_buffers()), **model.state_dict()}
+    return {name: tensor.detach().numpy() for name, tensor in named.items()}
+
+
 def last_product(model: Model) -> tuple[np.ndarray, np.ndarray | None]:
     """Return weight (V, M) and bias (V,), if there is one, of the projection from decoder states to logits."""
     assert not isinstance(model, Encoder)
@@ -207,19 +280,24 @@ def save_variant(
     scheme: QuantizationScheme,
     *,
     ranges: Ranges | None = None,
+    feedback: Feedback | None = None,
+    exponents: Exponents | None = None,
     inline_limit: int = INLINE_LIMIT,
 ) -> Variant:
     """Quantize and save every graph of a model below `directory`/PRECISION.
 
     traced: of a float16 model if `scheme.is_half`, else of a float32 model. ranges: for schemes that need them.
+    feedback: see `quantize`. exponents: of an equalized model, by which it is verified.
     """
     model, made = traced.model, dict[Role, ModelProto]()
     (directory / scheme.precision).mkdir(parents=True)
     for role, signature in traced.signatures.items():
         graph = ModelProto()
         graph.CopyFrom(traced.graphs[role])
-        graph = quantize(graph, role, scheme, ranges)
+        graph = quantize(graph, role, scheme, ranges, feedback)
         made[role] = signature.finish(graph) if signature.finish else graph
+        if scheme.is_quantized:
+            write_notes(made[role], RoundingNotes(exponents, feedback is not None))
     states_of = recurrent.states if model.config.is_recurrent else encoder_decoder.states
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     assert (dtype == "float16") == scheme.is_half, (dtype, scheme.name)

@@ -24,9 +24,15 @@ LEVELS = 255  # of an unsigned byte
 HALF_LEVELS = 127  # of a signed byte, symmetric
 CLIPS = np.linspace(0.25, 1.0, 61)
 MAX_SENTENCES = 256
+MAX_TOKENS = 8192
+ROWS_PER_INPUT = 4  # that a product must read for its moments to say something
+MOMENT_BLOCK = 1024  # inputs of a product between which moments are kept
 SMALLEST_STEP = 1e-12  # for values that are always zero
 
 Ids = Sequence[int]
+Moments = Mapping[str, Sequence[np.ndarray]]
+"""The second moments x^T x of a product's inputs, float32 (K, K), by weight name: of its first MOMENT_BLOCK inputs, of
+the next ones, and so on."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +96,14 @@ def calibrate(model: Model, samples: Sequence[tuple[Ids, Ids]]) -> Ranges:
         low, high = extremes.get(name, (0.0, 0.0))
         extremes[name] = min(low, float(values.min())), max(high, float(values.max()))
 
-    _watch(model, chosen, widen)
+    watch(model, chosen, widen)
     counts = {name: np.zeros(BINS) for name in extremes}
 
     def count(name: str, values: Tensor) -> None:
         low, high = extremes[name]
         counts[name] += torch.histc(values.float(), BINS, low, max(high, low + SMALLEST_STEP)).numpy()
 
-    _watch(model, chosen, count)
+    watch(model, chosen, count)
     seen = {name: Histogram(*extremes[name], counts[name]) for name in extremes}
     caches = [name.removesuffix(".key") for name in seen if name.startswith("cache.") and name.endswith(".key")]
     return Ranges(
@@ -106,8 +112,31 @@ def calibrate(model: Model, samples: Sequence[tuple[Ids, Ids]]) -> Ranges:
     )
 
 
-def _watch(model: Model, samples: Iterable[tuple[Ids, Ids]], see: Callable[[str, Tensor], None]) -> None:
-    """Run the model and pass observed tensors to `see`.
+def input_moments(model: Model, samples: Sequence[tuple[Ids, Ids]]) -> Moments:
+    """Return the second moments of product inputs over such samples as `calibrate` reads; not of products that read too
+    few rows to tell how inputs depend on each other."""
+    sums, counts = dict[str, list[Tensor]](), dict[str, int]()
+
+    def add(name: str, values: Tensor) -> None:
+        if name.startswith("input."):
+            rows = values.flatten(0, -2)
+            parts = [part.T @ part for part in torch.split(rows, MOMENT_BLOCK, dim=-1)]
+            sums[name] = [old + new for old, new in zip(sums[name], parts, strict=True)] if name in sums else parts
+            counts[name] = counts.get(name, 0) + len(rows)
+
+    watch(model, samples, add, max_tokens=MAX_TOKENS)
+    enough = {name: parts for name, parts in sums.items() if counts[name] >= ROWS_PER_INPUT * len(parts[0])}
+    return {name.removeprefix("input."): [part.numpy() for part in parts] for name, parts in enough.items()}
+
+
+def watch(
+    model: Model,
+    samples: Iterable[tuple[Ids, Ids]],
+    see: Callable[[str, Tensor], None],
+    *,
+    max_tokens: int = MAX_TOKENS,
+) -> None:
+    """Run the model over samples, until it has read `max_tokens`, and pass observed tensors to `see`.
 
     These are the input of every product, as "input.WEIGHT", and the magnitudes written to each cache, as
     "cache.self.LAYER.key" and so on. Modules that share a weight share its name, as they do in graphs.
@@ -125,7 +154,11 @@ def _watch(model: Model, samples: Iterable[tuple[Ids, Ids]], see: Callable[[str,
                 handles.append(module.register_forward_hook(_seeing_cache(path, model, see)))
     try:
         with torch.no_grad():
+            read = 0
             for source, target in samples:
+                if read >= max_tokens:
+                    break
+                read += len(source) + len(target)
                 if isinstance(model, Encoder):
                     _read(model, source)
                     continue

@@ -125,7 +125,7 @@ def share_initializers(model: ModelProto) -> ModelProto:
     graph = model.graph
     first, renamed, kept = dict[tuple[int, tuple[int, ...], bytes], str](), dict[str, str](), list[TensorProto]()
     for tensor in graph.initializer:
-        key = (tensor.data_type, tuple(tensor.dims), _digest(numpy_helper.to_array(tensor)))
+        key = (tensor.data_type, tuple(tensor.dims), digest(numpy_helper.to_array(tensor)))
         if key in first:
             renamed[tensor.name] = first[key]
         else:
@@ -199,9 +199,9 @@ def weight_names(weights: Mapping[str, np.ndarray]) -> WeightNames:
     """Return the names of a model's weights, and of their transposes with the suffix ".T"; of equal ones the first."""
     names = dict[tuple[tuple[int, ...], bytes], str]()
     for name, array in weights.items():
-        names.setdefault((array.shape, _digest(array)), name)
+        names.setdefault((array.shape, digest(array)), name)
         if array.ndim == 2:
-            names.setdefault((array.shape[::-1], _digest(array.T)), f"{name}.T")
+            names.setdefault((array.shape[::-1], digest(array.T)), f"{name}.T")
     return names
 
 
@@ -210,7 +210,7 @@ def name_weights(model: ModelProto, names: WeightNames) -> ModelProto:
     graph = model.graph
     taken, renamed = {value.name for value in (*graph.input, *graph.output)}, dict[str, str]()
     for i, tensor in enumerate(graph.initializer):
-        name = names.get((tuple(tensor.dims), _digest(numpy_helper.to_array(tensor))), f"constant_{i}")
+        name = names.get((tuple(tensor.dims), digest(numpy_helper.to_array(tensor))), f"constant_{i}")
         name = name if name not in taken else f"constant_{i}"
         taken.add(name)
         renamed[tensor.name] = tensor.name = name
@@ -253,7 +253,7 @@ PASSES: tuple[Pass, ...] = (
 )
 
 
-def _digest(array: np.ndarray) -> bytes:
+def digest(array: np.ndarray) -> bytes:
     """Return a digest of an array's values, so that comparing weights needs no second copy of them in memory."""
     return hashlib.sha256(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
 

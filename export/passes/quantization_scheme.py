@@ -24,6 +24,7 @@ class QuantizationScheme:
     block_size: int = 0
     activations: Activations | None = None
     has_int8_cache: bool = False
+    has_zeros: bool = False  # a zero point of each block
 
     @property
     def is_quantized(self) -> bool:
@@ -80,8 +81,12 @@ SCHEMES: Mapping[str, QuantizationScheme] = {
             name="w8a8-static-kv8", precision="int8", weight_bits=8, activations="static", has_int8_cache=True
         ),
         QuantizationScheme(name="w8-block64", precision="int8", weight_bits=8, block_size=64, activations="block"),
-        QuantizationScheme(name="w4-block32", precision="int4", weight_bits=4, block_size=32, activations="block"),
-        QuantizationScheme(name="w4-block128", precision="int4", weight_bits=4, block_size=128, activations="block"),
+        QuantizationScheme(
+            name="w4-block32", precision="int4", weight_bits=4, block_size=32, activations="block", has_zeros=True
+        ),
+        QuantizationScheme(
+            name="w4-block128", precision="int4", weight_bits=4, block_size=128, activations="block", has_zeros=True
+        ),
         QuantizationScheme(
             name="w4a16-block32", precision="w4a16", weight_bits=4, block_size=32, activations="float16"
         ),

@@ -22,6 +22,7 @@ from onnx import ModelProto, NodeProto, helper
 
 from export.bundle.manifest import Role
 from export.passes.calibrate import Ranges
+from export.passes.error_feedback import Feedback
 from export.passes.graph_rewriter import MICROSOFT, GraphRewriter
 from export.passes.integer_weights import INT8_MAX, symmetric_columns
 from export.passes.optimize import remove_unused, sum_in_norms
@@ -33,8 +34,15 @@ from export.passes.unpad_encoder import unpad_encoder
 SCATTER_OPSET = 24  # TensorScatter
 
 
-def quantize(model: ModelProto, role: Role, scheme: QuantizationScheme, ranges: Ranges | None = None) -> ModelProto:
-    """Quantize the graph of `role`, optimized and with named weights; `scheme.needs_ranges` requires `ranges`."""
+def quantize(
+    model: ModelProto,
+    role: Role,
+    scheme: QuantizationScheme,
+    ranges: Ranges | None = None,
+    feedback: Feedback | None = None,
+) -> ModelProto:
+    """Quantize the graph of `role`, optimized and with named weights; `scheme.needs_ranges` requires `ranges`. moments:
+    of the inputs of products, by which their weights are rounded; without, to the nearest integer."""
     if not scheme.is_quantized:
         return model
     assert ranges is not None or not scheme.needs_ranges, scheme.name
@@ -48,7 +56,7 @@ def quantize(model: ModelProto, role: Role, scheme: QuantizationScheme, ranges: 
         for opset in model.opset_import:
             opset.version = max(opset.version, SCATTER_OPSET) if opset.domain == "" else opset.version
     quantize_embeddings(rewriter)
-    ProductQuantizer(rewriter, scheme, ranges, divided).quantize_products()
+    ProductQuantizer(rewriter, scheme, ranges, feedback, divided).quantize_products()
     if role == "encode" and scheme.has_integer_products:
         model = unpad_encoder(model)
     if scheme.activations == "block":

@@ -20,12 +20,14 @@ import numpy as np
 from onnx import NodeProto, TensorProto, numpy_helper
 
 from export.passes.calibrate import Ranges
+from export.passes.error_feedback import Feedback
 from export.passes.graph_rewriter import MICROSOFT, GraphRewriter
-from export.passes.integer_weights import INT8_MAX, symmetric_blocks, symmetric_columns
+from export.passes.integer_weights import INT8_MAX, rounded_blocks, symmetric_columns
 from export.passes.optimize import attributes_of, makers_of
 from export.passes.quantization_scheme import QuantizationScheme
 from export.passes.vector_products import COLUMN
 
+GROUP_INDEX = 4  # the input of MatMulNBits after the zero points, which is not used
 ROW_ZERO = 128  # zero point of activations that are as often negative as positive
 
 
@@ -62,10 +64,12 @@ class ProductQuantizer:
         rewriter: GraphRewriter,
         scheme: QuantizationScheme,
         ranges: Ranges | None,
+        feedback: Feedback | None,
         divided: Mapping[str, np.ndarray | float],
     ) -> None:
         """divided: by the output of a product, see `_Product.per_output_N`."""
-        self.rewriter, self.scheme, self.ranges, self.divided = rewriter, scheme, ranges, divided
+        self.rewriter, self.scheme, self.divided = rewriter, scheme, divided
+        self.ranges, self.feedback = ranges, feedback
         self.quantized: dict[tuple[str, str], tuple[str, str, str]] = {}  # (x, step) → u8, its scale, its zero point
         self.makers: dict[str, NodeProto] = {}  # of the values that products read
 
@@ -128,7 +132,8 @@ class ProductQuantizer:
     def integers(self, product: _Product) -> tuple[str, str]:
         """Return the names of the int8 weights (K, N) and of their scales (N,)."""
         name = f"{product.weight_name}.int8"
-        weight_KN, scale_N = symmetric_columns(product.weight_KN)
+        feedback = self.feedback.of(product.weight_name) if self.feedback else None
+        weight_KN, scale_N = symmetric_columns(product.weight_KN, feedback=feedback)
         scale_N = (scale_N / product.per_output_N).astype(np.float32)
         return self.rewriter.constant(f"{name}.weight", weight_KN), self.rewriter.constant(f"{name}.scale", scale_N)
 
@@ -185,7 +190,7 @@ class ProductQuantizer:
     def by_blocks(self, product: _Product) -> None:
         """x and blocks of integer weights with their scales → one node that quantizes x by block itself."""
         inputs, attributes = self.blocks(product)
-        inputs += ["", "", self.bias(product)]
+        inputs += [""] * (GROUP_INDEX - len(inputs)) + ["", self.bias(product)]
         attributes["accuracy_level"] = 4  # integer products; other levels unpack the weights in every call
         self.rewriter.add("MatMulNBits", inputs, product.output, domain=MICROSOFT, **attributes)
 
@@ -203,10 +208,16 @@ class ProductQuantizer:
         self.rewriter.add("Add", [result, bias], product.output)
 
     def blocks(self, product: _Product) -> tuple[list[str], dict[str, int]]:
-        """Return the first inputs and the attributes of a MatMulNBits: x, integers of the weight, their scales."""
-        bits, block = self.scheme.weight_bits, self.scheme.block_size
-        packed, scale = symmetric_blocks(product.weight_KN, bits=bits, block=block)
+        """Return the first inputs and the attributes of a MatMulNBits: x, integers of the weight, their scales, and
+        zero points if the scheme has them."""
+        bits, block, has_zeros = self.scheme.weight_bits, self.scheme.block_size, self.scheme.has_zeros
+        feedback = self.feedback.of(product.weight_name) if self.feedback else None
+        packed, scale, zeros = rounded_blocks(
+            product.weight_KN, bits=bits, block=block, has_zeros=has_zeros, feedback=feedback
+        )
         name, constant = f"{product.weight_name}.int{bits}", self.rewriter.constant
         inputs = [product.x, constant(f"{name}.weight", packed), constant(f"{name}.scale", scale.reshape(-1))]
+        if zeros is not None:
+            inputs.append(constant(f"{name}.zero", zeros.reshape(-1)))
         inputs_N, outputs_N = product.weight_KN.shape
         return inputs, {"K": inputs_N, "N": outputs_N, "bits": bits, "block_size": block}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from export.bundle.manifest import Golden
@@ -24,7 +26,7 @@ def answers(case: Case) -> Measured:
         if answer.tokens != reference:
             gap, limit = _gap(case, source, prompt, answer.tokens, reference)
             (ties if gap <= limit else wrong).append(f"{gap:.1e}")
-    closest = min(one.answer.smallest_gap for one in found)
+    closest = min(min(one.answer.gaps) for one in found)
     note = f"{len(found)} answers of up to {max_tokens} tokens, closest choice {closest:.1e}"
     note += f"; near-ties: {', '.join(ties)}" if ties else ""
     note += f"; wrong choices by: {', '.join(wrong)}" if wrong else ""
@@ -32,16 +34,15 @@ def answers(case: Case) -> Measured:
 
 
 def right_answers(case: Case) -> tuple[RightAnswer, ...]:
-    """The answers that equal the reference's, at most one per input."""
-    return tuple(
-        RightAnswer(
-            Golden(source=source, prompt=prompt, output=reference),
-            answer.smallest_gap > SURE_CHOICES[case.precision],
-            answer.smallest_gap,
-        )
-        for source, prompt, answer, reference in case.greedy_answers.rows
-        if answer.tokens == reference
-    )
+    """The answers that equal the reference's, at most one per input. They end before a choice that another processor
+    may make otherwise, unless it is the first."""
+    sure, found = SURE_CHOICES[case.precision], list[RightAnswer]()
+    for source, prompt, answer, reference in case.greedy_answers.rows:
+        if answer.tokens == reference:
+            count = len(list(itertools.takewhile(lambda gap: gap > sure, answer.gaps)))
+            golden = Golden(source=source, prompt=prompt, output=reference[: count or None])
+            found.append(RightAnswer(golden, count > 0, min(answer.gaps[: count or None])))
+    return tuple(found)
 
 
 def _gap(case: Case, source: Ids, prompt: Ids, actual: Ids, reference: Ids) -> tuple[float, float]:
@@ -49,7 +50,6 @@ def _gap(case: Case, source: Ids, prompt: Ids, actual: Ids, reference: Ids) -> t
     largest log-probability, and the largest margin that float32 cannot resolve there."""
     at = next(i for i, (a, b) in enumerate(zip(actual, reference, strict=False)) if a != b)
     logprobs = case.expected.logprobs(source, (*prompt, *reference[:at]))[-1]
-    by_deviation = case.quantization is not None
-    error = largest_error([("logprobs", logprobs.float32, logprobs)], by_deviation=by_deviation).float32_error
-    gap = (logprobs.float32[reference[at]] - logprobs.float32[actual[at]]) / np.abs(logprobs.float32).max()
+    error = largest_error([("logprobs", logprobs.other, logprobs)]).float32_error if case.quantization is None else 0.0
+    gap = (logprobs.exact[reference[at]] - logprobs.exact[actual[at]]) / np.abs(logprobs.exact).max()
     return float(gap), judged_tolerance(TIES[case.precision], error)

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from export.bundle.manifest import PAD_MULTIPLE, Role
+from export.passes.equalize import equalized
 from export.verification.emulated_quantization import Roundings, emulated_model
 from export.verification.golden import Answer, answer_greedily
 from export.verification.inputs import Ids, Samples, predicted_places
@@ -54,7 +55,7 @@ class Case:
 
     def __init__(self, graphs: OrtGraphs, model: Model, samples: Samples, plain: Expectations | None = None) -> None:
         self.plain = plain
-        self.graphs, self.plain_model, self.config, self.samples = graphs, model, model.config, samples
+        self.graphs, self.model, self.config, self.samples = graphs, model, model.config, samples
         self.precision, self.quantization = graphs.variant.precision, graphs.variant.quantization
         count = max(len(samples.sources), len(samples.targets))
         sources, targets = samples.sources or ((),) * count, samples.targets or ((),) * count
@@ -77,6 +78,12 @@ class Case:
         return self.graphs.roundings(*roles) if self.quantization else Roundings()
 
     @cached_property
+    def plain_model(self) -> Model:
+        """The model that the graphs compute, without rounding: the checkpoint's, or an equalized one."""
+        exponents = self.roundings.exponents
+        return self.model if exponents is None else equalized(self.model, exponents)
+
+    @cached_property
     def roundings(self) -> Roundings:
         return self.read_roundings("encode", "decode")
 
@@ -91,7 +98,8 @@ class Case:
         """The expected outputs, with the roundings of a quantized variant emulated."""
         if self.quantization is None:
             return Expectations(self.plain_model, in_float64=True)
-        return Expectations(emulated_model(self.plain_model, roundings), in_float64=False)
+        rounded = emulated_model(self.plain_model, roundings)
+        return Expectations(rounded, in_float64=False, unrounded=self.plain_model)
 
     @cached_property
     def expected(self) -> Expectations:

@@ -79,6 +79,10 @@ def checks_of(case: Case) -> Iterator[CheckSpec]:
     half_a_step = HALF_A_FLOAT16_STEP if precision == "w4a16" else HALF_A_STEP
     if case.quantization:
         outputs = "logits" if config.has_decoder else "states"
+        if case.roundings.exponents is not None:
+            yield CheckSpec(
+                "equalized model against the checkpoint", quantization_checks.equalization, TOLERANCES["fp32"]
+            )
         yield CheckSpec("weights against the checkpoint", quantization_checks.weights, half_a_step)
         yield CheckSpec("each product against its inputs", quantization_checks.products, PRODUCT_TOLERANCE)
         limit = UNROUNDED_TOLERANCES[precision]
@@ -149,7 +153,7 @@ def _run(case: Case, spec: CheckSpec) -> Check:
             found = largest_error(found, by_deviation=by_deviation) if spec.limit else count_differences(found)
     except Exception as failure:  # any error of the runtime for a graph it cannot run is a failed check
         found = Measured(float("inf"), f"{type(failure).__name__}: {failure!s:.200}")
-    tolerance = judged_tolerance(spec.limit, found.float32_error)
+    tolerance = judged_tolerance(spec.limit, found.float32_error, is_quantized=case.quantization is not None)
     return Check(
         name=spec.name,
         precision=case.precision,

@@ -21,11 +21,11 @@ DIGITS = 6  # significant digits of a golden vector's values
 
 @dataclass(frozen=True)
 class Answer:
-    """New tokens, eos included, the smallest margin between the two best tokens of a step, as a share of the largest
-    log-probability, and the log-probability of each token."""
+    """New tokens, eos included; the margin between the two best tokens of each step, as a share of the largest
+    log-probability; and the log-probability of each token."""
 
     tokens: Ids
-    smallest_gap: float
+    gaps: tuple[float, ...]
     logprobs: tuple[float, ...] = ()
 
 
@@ -64,7 +64,7 @@ def answer_greedily(
         if all(answer[-1] in ends for answer in answers):
             break
     return [
-        Answer(tuple(answer), min(gap), tuple(scores))
+        Answer(tuple(answer), tuple(gap), tuple(scores))
         for answer, gap, scores in zip(answers, gaps, logprobs, strict=True)
     ]
 

@@ -17,7 +17,7 @@ from model.tokenizer import Tokenizer
 SOURCE_LENGTHS = (1, 2, 5, 9, 16, 17, 33, 40)  # alone, a server pads them to 4, 8, 12, 16, 20, 36 and 40
 TARGET_LENGTHS = (23, 1, 18, 2, 9, 16, 17, 12)  # around the multiple of 16 to which a server pads prompts
 MAX_LENGTH = 512  # of the longest input: longer ones only cost more
-MAX_TEXTS = 8
+MAX_TEXTS, TEXT_LENGTH = 8, 40  # of the texts given, and of their beginnings in tokens
 
 Ids = tuple[int, ...]
 
@@ -56,7 +56,8 @@ def sample_inputs(config: ModelConfig, tokenizer: Tokenizer | None = None, texts
     def target(length: int) -> Ids:
         return tuple(template.wrap_prompt(ids(min(length - len(template.target_prefix), most_target))))
 
-    encoded = tokenizer.encode_batch(texts[:MAX_TEXTS]) if tokenizer is not None else []
+    encoded = tokenizer.encode_batch(list(texts[:MAX_TEXTS])) if tokenizer is not None else []
+    encoded = [text[:TEXT_LENGTH] for text in encoded]
     targets = [target(length) for length in TARGET_LENGTHS] if config.has_decoder else []
     if not config.has_encoder:
         targets = [tuple(template.wrap_prompt(text[:most_target])) for text in encoded if text] + targets

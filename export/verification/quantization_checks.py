@@ -11,7 +11,7 @@ from export.verification.case import Case, capacity_of
 from export.verification.emulated_quantization import product_error, weight_error
 from export.verification.inputs import predicted_places
 from export.verification.measure import Comparison, Measured, largest_error
-from export.verification.torch_reference import TorchReference
+from export.verification.torch_reference import Expectations, TorchReference
 
 
 def weights(case: Case) -> Measured:
@@ -24,6 +24,17 @@ def weights(case: Case) -> Measured:
 
 def attend_weights(case: Case) -> Measured:
     return weight_error(case.plain_model, case.read_roundings("attend"), is_whole=False)
+
+
+def equalization(case: Case) -> Iterator[Comparison]:
+    """The equalized model against the checkpoint's."""
+    expected, made = Expectations(case.model, in_float64=True), TorchReference(case.plain_model)
+    for _, source, target in case.rows:
+        if case.config.has_decoder:
+            yield "logits", made.logits(source, target), expected.logits(source, target)
+        else:
+            name = "encoder_states"
+            yield name, made.source(source)[name], expected.source(source)[name]
 
 
 def products(case: Case) -> Measured:
@@ -51,7 +62,7 @@ def unrounded(case: Case) -> Measured:
 
 
 def _logits(case: Case) -> Iterator[Comparison]:
-    reference = TorchReference(case.plain_model)
+    reference = TorchReference(case.model)
     for row, source, target in case.rows:
         logits_TV = reference.logits(source, target)
         for position, prediction in case.steps.predictions[row].items():
@@ -59,7 +70,7 @@ def _logits(case: Case) -> Iterator[Comparison]:
 
 
 def _states(case: Case) -> Iterator[Comparison]:
-    reference, longest = TorchReference(case.plain_model), case.samples.longest_source
+    reference, longest = TorchReference(case.model), case.samples.longest_source
     for outputs, source in zip((*case.encoded, case.encoded_longest), (*case.sources, longest), strict=True):
         for pair in zip(outputs["encoder_states"], reference.source(source)["encoder_states"], strict=True):
             yield "encoder_states", *pair

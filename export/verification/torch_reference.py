@@ -1,6 +1,7 @@
 """PyTorch's outputs, one row at a time, without padding and without a batch: the reference for graphs.
 
-`TorchReference` computes them with one model; `Expectations` computes them in float64 and in float32.
+`TorchReference` computes them with one model; `Expectations` computes them in float64 and in float32, or with and
+without the roundings of a quantized graph.
 """
 
 from __future__ import annotations
@@ -219,10 +220,12 @@ class TorchReference:
 class Expectations:
     """The outputs of a float32 model as `Expectation`s; `TorchReference` has the names and shapes."""
 
-    def __init__(self, model: Model, *, in_float64: bool) -> None:
-        """in_float64: also compute them exactly; otherwise the model's own outputs count as exact."""
+    def __init__(self, model: Model, *, in_float64: bool, unrounded: Model | None = None) -> None:
+        """in_float64: also compute them exactly; otherwise the model's own outputs count as exact. unrounded: the model
+        without the roundings that this one emulates."""
         self.float32 = TorchReference(model)
         self.exact = TorchReference(copy.deepcopy(model).double()) if in_float64 else self.float32
+        self.other = self.float32 if unrounded is None else TorchReference(unrounded)
 
     def source(self, source: Ids) -> dict[str, Expectation]:
         return self._both(lambda reference: reference.source(source))
@@ -244,8 +247,8 @@ class Expectations:
 
     def _both(self, compute: Callable[[TorchReference], Arrays]) -> dict[str, Expectation]:
         exact = compute(self.exact)
-        float32 = exact if self.exact is self.float32 else compute(self.float32)
-        return {name: Expectation(array, float32[name]) for name, array in exact.items()}
+        other = exact if self.exact is self.other else compute(self.other)
+        return {name: Expectation(array, other[name]) for name, array in exact.items()}
 
     def _one(self, compute: Callable[[TorchReference], Array]) -> Expectation:
         return self._both(lambda reference: {"": compute(reference)})[""]

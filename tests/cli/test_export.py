@@ -1,6 +1,7 @@
 """What `glossa export` prints and refuses."""
 
 import json
+import re
 from unittest import mock
 
 import pytest
@@ -37,6 +38,15 @@ def test_a_quantized_bundle_reports_the_measured_loss_of_its_scheme(trained, tmp
     assert sorted(path.name for path in out.iterdir()) == ["int8", "manifest.json", "manifest.sha256", "tokenizer.json"]
     shown = run("verify", out)
     assert "int8: w8a8-dynamic, 8-bit weights" in " ".join(shown.split())
+
+
+def test_a_precision_that_is_missing_is_an_error_beside_a_bundle_of_the_others(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr("cli.export.measure_serving", lambda *_: {})
+    out = tmp_path / "bundle"
+    flags = ("--precision", "fp32,int8", "--scheme", "w8a8-dynamic", "--max-loss", -100)
+    told = run("export", trained, out, *flags, fails=True)
+    assert re.search(r"error: .*bundle was written with fp32 alone, without int8: no scheme is within -100 BLEU", told)
+    assert [variant.precision for variant in bundle.load_bundle(out).variants] == ["fp32"]
 
 
 def test_verify_hashes_each_file_once(tiny_generation_bundle, monkeypatch):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from export.passes.integer_weights import symmetric_blocks
+from export.passes.integer_weights import rounded_blocks
 
 FLOAT, HALF, LONG = np.float32, np.float16, np.int64
 ROWS, WIDTH = 5, 64
@@ -125,7 +125,7 @@ def block_products(dtype: Any) -> Iterator[tuple[str, Case]]:
     """Float16 alone. CUDA has kernels for one row, for up to 16 and for more, which also take any number of outputs."""
     for rows, inputs, outputs in ((1, 96, 24), (2, 96, 24), (16, 40, 24), (17, 96, 24), (2, 96, 27)):
         weight = numbers(inputs, outputs, dtype=dtype, seed=rows)
-        packed, scales = symmetric_blocks(weight, bits=4, block=32)
+        packed, scales = rounded_blocks(weight, bits=4, block=32)[:2]
         sizes = {"K": inputs, "N": outputs, "bits": 4, "block_size": 32}
         inputs_of = [numbers(rows, inputs, dtype=dtype), packed, scales.reshape(-1)]
         name = f"{rows} x {inputs} by 4 bits of {outputs}"

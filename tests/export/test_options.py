@@ -43,7 +43,7 @@ def test_int8_caches_of_what_no_calibration_sees_are_refused_and_not_tried(chang
     options = ExportOptions(precisions=("int8",), quantization=schemes, texts=TEXTS)
     with pytest.raises(ExportError, match=message):
         export_model(model, tiny_tokenizer(), tmp_path / "out", options)
-    assert scheme_names("int8", "auto", model.config) == ("w8a8-dynamic", "w8a8-static")
+    assert scheme_names("int8", "auto", model.config) == ("w8a8-static", "w8a8-dynamic")
     assert scheme_names("int8", "auto", tiny_config()) == AUTOMATIC["int8"]
 
 

@@ -1,12 +1,15 @@
 """From a model to a bundle: what is in it, for every kind of model, and what is refused before and after."""
 
+import dataclasses
 import errno
+import re
 from typing import NamedTuple
 from unittest import mock
 
 import pytest
 import safetensors.torch
 import torch
+from onnx import numpy_helper
 
 from export import to_onnx, variants
 from export.bundle.directory import BundleExistsError, load_bundle, load_shortlist
@@ -161,6 +164,38 @@ def test_fp16_without_an_answer_in_common_is_left_out(tmp_path, monkeypatch):
     )
 
 
+def test_an_int8_that_loses_too_much_costs_the_others_nothing(tmp_path):
+    model = tiny_model(tiny_config("decoder", num_decoder_layers=1))
+    schemes = QuantizationOptions(scheme="w8a8-dynamic", max_loss=-10.0)
+    options = ExportOptions(precisions=("int8", "fp32"), quantization=schemes, texts=TEXTS)
+    manifest = export_model(model, tiny_tokenizer(), tmp_path / "out", options)
+    assert [variant.precision for variant in manifest.variants] == ["fp32"]
+    assert manifest.parity["passed"]
+    cause = manifest.parity["left_out"]["int8"]
+    assert re.search(r"no scheme is within -10 nats per token .*: w8a8-dynamic loses .* ± .*; fix: serve fp32", cause)
+    assert {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()} == {"fp32"}
+    with pytest.raises(ExportError, match="int8: no scheme is within"):
+        export_model(model, tiny_tokenizer(), tmp_path / "alone", dataclasses.replace(options, precisions=("int8",)))
+
+
+def test_an_int8_that_fails_a_check_costs_the_others_nothing(tmp_path, monkeypatch):
+    def quantize(graph, role, *arguments):
+        made = actual(graph, role, *arguments)
+        for tensor in made.graph.initializer:
+            if tensor.name.endswith("feed_forward.inner.weight.int8.scale"):
+                tensor.CopyFrom(numpy_helper.from_array(2 * numpy_helper.to_array(tensor), tensor.name))
+        return made
+
+    actual = variants.quantize
+    monkeypatch.setattr(variants, "quantize", quantize)
+    model = tiny_model(tiny_config("decoder", num_decoder_layers=1))
+    schemes = QuantizationOptions(scheme="w8a8-dynamic", max_loss=100.0)
+    options = ExportOptions(precisions=("int8", "fp32"), quantization=schemes, texts=TEXTS)
+    manifest = export_model(model, tiny_tokenizer(), tmp_path / "out", options)
+    assert [variant.precision for variant in manifest.variants] == ["fp32"]
+    assert "weights against the checkpoint: error" in manifest.parity["left_out"]["int8"]
+
+
 def test_fp16_that_cannot_be_traced_is_left_out(tmp_path, monkeypatch):
     def trace(model, **options):
         if next(model.parameters()).dtype == torch.float16:
@@ -181,7 +216,7 @@ def test_fp16_that_cannot_be_traced_is_left_out(tmp_path, monkeypatch):
 )
 def test_an_export_without_a_golden_answer_says_so(precisions, fix, tmp_path, monkeypatch):
     check = Check(name="a", precision="", inputs="", max_error=0.0, tolerance=0.0, passed=True, note="")
-    monkeypatch.setattr(to_onnx, "save_variants", lambda *_, **__: ())
+    monkeypatch.setattr(to_onnx, "save_variants", lambda *_, **__: variants.Saved((), {}, {}))
     monkeypatch.setattr(to_onnx, "verify_variants", lambda *_, **__: Verified((), (check,), None, {}))
     with pytest.raises(
         NoGoldenError, match=f"golden answer: no sample input .* PyTorch.*{precisions[-1]}.*; fix: {fix}"

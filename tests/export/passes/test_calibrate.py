@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from export.passes.calibrate import HALF_LEVELS, LEVELS, Histogram, calibrate
+from export.passes.calibrate import HALF_LEVELS, LEVELS, Histogram, calibrate, input_moments
 from tests.tiny import tiny_config, tiny_model
 
 PAIRS = [((5, 6, 7, 2), (1, 8, 9)), ((6, 2), (1, 4, 5, 6, 7)), ((9, 8, 7, 6, 5, 2), (1, 5))]
@@ -103,3 +103,15 @@ def test_the_model_is_left_as_it_was():
 def test_calibrating_on_nothing_is_an_error():
     with pytest.raises(ValueError, match="at least one sample"):
         calibrate(tiny_model(tiny_config()), [])
+
+
+def test_moments_are_those_of_what_products_read():
+    """Of the last product's inputs: the states after the norm. Few rows are none."""
+    model = tiny_model(tiny_config("decoder"))
+    texts = [((), [1 + (3 * row + column) % 20 for column in range(16)]) for row in range(20)]
+    moments = input_moments(model, texts)
+    with torch.no_grad():
+        states_NM = torch.cat([model(torch.tensor([text]))[0] for _, text in texts])
+    (found_MM,) = moments["decoder.embedding.tokens.weight"]
+    np.testing.assert_allclose(found_MM, states_NM.T @ states_NM, rtol=1e-4, atol=1e-2)
+    assert input_moments(model, texts[:7]) == {}, "112 rows of 32 inputs"

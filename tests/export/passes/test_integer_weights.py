@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from export.passes.integer_weights import MOST_WEIGHT, symmetric_blocks, symmetric_columns
+from export.passes.integer_weights import MOST_WEIGHT, rounded_blocks, symmetric_columns
 
 # ---- weights
 
@@ -29,7 +29,7 @@ def unpacked(packed, bits, inputs):
 @pytest.mark.parametrize("inputs", [128, 160])
 def test_blocks_are_rounded_to_within_a_step_and_less_on_average(bits, block, inputs):
     weight = np.random.default_rng(2).standard_normal((inputs, 24)).astype(np.float32)
-    packed, scale = symmetric_blocks(weight, bits=bits, block=block)
+    packed, scale = rounded_blocks(weight, bits=bits, block=block)[:2]
     integers, size = unpacked(packed, bits, inputs)
     assert (size, packed.shape[0], packed.shape[1]) == (block, 24, -(-inputs // block))
     steps = np.abs(np.repeat(scale, block, 1)[:, :inputs])
@@ -44,7 +44,7 @@ def test_blocks_are_rounded_to_within_a_step_and_less_on_average(bits, block, in
 def test_integers_are_those_of_the_scales_in_float16(size):
     """Also where a weight is so small that its scale would round to 0."""
     weight = (np.random.default_rng(5).standard_normal((64, 24)) * size).astype(np.float16)
-    packed, scales = symmetric_blocks(weight, bits=8, block=32)
+    packed, scales = rounded_blocks(weight, bits=8, block=32)[:2]
     integers_NK, _ = unpacked(packed, 8, 64)
     columns_KN, scale_N = symmetric_columns(weight)
     assert scales.dtype == scale_N.dtype == np.dtype(np.float16)
@@ -55,6 +55,6 @@ def test_integers_are_those_of_the_scales_in_float16(size):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_a_block_of_zeros_stays_zero(dtype):
-    packed, scale = symmetric_blocks(np.zeros((32, 2), dtype), bits=4, block=32)
+    packed, scale = rounded_blocks(np.zeros((32, 2), dtype), bits=4, block=32)[:2]
     assert np.isfinite(scale).all()
     assert (unpacked(packed, 4, 32)[0] == 0).all()

@@ -31,7 +31,7 @@ def test_either_of_two_nearly_equal_tokens_is_right(distance, is_tie, monkeypatc
     case.targets, case.sources = (prompt,), ((),)
     monkeypatch.setattr(case_module, "GREEDY_TOKENS", 1)
     assert greedy(model, prompt, max_tokens=1) == [best]
-    monkeypatch.setattr(case_module, "answer_greedily", lambda *_: [Answer((twin,), 0.0)])
+    monkeypatch.setattr(case_module, "answer_greedily", lambda *_: [Answer((twin,), (0.0,))])
     wrong, note, _ = answers(case)
     assert wrong == (0.0 if is_tie else 1.0)
     assert ("near-ties: " in note) == is_tie

@@ -5,15 +5,20 @@ import shutil
 from functools import partial
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
-from export.passes.calibrate import calibrate
+from export.passes.calibrate import calibrate, input_moments
+from export.passes.equalize import equalized, find_exponents
+from export.passes.error_feedback import Feedback
 from export.passes.integer_weights import symmetric_columns
 from export.passes.quantization_scheme import SCHEMES
+from export.passes.rounding_notes import read_notes, write_notes
 from export.variants import save_variant, trace_model
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import verify_graphs
+from tests.export.passes.test_equalize import MODELS, with_outliers
 from tests.export.verification.faults import (
     ALONE,
     ENCODE,
@@ -35,6 +40,7 @@ from tests.export.verification.faults import (
     weight,
     with_fault,
 )
+from tests.tiny import tiny_model
 
 
 def integer_products(graph):
@@ -60,6 +66,10 @@ def scales_of_two_outputs_swapped(graph):
         matching(graph, "self_attention.output.weight.int8.scale"),
         lambda scale: scale[[1, 0, *range(2, len(scale))]],
     )
+
+
+def scales_of_all_outputs_in_another_order(graph):
+    weight(graph, matching(graph, "self_attention.output.weight.int8.scale"), lambda scale: scale[::-1] * 1.5)
 
 
 def weight_transposed(graph):
@@ -244,6 +254,63 @@ def test_a_fault_in_a_quantized_graph_is_refused(scheme, role, fault, expected, 
     shutil.copytree(directory / variant.precision, tmp_path / variant.precision)
     with_fault(fault, tmp_path / variant.graphs[role].file)
     assert_refused(verify_graphs(tmp_path, variant, model, samples, only=(expected,)).checks, expected)
+
+
+def notes_of_another_model(graph_model):
+    """The exponents of one channel are those of another one."""
+    notes = read_notes(graph_model)
+    exponents = {name: np.roll(values, 1) for name, values in (notes.exponents or {}).items()}
+    write_notes(graph_model, notes._replace(exponents=exponents))
+
+
+@pytest.fixture(scope="module", params=["w8a8-dynamic", "w4-block32"])
+def equalized_variant(request, tmp_path_factory):
+    """Directory, variant, model and samples of an equalized decoder with a few large channels, with feedback."""
+    model, directory = with_outliers(tiny_model(MODELS["llama"])), tmp_path_factory.mktemp("equalized")
+    samples = sample_inputs(model.config)
+    random = np.random.default_rng(4)
+    texts = [((), random.integers(4, model.config.vocab_size, 20).tolist()) for _ in range(40)]
+    exponents = find_exponents(model, texts)
+    made = equalized(model, exponents)
+    traced, feedback = trace_model(made), Feedback(input_moments(made, texts))
+    variant = save_variant(traced, directory, SCHEMES[request.param], feedback=feedback, exponents=exponents)
+    return directory, variant, model, samples
+
+
+def test_a_model_with_large_channels_passes_once_it_is_equalized(equalized_variant):
+    checks = verify_graphs(*equalized_variant).checks
+    assert {"equalized model against the checkpoint", WEIGHTS, STEPS} <= {check.name for check in checks}
+    assert [check for check in checks if not check.passed] == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    named(
+        [
+            (scale_of_one_product_doubled, WEIGHTS),
+            (scales_of_all_outputs_in_another_order, WEIGHTS),
+            (weight_transposed, WEIGHTS),
+            (two_layers_swapped, STEPS),
+        ]
+    ),
+)
+def test_a_fault_in_a_graph_of_an_equalized_model_is_refused(fault, expected, equalized_variant, tmp_path):
+    directory, variant, model, samples = equalized_variant
+    if variant.precision == "int4" and expected == WEIGHTS:
+        fault = halves_of_bytes_swapped
+    shutil.copytree(directory / variant.precision, tmp_path / variant.precision)
+    with_fault(fault, tmp_path / variant.graphs["decode"].file)
+    assert_refused(verify_graphs(tmp_path, variant, model, samples, only=(expected,)).checks, expected)
+
+
+def test_a_graph_of_another_equalized_model_is_refused(equalized_variant, tmp_path):
+    directory, variant, model, samples = equalized_variant
+    shutil.copytree(directory / variant.precision, tmp_path / variant.precision)
+    file = tmp_path / variant.graphs["decode"].file
+    graph = onnx.load(file)
+    notes_of_another_model(graph)
+    onnx.save(graph, file)
+    assert_refused(verify_graphs(tmp_path, variant, model, samples, only=(WEIGHTS,)).checks, WEIGHTS)
 
 
 def test_the_whole_verification_refuses_a_fault_in_a_quantized_graph(quantized, tmp_path):

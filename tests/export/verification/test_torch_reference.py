@@ -23,14 +23,14 @@ def test_a_reference_in_float64_agrees_with_float32(architecture):
     ]
     for output in outputs:
         assert output.exact.dtype == np.float64
-        assert output.float32.dtype == np.float32
-        assert not np.array_equal(output.exact, output.float32)
-        np.testing.assert_allclose(output.exact, output.float32, rtol=1e-3, atol=1e-3)
+        assert output.other.dtype == np.float32
+        assert not np.array_equal(output.exact, output.other)
+        np.testing.assert_allclose(output.exact, output.other, rtol=1e-3, atol=1e-3)
 
 
 def test_without_float64_the_own_outputs_count_as_exact():
     logprobs = Expectations(tiny_model(tiny_config("decoder")), in_float64=False).logprobs((), TARGET)
-    assert logprobs.exact is logprobs.float32
+    assert logprobs.exact is logprobs.other
     np.testing.assert_allclose(np.exp(logprobs.exact).sum(-1), 1, rtol=1e-5)
 
 
