@@ -30,6 +30,7 @@ from export.variants import save_variants
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import checkpoint_digest, make_report, verify_variants
 from model.architectures import Model
+from model.chat_template import CHAT_TEMPLATE, ChatTemplate
 from model.checkpoints.checkpoint import Checkpoint, load_checkpoint
 from model.config import ModelConfig
 from model.tokenizer import Tokenizer
@@ -53,7 +54,10 @@ def export_bundle(
     loaded = load_checkpoint(checkpoint)
     options = _with_texts(options, files, loaded)
     lineage = {**loaded.lineage, "checkpoint_sha256": checkpoint_digest(checkpoint), "metrics": loaded.metrics}
-    return export_model(loaded.model, loaded.tokenizer, out, options, lineage=lineage, replace=replace)
+    chat = loaded.chat_template
+    return export_model(
+        loaded.model, loaded.tokenizer, out, options, lineage=lineage, chat_template=chat, replace=replace
+    )
 
 
 def _with_texts(options: ExportOptions, files: TextFiles, checkpoint: Checkpoint) -> ExportOptions:
@@ -75,6 +79,7 @@ def export_model(
     options: ExportOptions = DEFAULTS,
     *,
     lineage: Mapping[str, Any] | None = None,
+    chat_template: ChatTemplate | None = None,
     replace: bool = False,
 ) -> Manifest:
     """Export a model in memory: float32, on the CPU, in evaluation mode; the model is not changed.
@@ -92,6 +97,8 @@ def export_model(
 
     def build(directory: Path) -> Manifest:
         tokenizer.save(directory / TOKENIZER)
+        if chat_template is not None:
+            (directory / CHAT_TEMPLATE).write_bytes(chat_template.to_json())
         origin = {**(lineage or {}), "model": config.to_json(), "export": versions()}
         if options.parallel:
             origin["shortlist"] = save_shortlist(options.parallel, tokenizer, config, directory)
