@@ -37,8 +37,12 @@ class ChatTokens:
         tokens = _special_tokens(values, template.literals)
         self.names = tuple(sorted(tokens, key=lambda name: (-len(name), name)))
         number = _random_digits()
-        self._aliases = {name: f"<{number}.{place}>" for place, name in enumerate(self.names)}
-        self._tokenizer = Tokenizer(_renamed(values, self._aliases, tokens), vocab_size=tokenizer.vocab_size)
+        aliases = {name: f"<{number}.{place}>" for place, name in enumerate(self.names)}
+        self._tokenizer = Tokenizer(_renamed(values, aliases, tokens), vocab_size=tokenizer.vocab_size)
+        found = self._tokenizer.encode_batch([f"a{aliases[name]}a" for name in self.names])
+        # A token that is normalized before it is compared may match nothing: its name is plain text then.
+        is_found = {name: tokens[name]["id"] in ids for name, ids in zip(self.names, found, strict=True)}
+        self._aliases = {name: alias if is_found[name] else name for name, alias in aliases.items()}
         self._mark = _random_digits()
         alone = "|".join(map(re.escape, self.names)) or "(?!)"
         self._names = re.compile(alone)

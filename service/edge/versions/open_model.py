@@ -86,9 +86,7 @@ class ModelOpener:
             return await self._open(name, path, first, mine, give_back)
         except BaseException as error:
             give_back()
-            if isinstance(
-                error, BundleError | TokenizerError | ChatTemplateError | StartupError | OSError
-            ):  # OSError: no open files left
+            if isinstance(error, EXPECTED):
                 raise StartupError(f"model {name}: {error}") from error
             raise
 
