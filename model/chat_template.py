@@ -207,7 +207,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         if operator == "**" and any(isinstance(side, int) and abs(side) > 1000 for side in (left, right)):
             raise ChatTooLong("takes a power of a number above 1000")
         if operator == "%" and isinstance(left, str):
-            _check_arguments(left.format, (right,), {})
+            _check_arguments(left.format, right if isinstance(right, tuple) else (right,), {})
         return _short(super().call_binop(context, operator, left, right))
 
     def _within_bounds(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,5 +1,6 @@
 """Chats become the tokens of `apply_chat_template` of transformers, and special tokens come from the template alone."""
 
+import functools
 import re
 
 import pytest
@@ -23,6 +24,7 @@ HOSTILE = (
 )
 
 
+@functools.cache
 def both(name, **how):
     tokenizer = chat_tokenizer(name, **how)
     template = ChatTemplate(SPECIAL[name][0], SPECIAL[name][2])
