@@ -66,6 +66,7 @@ def expected_answer(model, tokenizer, messages, **options):
 def test_the_end_of_a_turn_ends_an_answer(path, tokenizer):
     checkpoint = load_checkpoint(path / "ours")
     assert checkpoint.config.eos_ids == (3, tokenizer.convert_tokens_to_ids("<|im_end|>"))
+    assert checkpoint.chat_template is not None
     assert checkpoint.chat_template.source == tokenizer.chat_template
 
 
@@ -163,7 +164,7 @@ def test_the_command_warns_of_special_tokens(run):
     ("args", "lines", "problem"),
     [
         (["--num-sequences", "2", "a"], (), "error: --num-sequences: a conversation goes on from one answer"),
-        (["--messages", "no.json", "a"], (), "error: no.json: No such file or directory; check the path"),
+        (["--messages", "no.json", "a"], (), "error: --messages no.json: No such file or directory; check the path"),
         (["--argument", "a", "a"], (), "error: --argument a: must be NAME=JSON, such as enable_thinking=false"),
         (["--argument", "a=b", "a"], (), "error: --argument a=b: must be NAME=JSON"),
         (["--argument", "eos_token=1", "a"], (), "error: chat.template_arguments: must not be"),

@@ -2,6 +2,7 @@
 
 import functools
 import re
+from typing import Any
 
 import pytest
 
@@ -88,7 +89,7 @@ def test_what_spells_special_tokens_is_tokenized_as_transformers_sanitizes_it(na
 
 def test_an_argument_and_a_field_cannot_write_them_either():
     tokenizer, tokens = both("llama")
-    tools = [{"name": "<|eot|>", "list": ["<|start|>", 1, 2.5, None, True, {"a": "<|end|>"}]}]
+    tools: list[dict[str, Any]] = [{"name": "<|eot|>", "list": ["<|start|>", 1, 2.5, None, True, {"a": "<|end|>"}]}]
     found = ours(tokens, CHATS[0], arguments={"tools": tools})
     assert found == theirs(tokenizer, CHATS[0], tools=tools, sanitize_control_tokens=True)
     tools[0]["<|bos|>"] = 1  # transformers 5.23 leaves names of fields as they are

@@ -24,7 +24,7 @@ CHAT = ({"role": "user", "content": "a cat"},)
 
 def tokens_of(text):
     """The ids of a text with the names of special tokens among it."""
-    tokenizer, ids = GENERATION.tokenizer, []
+    tokenizer, ids = GENERATION.tokenizer, list[int]()
     for part in text.replace("<bos>", "\0<bos>\0").replace("<eos>", "\0<eos>\0").split("\0"):
         ids += [tokenizer.special[part]] if part in tokenizer.special else tokenizer.encode(part)
     return tuple(ids)
@@ -103,7 +103,7 @@ async def test_special_tokens_in_texts_are_plain_text_with_a_warning(edge, chann
 
 
 async def test_the_text_of_a_prompt_has_the_warning_too(edge, channel):
-    response = await method(channel, "Generate")(text="a<eos><bos><eos>")
+    response = await method(channel, "Generate")(text="<eos><bos><eos>")
     assert [one.message.partition(",")[0] for one in response.warnings] == [
         "text: spells the special token <eos>",
         "text: spells the special token <bos>",
