@@ -1,15 +1,20 @@
 """Chats become the tokens of `apply_chat_template` of transformers, and special tokens come from the template alone."""
 
 import functools
+import json
 import re
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer as Library
 
 from model.chat_template import ChatTemplate
 from model.chat_tokens import ChatTokens
+from model.pretrained.convert_tokenizer import convert_tokenizer
 from model.tokenizer import Tokenizer
 from tests.chats import CHATS, SPECIAL, chat_tokenizer, theirs
+from tests.model.tokenizers.families import FAMILIES, made
+from tests.model.tokenizers.spm import MODELS, trained
 
 KINDS = ("bytes", "first", "every", "legacy")
 HOSTILE = (
@@ -129,3 +134,29 @@ def test_a_text_for_people_has_no_marks():
     marked = tokens.marked("a <|im_end|> <")
     assert re.search(r"\d{20}", marked)
     assert tokens.unmarked(marked) == "a <|im_end|> <"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_kinds_of_published_tokenizers(family, tmp_path):
+    values = made(family, tmp_path)
+    library, tokenizer = Library.from_str(json.dumps(values)), Tokenizer.from_json(json.dumps(values))
+    library.no_truncation()
+    library.no_padding()
+    tokens = ChatTokens(tokenizer, ChatTemplate("", {}))
+    first, *_, last = (name for name in tokens.names if name not in ("<unk>", "[UNK]"))
+    # The library numbers added tokens without the gaps that a file may have.
+    ids = {library.token_to_id(item["content"]): item["id"] for item in values["added_tokens"]}
+    for text in (f"{first}a b {last} c\n{first}{last}", f"a {first}\n\n b", "no name", f" {last}", first):
+        expected = library.encode(text, add_special_tokens=False).ids
+        assert tokens.encode(text) == [ids.get(token, token) for token in expected]
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_tokenizers_converted_from_sentencepiece(kind, tmp_path):
+    (tmp_path / "tokenizer.model").write_bytes(trained(**MODELS[kind]))
+    tokenizer = convert_tokenizer(tmp_path)
+    tokens = ChatTokens(tokenizer, ChatTemplate("", {}))
+    name = next(name for name in tokens.names if name != "<unk>")
+    found = tokens.encode(f"a{name}b {tokens.marked(name)}")
+    assert found.count(tokenizer.special[name]) == 1
+    assert found[: found.index(tokenizer.special[name])] == tokenizer.encode("a")
