@@ -33,7 +33,7 @@ SEVERAL = (
 def chat(
     text: Annotated[str | None, typer.Argument(help="one message; without one, each line of standard input")] = None,
     system: Annotated[str, typer.Option(help="a message before all others that says what the model is to do")] = "",
-    messages: Annotated[
+    history: Annotated[
         Path | None, typer.Option(help="go on from this conversation: JSON, a list of objects with role and content")
     ] = None,
     argument: Annotated[
@@ -55,7 +55,7 @@ def chat(
             f"--{refused.replace('_', '-')}: a conversation goes on from one answer; use `glossa generate`"
         )
     asked = {"model": model, "template_arguments": arguments_of(argument or ()), **options}
-    conversation = Conversation(client, start_of(system, messages), asked, as_json=as_json)
+    conversation = Conversation(client, start_of(system, history), asked, as_json=as_json)
     if text is not None:
         return conversation.ask(text)
     is_terminal = sys.stdin.isatty()
@@ -135,9 +135,9 @@ def start_of(system: str, file: Path | None) -> list[dict[str, Any]]:
     try:
         values = json.loads(read_text(file))
     except ValueError as error:
-        raise UsageError(f"--messages {file}: is no JSON: {error}") from error
+        raise UsageError(f"--history {file}: is no JSON: {error}") from error
     if not isinstance(values, list) or not all(isinstance(one, dict) and "role" in one for one in values):
-        raise UsageError(f"--messages {file}: must be a list of objects with role and content")
+        raise UsageError(f"--history {file}: must be a list of objects with role and content")
     if system and values and values[0]["role"] == "system":
         raise UsageError(f"--system: {file} begins with a system message; leave one of them out")
     return start + values

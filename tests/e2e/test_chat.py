@@ -147,7 +147,7 @@ def test_the_command_keeps_the_conversation(run, client, tmp_path):
     del messages[1:]
     say(QUESTIONS[0])
     assert result.stdout == "".join(f"{answer}\n" for answer in answers)
-    again = run("--messages", str(file), "--max-tokens", "5", "Go on.")
+    again = run("--history", str(file), "--max-tokens", "5", "Go on.")
     begun = [*json.loads(file.read_text()), {"role": "user", "content": "Go on."}]
     assert again.stdout == client.generate(messages=begun, max_tokens=5).text + "\n"
 
@@ -164,12 +164,12 @@ def test_the_command_warns_of_special_tokens(run):
     ("args", "lines", "problem"),
     [
         (["--num-sequences", "2", "a"], (), "error: --num-sequences: a conversation goes on from one answer"),
-        (["--messages", "no.json", "a"], (), "error: --messages no.json: No such file or directory; check the path"),
+        (["--history", "no.json", "a"], (), "error: --history no.json: No such file or directory; check the path"),
         (["--argument", "a", "a"], (), "error: --argument a: must be NAME=JSON, such as enable_thinking=false"),
         (["--argument", "a=b", "a"], (), "error: --argument a=b: must be NAME=JSON"),
-        (["--argument", "eos_token=1", "a"], (), "error: chat.template_arguments: must not be"),
+        (["--argument", "eos_token=1", "a"], (), "error: INVALID_ARGUMENT: chat.template_arguments: must not be"),
         ([], ["hi", "/no"], "error: /no: no such command; /reset forgets the conversation"),
-        ([], ["hi", "word " * 600], "error: line 2: messages: must be 1..512 tokens, got "),
+        ([], ["hi", "word " * 600], "error: line 2: INVALID_ARGUMENT: messages: must be 1..512 tokens, got "),
     ],
 )
 def test_the_command_refuses(run, args, lines, problem):
@@ -186,6 +186,6 @@ def test_a_file_of_messages_is_checked(run, tmp_path):
         ("[1]", "must be a list of objects"),
     ):
         file.write_text(text)
-        assert f"error: --messages {file}: {problem}" in run("--messages", str(file), "a").stderr
+        assert f"error: --history {file}: {problem}" in run("--history", str(file), "a").stderr
     file.write_text('[{"role": "system", "content": "a"}]')
-    assert "begins with a system message" in run("--messages", str(file), "--system", "b", "a").stderr
+    assert "begins with a system message" in run("--history", str(file), "--system", "b", "a").stderr
