@@ -96,9 +96,7 @@ def export_model(
     check_room(out, weights_bytes(model, options))
 
     def build(directory: Path) -> Manifest:
-        tokenizer.save(directory / TOKENIZER)
-        if chat_template is not None:
-            (directory / CHAT_TEMPLATE).write_bytes(chat_template.to_json())
+        _save_texts(tokenizer, chat_template, directory)
         origin = {**(lineage or {}), "model": config.to_json(), "export": versions()}
         if options.parallel:
             origin["shortlist"] = save_shortlist(options.parallel, tokenizer, config, directory)
@@ -134,6 +132,13 @@ def export_model(
             raise DiskError(out, error) from error
         needed_bytes = weights_bytes(model, options)
         raise FullDiskError(out, needed_bytes, free_bytes(out)) from error
+
+
+def _save_texts(tokenizer: Tokenizer, chat_template: ChatTemplate | None, directory: Path) -> None:
+    """Save what turns texts and chats into tokens."""
+    tokenizer.save(directory / TOKENIZER)
+    if chat_template is not None:
+        (directory / CHAT_TEMPLATE).write_bytes(chat_template.to_json())
 
 
 def _leave_out(reasons: Mapping[str, str], directory: Path, report: dict[str, Any]) -> None:
