@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.connection import at_line, with_client
-from cli.flags import ModelName, with_decoding_flags
+from cli.flags import DECODING, ModelName
+from cli.options_file import with_options_file
 from cli.requests.ask import show_answer
 from cli.terminal import AsJson, UsageError, print_json
 from cli.text_input import lines_of, read_text
@@ -28,7 +29,7 @@ SEVERAL = (
 )  # answers that no conversation goes on from
 
 
-@with_decoding_flags
+@with_options_file({name: DECODING[name] for name in ("max_tokens", "temperature", "seed")})
 @with_client
 def chat(
     text: Annotated[str | None, typer.Argument(help="one message; without one, each line of standard input")] = None,
@@ -51,9 +52,7 @@ def chat(
     together are refused; /reset or /undo makes room. In a terminal an error does not end the conversation.
     """
     if refused := next((name for name in SEVERAL if options.get(name)), None):
-        raise UsageError(
-            f"--{refused.replace('_', '-')}: a conversation goes on from one answer; use `glossa generate`"
-        )
+        raise UsageError(f"--options: {refused}: a conversation goes on from one answer; use `glossa generate`")
     asked = {"model": model, "template_arguments": arguments_of(argument or ()), **options}
     conversation = Conversation(client, start_of(system, history), asked, as_json=as_json)
     if text is not None:

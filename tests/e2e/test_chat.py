@@ -163,7 +163,6 @@ def test_the_command_warns_of_special_tokens(run):
 @pytest.mark.parametrize(
     ("args", "lines", "problem"),
     [
-        (["--num-sequences", "2", "a"], (), "error: --num-sequences: a conversation goes on from one answer"),
         (["--history", "no.json", "a"], (), "error: --history no.json: No such file or directory; check the path"),
         (["--argument", "a", "a"], (), "error: --argument a: must be NAME=JSON, such as enable_thinking=false"),
         (["--argument", "a=b", "a"], (), "error: --argument a=b: must be NAME=JSON"),
@@ -176,6 +175,17 @@ def test_the_command_refuses(run, args, lines, problem):
     result = run(*args, "--max-tokens", "2", lines=lines)
     assert result.exit_code == 1
     assert result.stderr.startswith(problem)
+
+
+def test_options_are_those_of_one_answer(run, client, tmp_path):
+    file = tmp_path / "options.json"
+    file.write_text('{"num_sequences": 2}')
+    problem = "error: --options: num_sequences: a conversation goes on from one answer; use `glossa generate`\n"
+    assert run("a", "--options", str(file)).stderr == problem
+    file.write_text('{"top_k": 5}')
+    result = run("a", "--options", str(file), "--max-tokens", "3", "--seed", "1")
+    answer = client.generate(messages=[{"role": "user", "content": "a"}], top_k=5, max_tokens=3, seed=1)
+    assert (result.stdout, result.stderr) == (f"{answer.text}\n", "seed 1\n")
 
 
 def test_a_file_of_messages_is_checked(run, tmp_path):
