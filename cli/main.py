@@ -18,6 +18,7 @@ from cli.export import export, verify
 from cli.load.bench import bench
 from cli.requests.ask import generate, score, translate
 from cli.requests.attend import attend
+from cli.requests.chat import chat
 from cli.requests.encode import classify, embed, fill_mask, similarity, tag
 from cli.requests.tokens import tokens
 from cli.serving.admin import admin
@@ -48,6 +49,7 @@ VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     "Call a server": {
         "translate": translate,
         "generate": generate,
+        "chat": chat,
         "score": score,
         "embed": embed,
         "similarity": similarity,

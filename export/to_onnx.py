@@ -30,6 +30,7 @@ from export.variants import Saved, save_variants
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import checkpoint_digest, make_report, verify_variants
 from model.architectures import Model
+from model.chat_template import CHAT_TEMPLATE, ChatTemplate
 from model.checkpoints.checkpoint import Checkpoint, load_checkpoint
 from model.config import ModelConfig
 from model.tokenizer import Tokenizer
@@ -53,7 +54,10 @@ def export_bundle(
     loaded = load_checkpoint(checkpoint)
     options = _with_texts(options, files, loaded)
     lineage = {**loaded.lineage, "checkpoint_sha256": checkpoint_digest(checkpoint), "metrics": loaded.metrics}
-    return export_model(loaded.model, loaded.tokenizer, out, options, lineage=lineage, replace=replace)
+    chat = loaded.chat_template
+    return export_model(
+        loaded.model, loaded.tokenizer, out, options, lineage=lineage, chat_template=chat, replace=replace
+    )
 
 
 def _with_texts(options: ExportOptions, files: TextFiles, checkpoint: Checkpoint) -> ExportOptions:
@@ -75,6 +79,7 @@ def export_model(
     options: ExportOptions = DEFAULTS,
     *,
     lineage: Mapping[str, Any] | None = None,
+    chat_template: ChatTemplate | None = None,
     replace: bool = False,
 ) -> Manifest:
     """Export a model in memory: float32, on the CPU, in evaluation mode; the model is not changed.
@@ -91,7 +96,7 @@ def export_model(
     check_room(out, weights_bytes(model, options))
 
     def build(directory: Path) -> Manifest:
-        tokenizer.save(directory / TOKENIZER)
+        _save_texts(tokenizer, chat_template, directory)
         origin = {**(lineage or {}), "model": config.to_json(), "export": versions()}
         if options.parallel:
             origin["shortlist"] = save_shortlist(options.parallel, tokenizer, config, directory)
@@ -127,6 +132,13 @@ def export_model(
             raise DiskError(out, error) from error
         needed_bytes = weights_bytes(model, options)
         raise FullDiskError(out, needed_bytes, free_bytes(out)) from error
+
+
+def _save_texts(tokenizer: Tokenizer, chat_template: ChatTemplate | None, directory: Path) -> None:
+    """Save what turns texts and chats into tokens."""
+    tokenizer.save(directory / TOKENIZER)
+    if chat_template is not None:
+        (directory / CHAT_TEMPLATE).write_bytes(chat_template.to_json())
 
 
 def _leave_out(reasons: Mapping[str, str], directory: Path, report: dict[str, Any]) -> None:

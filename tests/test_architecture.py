@@ -29,6 +29,8 @@ MAY_IMPORT = {
     "service": (
         "export.bundle",
         "model.tokenizer",
+        "model.chat_template",
+        "model.chat_tokens",
         "glossa.v1",
         "glossa.version",
     ),
@@ -149,6 +151,7 @@ HOMES = {
         "service/settings/setting_types.py",
     ),
     "tokenizers": ("model/tokenizer.py",),
+    "jinja2": ("model/chat_template.py",),
     "huggingface_hub": ("model/pretrained/hub.py",),
     "httpx2": ("model/pretrained/hub.py",),
     "sentencex": ("service/text/segmentation.py",),
@@ -168,6 +171,8 @@ LIGHT = {
     "model/presets.py": frozenset({"yaml"}),
     "model/corpus/corpus.py": frozenset(),
     "model/tokenizer.py": frozenset({"tokenizers"}),
+    "model/chat_template.py": frozenset({"jinja2"}),
+    "model/chat_tokens.py": frozenset({"jinja2", "tokenizers"}),
 }
 FRAMEWORKS = frozenset({"torch", "onnx", "onnxscript", "onnx_ir"})  # out of reach of every module of `service`
 

@@ -263,6 +263,8 @@ def show_answer(answer: Answer, text: str, as_json: bool, *, already: str = "", 
         )
     if (terms := getattr(answer, "glossary", None)) and terms.unmet:
         typer.echo(f"terms without their translation: {', '.join(terms.unmet)}", err=True)
+    for warning in answer.warnings:
+        typer.echo(f"warning: {warning.message}", err=True)
     if answer.seed is not None:
         typer.echo(f"seed {answer.seed}", err=True)
 

@@ -122,6 +122,10 @@ def imported_figures(imported: ImportedCheckpoint) -> dict[str, Any]:
     notes: dict[str, Any] = {}
     if imported.options:
         notes["left to requests"] = [f"{name} {value}" for name, value in imported.options.items()]
+    if imported.chat.template is not None:
+        notes["chat template"] = "yes"
+    if imported.chat.others:
+        notes["templates left out"] = [*imported.chat.others]
     if imported.unknown:
         notes["unknown fields"] = [*imported.unknown]
     figures = {

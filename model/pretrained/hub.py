@@ -39,6 +39,7 @@ from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
 from model.checkpoints.atomic_write import digest_of_file, write_file
 from model.pretrained import sentence_vectors
+from model.pretrained.chat import TEMPLATE_FILE
 from model.pretrained.convert_tokenizer import FILES
 from model.pretrained.files import (
     CONFIG,
@@ -61,7 +62,7 @@ TOKENIZER_FILES = (
     *(TOKENIZER, TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, "added_tokens.json"),
     *sorted({file for files in FILES for file in files}),
 )
-NAMED = (CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES, *sentence_vectors.FILES)
+NAMED = (CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES, TEMPLATE_FILE, *sentence_vectors.FILES)
 """Files that an import reads beside weights."""
 LISTS = "glossa"
 """The folder, beside `refs`, with the names of all files of a commit in the Hub: COMMIT.json."""

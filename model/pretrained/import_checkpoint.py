@@ -19,9 +19,10 @@ import torch
 from model.architecture_config import SourceUnit
 from model.architectures import build
 from model.checkpoints.atomic_write import digest_of_file
-from model.checkpoints.checkpoint import check_new, save_checkpoint
+from model.checkpoints.checkpoint import chat_files, check_new, save_checkpoint
 from model.config import ConfigError, ModelConfig
 from model.pretrained import decoder, encoder, encoder_decoder
+from model.pretrained.chat import OTHER_TEMPLATES, TEMPLATE_FILE, Chat, chat_of, with_ends_of_turns
 from model.pretrained.field_rules import check_fields, check_tokenizer_fields, options_of, unknown_fields
 from model.pretrained.files import (
     CONFIG,
@@ -47,7 +48,8 @@ from model.training.report import table
 MAX_LENGTH = 4096  # default context in tokens: position tables and KV caches grow with it
 FAMILIES = decoder.FAMILIES | encoder_decoder.FAMILIES | encoder.FAMILIES  # by model_type
 SENTENCE_FAMILIES = ("marian", "mbart", "m2m_100")  # trained to translate sentences; others read texts
-DESCRIPTIONS = ("*.json", "*.txt", "*.model", "*.spm", POOLING_CONFIG)  # configuration and tokenizer files
+CHATS = (TEMPLATE_FILE, f"{OTHER_TEMPLATES}/*.jinja")
+DESCRIPTIONS = ("*.json", "*.txt", "*.model", "*.spm", POOLING_CONFIG, *CHATS)  # configuration and tokenizer files
 
 
 def import_model(path: Path, *, allow_pickle: bool = False, eos_id: int | None = None) -> Imported:
@@ -73,6 +75,7 @@ def check_configuration(path: Path, *, eos_id: int | None = None) -> None:
     known without weights: before they are fetched. eos_id: as of `import_model`."""
     check_tokenizer_fields(path)
     sentence_vectors(path)
+    chat_of(path)
     with contextlib.suppress(NeedsWeightsError):
         _of_family(*read_configuration(path), NoWeights(), eos_id)
 
@@ -110,7 +113,7 @@ def _check_covered(config: Fields, generation: Fields) -> None:
 @dataclass(frozen=True, kw_only=True)
 class ImportedCheckpoint:
     """Summary of an import. max_source_len and max_target_len are those of the original; options, unknown: see
-    `Imported`."""
+    `Imported`. chat: of a model that generates."""
 
     config: ModelConfig
     parameters: int
@@ -119,6 +122,7 @@ class ImportedCheckpoint:
     lineage: dict[str, Any]
     options: Mapping[str, Any]
     unknown: tuple[str, ...]
+    chat: Chat
 
 
 def import_checkpoint(
@@ -143,6 +147,9 @@ def import_checkpoint(
     check_vocabulary(source, tokenizer)
     ours = with_source_frame(with_languages(theirs, source, added_tokens_of(tokenizer)), source).shortened(max_length)
     ours = replace(ours, config=with_source_unit(ours.config, source_unit, read_json(source / CONFIG)["model_type"]))
+    chat = chat_of(source) if ours.config.architecture == "decoder" else Chat()
+    if chat.template is not None and eos_id is None:
+        ours = with_ends_of_turns(ours, chat.template, tokenizer)
     with torch.device("meta"):
         names = [name for name, _ in build(ours.config).named_parameters()]  # tied weights once
     weights = {name: ours.weights[name] for name in names}
@@ -156,7 +163,7 @@ def import_checkpoint(
         train=None,
         metrics={},
         lineage=lineage,
-        extra={"model_card.md": model_card(ours.config, parameters, lineage).encode()},
+        extra={"model_card.md": model_card(ours.config, parameters, lineage).encode(), **chat_files(chat.template)},
     )
     return ImportedCheckpoint(
         config=ours.config,
@@ -166,6 +173,7 @@ def import_checkpoint(
         lineage=lineage,
         options=theirs.options,
         unknown=theirs.unknown,
+        chat=chat,
     )
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from model.adapters import A, B, merge
 from model.architectures import Model, build
+from model.chat_template import ChatTemplate
 from model.checkpoints.checkpoint import Adapter, CheckpointError, digest_of_checkpoint, load_checkpoint, weights_of
 from model.checkpoints.training_rows import TrainingRows, read_training_rows
 from model.config import ConfigError, ModelConfig, check
@@ -45,13 +46,15 @@ class Base:
     tokenizer: Tokenizer
     lineage: Mapping[str, Any]
     rows: TrainingRows | None = None  # that it was trained on; None: unknown
+    chat_template: ChatTemplate | None = None
 
 
 def read_base(path: Path) -> Base:
     """Reads and verifies a whole checkpoint. Raises CheckpointError."""
     loaded = load_checkpoint(path)
     rows = read_training_rows(path, loaded.lineage)
-    return Base(path, digest_of_checkpoint(path), loaded.config, loaded.tokenizer, loaded.lineage, rows)
+    digest = digest_of_checkpoint(path)
+    return Base(path, digest, loaded.config, loaded.tokenizer, loaded.lineage, rows, loaded.chat_template)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
 """The files of a model's tokenizer as gateways read them (`tokenizer_archive`): a ZIP of tokenizer.json and
 tokenizer_config.json.
 
-A gateway tokenizes by itself. It gets the bundle's tokenizer, which adds the model's start tokens to a text, and the
-names of its special tokens. A chat template is not part of a bundle: a gateway has its own.
+A gateway tokenizes by itself. It gets the bundle's tokenizer, which adds the model's start tokens to a text, the names
+of its special tokens, and its chat template, if the bundle has one.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ def tokenizer_archive(model: ServedModel) -> bytes:
             if token in names
         },
     }
+    if model.chat is not None:
+        config |= {**model.chat.template.special_tokens, "chat_template": model.chat.template.source}
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in (("tokenizer.json", values), ("tokenizer_config.json", config)):

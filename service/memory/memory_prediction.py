@@ -49,8 +49,8 @@ class ModelShape:
     """Sizes of one model. Lengths are positions, 0 without an encoder or decoder; the others bytes or numbers.
 
     width, inner: of the residual stream, and of feed-forward layers. opened, opened_later: bytes of the graphs that are
-    opened at the start, once for each session; and of those that may be opened while requests run. attention:
-    of all weights that a request may ask for.
+    opened at the start, once for each session; and of those that may be opened while requests run. chat_tokenizer: of
+    the edge's second tokenizer, for chats. attention: of all weights that a request may ask for.
     """
 
     layout: CacheLayout
@@ -65,6 +65,7 @@ class ModelShape:
     opened: int
     opened_later: int
     tokenizer: int
+    chat_tokenizer: int = 0
     attention: int = 0
 
 
@@ -117,7 +118,7 @@ def predict(models: Sequence[ModelPlan], edge: EdgeLimits) -> Prediction:
     """The peak of a server with these models."""
     headers = HEADERS_BYTES + edge.metadata_bytes
     opening = [model.processes * (_program(model) + _opening(model.shape)) for model in models]
-    tokenizers = sum(TOKENIZER_FACTOR * model.shape.tokenizer for model in models)
+    tokenizers = sum(TOKENIZER_FACTOR * (model.shape.tokenizer + model.shape.chat_tokenizer) for model in models)
     return Prediction(
         edge={
             "program": EDGE_BYTES,

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Protocol
 
 from export.bundle.confidence import Calibration
 from export.bundle.manifest import Encoding, Manifest, Quantization, SchemeMeasurement, Shortlist, Variant
+from model.chat_tokens import ChatTokens
 from model.tokenizer import Tokenizer
 from service.edge.models.alignment import Span, target_spans
 from service.machine.execution_choice import ExecutionChoice
@@ -116,6 +118,7 @@ class ServedModel:
     is_batch_invariant: bool = True  # on this machine
     processes: int = 1  # that its engines run in
     engines: int = 1  # of all processes
+    chat: ChatTokens | None = None  # None: the bundle has no chat template
     words_per_token: int = 0  # whose confidence may be returned, at most; 0: the model has no calibration
     version: str = ""
     path: Path = Path()
@@ -177,6 +180,13 @@ class ServedModel:
         assert self.encoding is not None
         assert self.encoding.mask is not None
         return self.tokenizer.matching_special(self.encoding.mask)
+
+    @functools.cached_property
+    def special_names(self) -> re.Pattern[str]:
+        """What special tokens are called. In a text that is plain text."""
+        tokenizer = self.tokenizer
+        names = [name for name, token in tokenizer.special.items() if name.strip() and not tokenizer.pieces[token]]
+        return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)")
 
     @property
     def is_classifier(self) -> bool:

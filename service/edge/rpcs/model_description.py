@@ -65,6 +65,7 @@ def describe(model: ServedModel, limits: TextLimits, *, is_default: bool = True,
         calibration=_calibration(model.calibration),
         context_sentences=manifest.context.sentences if manifest.context else 0,
         splits_sentences=manifest.source_unit == "sentence",
+        has_chat_template=model.chat is not None,
     )
 
 

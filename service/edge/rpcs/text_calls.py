@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,7 +12,10 @@ from glossa.v1 import glossa_pb2 as pb
 from service.edge.calls.call import Call
 from service.edge.models.answer_confidence import INLINE_TOKENS, answer_confidence
 from service.edge.models.served_model import ServedModel
-from service.edge.requests.prompt_encoder import INLINE_BYTES, NO_LANGUAGES
+from service.edge.requests.chat_prompts import ChatPrompts, Spelled
+from service.edge.requests.prompt_encoder import INLINE_BYTES
+from service.edge.requests.request_builder import RequestBuilder
+from service.edge.rpcs.chat_messages import chat_of, spelled_in, warnings_of
 from service.edge.rpcs.item_calls import ItemCalls
 from service.edge.rpcs.model_calls import convert_off_loop, languages_of, submitted
 from service.edge.rpcs.proto_conversion import completion, decoding_options, details
@@ -28,7 +31,7 @@ class TextCalls(ItemCalls):
 
     async def unary(self, model: ServedModel, message: Any, call: Call) -> dict[str, Any]:
         """The fields of a unary response."""
-        request = await self._build(model, message, call, is_streamed=False)
+        request, warnings = await self._build(model, message, call, is_streamed=False)
         text, tokens, finished = await self.answered(model, request, call)
         if self.log_text:
             call.record.note(answer=text)
@@ -38,13 +41,14 @@ class TextCalls(ItemCalls):
             "tokens": tokens if message.include_tokens else (),
             **completion(finished),
             **await self._details(finished, request, model, message),
+            **warnings,
         }
 
     async def stream(
         self, model: ServedModel, message: Any, call: Call, build: Callable[..., T]
     ) -> AsyncGenerator[T, None]:
         """The messages of a stream, each built from its fields."""
-        request = await self._build(model, message, call, is_streamed=True)
+        request, warnings = await self._build(model, message, call, is_streamed=True)
         prompt = request.continued_text if request.options.echo else ""  # sent with the first text
         async with submitted(model, request, call) as events:
             finished = None
@@ -58,12 +62,14 @@ class TextCalls(ItemCalls):
                 fields: dict[str, Any] = {"text": text, "tokens": tokens if message.include_tokens else ()}
                 if finished:
                     more = await self._details(finished, request, model, message)
-                    yield build(**fields, final=pb.Completion(**completion(finished), **more))
+                    yield build(**fields, final=pb.Completion(**completion(finished), **more, **warnings))
                 elif text or message.include_tokens:
                     yield build(**fields)
 
-    async def _build(self, model: ServedModel, message: Any, call: Call, *, is_streamed: bool) -> Request:
-        """The request of a message to translate or generate."""
+    async def _build(
+        self, model: ServedModel, message: Any, call: Call, *, is_streamed: bool
+    ) -> tuple[Request, dict[str, Any]]:
+        """The request of a message to translate or generate, and the field with warnings of its answer, if any."""
         task = model.manifest.task
         if self.log_text:
             call.record.note(answer="")
@@ -72,21 +78,48 @@ class TextCalls(ItemCalls):
             check_streamable(options)
         if has_confidence := answer_confidence(message, model) is not None:
             options = dataclasses.replace(options, token_logprobs=True)
-        languages = languages_of(message) if task == "translation" else NO_LANGUAGES
         builder = self.builder(model, call)
+        if task == "generation":
+            return await self._continuation(builder, model, message, options, call, is_streamed=is_streamed)
+        languages = languages_of(message)
         if len(message.text) > INLINE_BYTES:
             builder.check_length(message.text)
         decoding = partial(builder.decoding, is_streamed=is_streamed, has_confidence=has_confidence)
         build = partial(decoding, message.text, options, languages, context=call.context)
-        if task == "generation" and message.prompt_tokens:
-            if message.text:
-                raise InvalidRequest("prompt_tokens", "must be empty with text")
-            prompt, field = tuple(message.prompt_tokens), "prompt_tokens"
-            build = partial(builder.continuation, prompt, options, is_streamed=is_streamed, field=field)
-        request = await self.built(build, message, call, is_slow=options.use_shortlist)
+        return await self.built(build, message, call, is_slow=options.use_shortlist), {}
+
+    async def _continuation(
+        self,
+        builder: RequestBuilder,
+        model: ServedModel,
+        message: Any,
+        options: DecodingOptions,
+        call: Call,
+        *,
+        is_streamed: bool,
+    ) -> tuple[Request, dict[str, Any]]:
+        """The same of a message to continue a text, tokens or a chat."""
+        given = [name for name in ("text", "prompt_tokens", "messages") if getattr(message, name)]
+        if len(given) > 1:
+            raise InvalidRequest(given[1], f"must be empty with {given[0]}")
+        continuation = partial(builder.continuation, is_streamed=is_streamed)
+
+        def build() -> tuple[Request, Sequence[Spelled]]:
+            if (chat := chat_of(message)) is not None:
+                prompt, spelled = ChatPrompts(model, self.catalog.limits).prompt(chat)
+                return continuation(prompt, options, field="messages"), spelled
+            if message.prompt_tokens:
+                return continuation(tuple(message.prompt_tokens), options, field="prompt_tokens"), ()
+            request = builder.decoding(message.text, options, is_streamed=is_streamed)
+            return request, spelled_in(message.text, "text", model)
+
+        if len(message.text) > INLINE_BYTES:
+            builder.check_length(message.text)
+        is_slow = options.use_shortlist or bool(message.messages)  # a template may take as long as its bounds allow
+        request, spelled = await self.built(build, message, call, is_slow=is_slow)
         if self.log_text and not message.text:
-            call.record.note(text=request.continued_text)  # of prompt_tokens
-        return request
+            call.record.note(text=request.continued_text)
+        return request, {"warnings": warnings_of(spelled)} if spelled else {}
 
     async def _details(self, finished: Finished, request: Request, model: ServedModel, message: Any) -> dict[str, Any]:
         """The response's fields beside the best answer's text, as far as the client's message requests them."""

@@ -9,9 +9,11 @@ from glossa.v1 import glossa_pb2 as pb
 from service.edge.admission.request_memory import answer_bytes
 from service.edge.calls.call import Call
 from service.edge.models.served_model import ServedModel
+from service.edge.requests.chat_prompts import ChatPrompts
 from service.edge.requests.prompt_encoder import LanguagePair
 from service.edge.requests.request_limits import TOKEN_BYTES
 from service.edge.requests.tokenization import Count, Tokenization, Tokens
+from service.edge.rpcs.chat_messages import chat_of
 from service.edge.rpcs.model_calls import INLINE_SIZE, ModelCalls
 from service.edge.rpcs.proto_conversion import spans_of, token_names
 from service.errors import InvalidRequest
@@ -26,6 +28,8 @@ class TokenCalls(ModelCalls):
         model = self.find(request.model, call)
         if self.log_text:
             call.record.note(texts="\n".join(request.texts))
+        if request.messages or request.HasField("chat"):
+            return await self._count_chat(request, model, call)
         tokenization = Tokenization(model, self.catalog.limits)
         tokenization.check_texts(request.texts, LanguagePair(request.source_language, request.target_language))
         counts: list[Count] = []
@@ -33,6 +37,22 @@ class TokenCalls(ModelCalls):
             counts += await self.built(partial(_counts, tokenization, texts), request, call)
         return pb.CountTokensResponse(
             counts=[pb.TokenCount(**count._asdict()) for count in counts], max_prompt_tokens=model.max_prompt_tokens
+        )
+
+    async def _count_chat(
+        self, request: pb.CountTokensRequest, model: ServedModel, call: Call
+    ) -> pb.CountTokensResponse:
+        if request.texts:
+            raise InvalidRequest("texts", "must be empty with messages; send two requests")
+
+        def count() -> int:
+            chat = chat_of(request)
+            assert chat is not None
+            return len(ChatPrompts(model, self.catalog.limits).prompt(chat).tokens)
+
+        tokens, most = await self.built(count, request, call, is_slow=True), model.max_prompt_tokens
+        return pb.CountTokensResponse(
+            counts=[pb.TokenCount(tokens=tokens, exceeds_limit=tokens > most)], max_prompt_tokens=most
         )
 
     async def Tokenize(self, request: pb.TokenizeRequest, call: Call) -> pb.TokenizeResponse:

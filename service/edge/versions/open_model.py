@@ -23,6 +23,8 @@ from typing import Any, TypeVar
 from export.bundle.directory import BundleError, CheckedBundle, check_bundle, load_shortlist, verify_files
 from export.bundle.manifest import TOKENIZER
 from glossa.version import VERSION
+from model.chat_template import CHAT_TEMPLATE, ChatTemplate, ChatTemplateError
+from model.chat_tokens import ChatTokens
 from model.tokenizer import Tokenizer, TokenizerError
 from service.edge.models.answer_confidence import words_per_token
 from service.edge.models.engine_link import EngineLink
@@ -40,6 +42,7 @@ from service.settings.config import ServerSettings
 from service.wire.messages import Start
 
 T = TypeVar("T")
+EXPECTED = (BundleError, TokenizerError, ChatTemplateError, StartupError, OSError)  # OSError: no open files left
 MAX_MORE_VERSIONS = 16  # open beside one of each model, those that drain included
 
 
@@ -83,7 +86,7 @@ class ModelOpener:
             return await self._open(name, path, first, mine, give_back)
         except BaseException as error:
             give_back()
-            if isinstance(error, BundleError | TokenizerError | StartupError | OSError):  # OSError: no open files left
+            if isinstance(error, EXPECTED):
                 raise StartupError(f"model {name}: {error}") from error
             raise
 
@@ -220,12 +223,23 @@ async def in_thread(function: Callable[..., T], *arguments: Any, **named: Any) -
 
 
 def _read(bundle: CheckedBundle) -> dict[str, Any]:
-    """The fields of a `ServedModel` that come from a bundle's other files. Raises BundleError, TokenizerError."""
+    """The fields of a `ServedModel` that come from a bundle's other files. Raises BundleError, TokenizerError,
+    ChatTemplateError."""
     path, manifest = bundle.path, bundle.manifest
-    stamps = verify_files(path, manifest, only={TOKENIZER, manifest.shortlist})
+    stamps = verify_files(path, manifest, only={TOKENIZER, CHAT_TEMPLATE, manifest.shortlist})
     vocab_size = manifest.limits.vocab_size
     tokenizer = Tokenizer.load(path / TOKENIZER, vocab_size=vocab_size)
     shortlist = load_shortlist(path / manifest.shortlist, vocab_size=vocab_size) if manifest.shortlist else None
+    chat = None
+    if CHAT_TEMPLATE in manifest.files and manifest.task == "generation":
+        chat = ChatTokens(tokenizer, _chat_template(path / CHAT_TEMPLATE))
     bundle._replace(stamps={**bundle.stamps, **stamps}).check_unchanged()
     words = words_per_token(tokenizer) if manifest.calibrations else 0
-    return {"tokenizer": tokenizer, "shortlist": shortlist, "words_per_token": words}
+    return {"tokenizer": tokenizer, "shortlist": shortlist, "words_per_token": words, "chat": chat}
+
+
+def _chat_template(file: Path) -> ChatTemplate:
+    try:
+        return ChatTemplate.from_json(file.read_bytes())
+    except ChatTemplateError as error:
+        raise ChatTemplateError(f"{file}: {error}; import and export the model again") from error

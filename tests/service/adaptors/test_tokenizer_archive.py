@@ -5,6 +5,8 @@ import zipfile
 import pytest
 from tokenizers import Tokenizer as Library
 
+from model.chat_template import ChatTemplate
+from model.chat_tokens import ChatTokens
 from model.tokenizer import Tokenizer
 from service.adaptors.tokenizer_archive import tokenizer_archive
 from service.errors import Unsupported
@@ -33,6 +35,14 @@ def test_the_settings_name_the_special_tokens():
         name: f"<{name}>" for name in ("bos", "eos", "pad", "unk")
     }
     assert settings["model_max_length"] == 16
+
+
+def test_a_gateway_gets_the_chat_template():
+    model = served("en", FakePool(), "generation")
+    assert "chat_template" not in files(model)["tokenizer_config.json"]
+    model.chat = ChatTokens(model.tokenizer, ChatTemplate("{{ bos_token }}ä", {"bos_token": "<bos>"}))
+    settings = files(model)["tokenizer_config.json"]
+    assert (settings["chat_template"], settings["bos_token"]) == ("{{ bos_token }}ä", "<bos>")
 
 
 def test_the_same_tokenizer_gives_the_same_archive():

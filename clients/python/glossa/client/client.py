@@ -23,6 +23,7 @@ from glossa.client.channel import (
     authenticate,
     channel_options,
 )
+from glossa.client.chat import Message, chat_fields
 from glossa.client.document_calls import DocumentCalls
 from glossa.client.documents import Document
 from glossa.client.errors import ClientError, ServerStatus
@@ -113,19 +114,42 @@ class _Calls(TokenCalls, DocumentCalls):
 
     @unary
     def generate(
-        self, text: str = "", *, prompt_tokens: Sequence[int] = (), **options: Unpack[Options]
+        self,
+        text: str = "",
+        *,
+        prompt_tokens: Sequence[int] = (),
+        messages: Sequence[Message] = (),
+        template_arguments: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        **options: Unpack[Options],
     ) -> Call[Answer]:
-        """Continue a prompt: a text, or token ids exactly as given."""
-        return _text_call(pb.GenerateRequest, text_fields(text, options) | {"prompt_tokens": prompt_tokens}, options)
+        """Continue a prompt: a text, token ids exactly as given, or the messages of a chat.
+
+        messages: dictionaries with role, content and what else the model's chat template reads; the answer is the next
+        message, or with continue_final_message the rest of the last one. template_arguments: variables of the template,
+        such as tools. add_generation_prompt: False: without the beginning of an answer.
+        """
+        chat = chat_fields(messages, template_arguments, add_generation_prompt, continue_final_message)
+        fields = {**text_fields(text, options), "prompt_tokens": prompt_tokens, **chat}
+        return _text_call(pb.GenerateRequest, fields, options)
 
     @streaming
     def stream_generate(
-        self, text: str = "", *, prompt_tokens: Sequence[int] = (), **options: Unpack[Options]
+        self,
+        text: str = "",
+        *,
+        prompt_tokens: Sequence[int] = (),
+        messages: Sequence[Message] = (),
+        template_arguments: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        **options: Unpack[Options],
     ) -> Call[Any]:
-        """Continue a prompt, in pieces as they become final; the last one has the whole answer."""
-        return _text_call(
-            pb.StreamGenerateRequest, text_fields(text, options) | {"prompt_tokens": prompt_tokens}, options
-        )
+        """Continue a prompt, in pieces as they become final; the last one has the whole answer. See `generate`."""
+        chat = chat_fields(messages, template_arguments, add_generation_prompt, continue_final_message)
+        fields = {**text_fields(text, options), "prompt_tokens": prompt_tokens, **chat}
+        return _text_call(pb.StreamGenerateRequest, fields, options)
 
     @unary
     def score(

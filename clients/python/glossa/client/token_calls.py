@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
+from glossa.client.chat import Message, chat_fields
 from glossa.client.fields import new_message
 from glossa.client.methods import Call, unary
 from glossa.client.requests import CallOptions, call_fields, span_messages
@@ -42,6 +43,21 @@ class TokenCalls:
         """
         request = new_message(pb.CountTokensRequest, texts=texts, **call_fields(options))
         return Call(request, options, lambda response: [read(TokenCount, one) for one in response.counts])
+
+    @unary
+    def count_chat_tokens(
+        self,
+        messages: Sequence[Message],
+        *,
+        template_arguments: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> Call[TokenCount]:
+        """Count the tokens of the prompt that `generate` makes of these messages."""
+        chat = chat_fields(messages, template_arguments, add_generation_prompt, continue_final_message)
+        request = new_message(pb.CountTokensRequest, **chat, **call_fields(options))
+        return Call(request, options, lambda response: read(TokenCount, response.counts[0]))
 
     @unary
     def tokenize(

@@ -89,6 +89,14 @@ class Hypothesis:
     confidence: Confidence | None = None  # of translations
 
 
+@dataclass(frozen=True)
+class RequestWarning:
+    """What a client should know about a request that was answered."""
+
+    reason: str  # for programs: SPECIAL_TOKEN_IN_TEXT
+    message: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Answer(Cost):
     """A whole answer."""
@@ -100,6 +108,7 @@ class Answer(Cost):
     hypotheses: tuple[Hypothesis, ...] = ()  # all answers, best first, with the requested log-probabilities
     seed: int | None = None  # of a sampled answer
     confidence: Confidence | None = None  # of a translation, only when requested
+    warnings: tuple[RequestWarning, ...] = ()  # of generation: special tokens that a text spells
 
 
 @dataclass(frozen=True)
@@ -363,6 +372,8 @@ def _field(message: Any, name: str, hint: Any) -> Any:
     known, is_optional = message.DESCRIPTOR.fields_by_name, type(None) in get_args(hint)
     if is_optional and not (name in known and message.HasField(name)):  # an answer of generation has no confidence
         return None
+    if name == "warnings" and name not in known:  # a translation has none
+        return ()
     value, choices = getattr(message, name), known[name].enum_type
     if choices:
         return enum_names(choices)[value]

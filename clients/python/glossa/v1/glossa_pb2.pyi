@@ -2,6 +2,7 @@ import datetime
 
 from google.api import annotations_pb2 as _annotations_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import struct_pb2 as _struct_pb2
 from google.rpc import status_pb2 as _status_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -347,20 +348,50 @@ class Timings(_message.Message):
     def __init__(self, queue: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prefill: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., first_token: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., total: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Completion(_message.Message):
-    __slots__ = ("finish_reason", "usage", "timings", "hypotheses", "seed", "confidence")
+    __slots__ = ("finish_reason", "usage", "timings", "hypotheses", "seed", "confidence", "warnings")
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
     finish_reason: FinishReason
     usage: Usage
     timings: Timings
     hypotheses: _containers.RepeatedCompositeFieldContainer[Hypothesis]
     seed: int
     confidence: Confidence
-    def __init__(self, finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., seed: _Optional[int] = ..., confidence: _Optional[_Union[Confidence, _Mapping]] = ...) -> None: ...
+    warnings: _containers.RepeatedCompositeFieldContainer[Warning]
+    def __init__(self, finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., seed: _Optional[int] = ..., confidence: _Optional[_Union[Confidence, _Mapping]] = ..., warnings: _Optional[_Iterable[_Union[Warning, _Mapping]]] = ...) -> None: ...
+
+class Warning(_message.Message):
+    __slots__ = ("reason", "message")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    message: str
+    def __init__(self, reason: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class ChatMessage(_message.Message):
+    __slots__ = ("role", "content", "fields")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    FIELDS_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    content: str
+    fields: _struct_pb2.Struct
+    def __init__(self, role: _Optional[str] = ..., content: _Optional[str] = ..., fields: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+
+class ChatOptions(_message.Message):
+    __slots__ = ("template_arguments", "add_generation_prompt", "continue_final_message")
+    TEMPLATE_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    ADD_GENERATION_PROMPT_FIELD_NUMBER: _ClassVar[int]
+    CONTINUE_FINAL_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    template_arguments: _struct_pb2.Struct
+    add_generation_prompt: bool
+    continue_final_message: bool
+    def __init__(self, template_arguments: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., add_generation_prompt: bool = ..., continue_final_message: bool = ...) -> None: ...
 
 class Markup(_message.Message):
     __slots__ = ("tags", "placeholders", "urls", "numbers")
@@ -621,21 +652,25 @@ class StreamTranslateResponse(_message.Message):
     def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., final: _Optional[_Union[Completion, _Mapping]] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("model", "text", "options", "include_tokens", "prompt_tokens")
+    __slots__ = ("model", "text", "options", "include_tokens", "prompt_tokens", "messages", "chat")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    CHAT_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     options: DecodingOptions
     include_tokens: bool
     prompt_tokens: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., prompt_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
+    messages: _containers.RepeatedCompositeFieldContainer[ChatMessage]
+    chat: ChatOptions
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., prompt_tokens: _Optional[_Iterable[int]] = ..., messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., chat: _Optional[_Union[ChatOptions, _Mapping]] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("text", "tokens", "finish_reason", "usage", "timings", "hypotheses", "seed")
+    __slots__ = ("text", "tokens", "finish_reason", "usage", "timings", "hypotheses", "seed", "warnings")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
@@ -643,6 +678,7 @@ class GenerateResponse(_message.Message):
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     HYPOTHESES_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
     text: str
     tokens: _containers.RepeatedScalarFieldContainer[int]
     finish_reason: FinishReason
@@ -650,21 +686,26 @@ class GenerateResponse(_message.Message):
     timings: Timings
     hypotheses: _containers.RepeatedCompositeFieldContainer[Hypothesis]
     seed: int
-    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., seed: _Optional[int] = ...) -> None: ...
+    warnings: _containers.RepeatedCompositeFieldContainer[Warning]
+    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., seed: _Optional[int] = ..., warnings: _Optional[_Iterable[_Union[Warning, _Mapping]]] = ...) -> None: ...
 
 class StreamGenerateRequest(_message.Message):
-    __slots__ = ("model", "text", "options", "include_tokens", "prompt_tokens")
+    __slots__ = ("model", "text", "options", "include_tokens", "prompt_tokens", "messages", "chat")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    CHAT_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     options: DecodingOptions
     include_tokens: bool
     prompt_tokens: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., prompt_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
+    messages: _containers.RepeatedCompositeFieldContainer[ChatMessage]
+    chat: ChatOptions
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., prompt_tokens: _Optional[_Iterable[int]] = ..., messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., chat: _Optional[_Union[ChatOptions, _Mapping]] = ...) -> None: ...
 
 class StreamGenerateResponse(_message.Message):
     __slots__ = ("text", "tokens", "final")
@@ -1159,7 +1200,7 @@ class Calibration(_message.Message):
     def __init__(self, ece_before: _Optional[float] = ..., ece_after: _Optional[float] = ..., samples: _Optional[int] = ..., method: _Optional[str] = ..., sentence_ece_before: _Optional[float] = ..., sentence_ece_after: _Optional[float] = ..., sentence_method: _Optional[str] = ..., data: _Optional[str] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_alignment", "alignment_layers", "alignment_heads", "has_shortlist", "quantization", "languages", "draft_tokens", "labels", "embedding_size", "mask_token", "multi_label", "has_pooler", "attention", "engines", "engine_processes", "version", "is_default", "calibration", "token_labels", "context_sentences", "splits_sentences", "pooling", "embeddings_normalized")
+    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_alignment", "alignment_layers", "alignment_heads", "has_shortlist", "quantization", "languages", "draft_tokens", "labels", "embedding_size", "mask_token", "multi_label", "has_pooler", "attention", "engines", "engine_processes", "version", "is_default", "calibration", "token_labels", "context_sentences", "splits_sentences", "pooling", "embeddings_normalized", "has_chat_template")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
@@ -1194,6 +1235,7 @@ class Model(_message.Message):
     SPLITS_SENTENCES_FIELD_NUMBER: _ClassVar[int]
     POOLING_FIELD_NUMBER: _ClassVar[int]
     EMBEDDINGS_NORMALIZED_FIELD_NUMBER: _ClassVar[int]
+    HAS_CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
     name: str
     task: Task
     architecture: str
@@ -1228,7 +1270,8 @@ class Model(_message.Message):
     splits_sentences: bool
     pooling: Pooling
     embeddings_normalized: bool
-    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_alignment: bool = ..., alignment_layers: _Optional[int] = ..., alignment_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., languages: _Optional[_Iterable[str]] = ..., draft_tokens: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., mask_token: _Optional[str] = ..., multi_label: bool = ..., has_pooler: bool = ..., attention: _Optional[_Iterable[_Union[AttentionLayers, _Mapping]]] = ..., engines: _Optional[int] = ..., engine_processes: _Optional[int] = ..., version: _Optional[str] = ..., is_default: bool = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., token_labels: _Optional[_Iterable[str]] = ..., context_sentences: _Optional[int] = ..., splits_sentences: bool = ..., pooling: _Optional[_Union[Pooling, str]] = ..., embeddings_normalized: bool = ...) -> None: ...
+    has_chat_template: bool
+    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_alignment: bool = ..., alignment_layers: _Optional[int] = ..., alignment_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., languages: _Optional[_Iterable[str]] = ..., draft_tokens: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., mask_token: _Optional[str] = ..., multi_label: bool = ..., has_pooler: bool = ..., attention: _Optional[_Iterable[_Union[AttentionLayers, _Mapping]]] = ..., engines: _Optional[int] = ..., engine_processes: _Optional[int] = ..., version: _Optional[str] = ..., is_default: bool = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., token_labels: _Optional[_Iterable[str]] = ..., context_sentences: _Optional[int] = ..., splits_sentences: bool = ..., pooling: _Optional[_Union[Pooling, str]] = ..., embeddings_normalized: bool = ..., has_chat_template: bool = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()
@@ -1335,16 +1378,20 @@ class AttendResponse(_message.Message):
     def __init__(self, source: _Optional[_Iterable[_Union[AttentionToken, _Mapping]]] = ..., target: _Optional[_Iterable[_Union[AttentionToken, _Mapping]]] = ..., predicted: _Optional[_Iterable[_Union[AttentionToken, _Mapping]]] = ..., target_text: _Optional[str] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., matrices: _Optional[_Iterable[_Union[AttentionMatrix, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
 
 class CountTokensRequest(_message.Message):
-    __slots__ = ("model", "texts", "source_language", "target_language")
+    __slots__ = ("model", "texts", "source_language", "target_language", "messages", "chat")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    CHAT_FIELD_NUMBER: _ClassVar[int]
     model: str
     texts: _containers.RepeatedScalarFieldContainer[str]
     source_language: str
     target_language: str
-    def __init__(self, model: _Optional[str] = ..., texts: _Optional[_Iterable[str]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ...) -> None: ...
+    messages: _containers.RepeatedCompositeFieldContainer[ChatMessage]
+    chat: ChatOptions
+    def __init__(self, model: _Optional[str] = ..., texts: _Optional[_Iterable[str]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., chat: _Optional[_Union[ChatOptions, _Mapping]] = ...) -> None: ...
 
 class TokenCount(_message.Message):
     __slots__ = ("tokens", "exceeds_limit", "unknown_words")
