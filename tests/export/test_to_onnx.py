@@ -15,6 +15,7 @@ from export import to_onnx, variants
 from export.bundle.directory import BundleExistsError, load_bundle, load_shortlist
 from export.export_errors import DiskError, ExportError, FullDiskError, NoGoldenError, ParityError
 from export.options import ExportOptions, QuantizationOptions
+from export.passes import quantize as passes
 from export.texts import Development
 from export.to_onnx import export_bundle, export_model, weights_bytes
 from export.verification.checks import Check
@@ -186,7 +187,7 @@ def test_an_int8_that_fails_a_check_costs_the_others_nothing(tmp_path, monkeypat
                 tensor.CopyFrom(numpy_helper.from_array(2 * numpy_helper.to_array(tensor), tensor.name))
         return made
 
-    actual = variants.quantize
+    actual = passes.quantize
     monkeypatch.setattr(variants, "quantize", quantize)
     model = tiny_model(tiny_config("decoder", num_decoder_layers=1))
     schemes = QuantizationOptions(scheme="w8a8-dynamic", max_loss=100.0)

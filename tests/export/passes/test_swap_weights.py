@@ -1,5 +1,7 @@
 """Graphs with swapped weights equal those of a trace of the other model."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import numpy_helper
@@ -36,6 +38,6 @@ def test_weights_that_were_equal_and_differ_now_need_a_trace():
     model = tiny_model(MODELS["gpt2"])
     first, second = (block.self_attention.output for block in model.decoder.blocks)
     second.weight.data.copy_(first.weight.data)
-    other = equalized(model, {})
+    other: Any = equalized(model, {})
     other.decoder.blocks[0].self_attention.output.weight.data += np.float32(1.0)
     assert with_weights(trace_model(model), other) is None
