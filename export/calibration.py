@@ -24,7 +24,8 @@ from export.bundle.confidence import CalibratedConfidence, Calibration, Confiden
 from export.bundle.manifest import Limits, Variant
 from export.confidence_fit import DIGITS, expected_calibration_error, fit_map, mapped
 from export.damaged_answers import KINDS, Answered, Damage
-from export.select_scheme import ROWS, answer_sources
+from export.scheme_speed import ROWS
+from export.select_scheme import answer_sources
 from export.texts import Development
 from export.verification.inputs import Ids
 from export.verification.ort_graphs import OrtGraphs

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from export.bundle.adequacy import Traits, traits_of
 from export.bundle.confidence import word_spans
 from export.bundle.manifest import PAD_MULTIPLE
-from export.select_scheme import ROWS
+from export.scheme_speed import ROWS
 from export.verification.golden import encode_for_decode
 from export.verification.inputs import Ids
 from export.verification.ort_graphs import OrtGraphs, round_up

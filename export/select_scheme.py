@@ -25,8 +25,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from export.bundle.manifest import PAD_MULTIPLE, SchemeMeasurement
+from export.scheme_speed import ROWS, measure_speeds
 from export.texts import MAX_SENTENCES, Development
-from export.verification.golden import Answer, answer_greedily, encode_for_decode
+from export.verification.golden import Answer, answer_greedily
 from export.verification.inputs import Ids
 from export.verification.ort_graphs import OrtGraphs, round_up
 from model.architecture_config import EncoderConfig, Pooling
@@ -38,9 +39,6 @@ BASELINE = "fp32"
 MAX_WINDOWS = 400  # of the texts that a decoder-only model scores
 FOLDS = 10  # of sentences, by whose BLEU its standard error is estimated
 READ_ROWS = 8  # texts that are scored together: each has logits of all its positions
-ROWS = 32  # batch size of responses, and of the decode steps whose speed counts
-TIMED_ROUNDS, TIMED_STEPS, TIMED_CAPACITY = 15, 4, 32
-TIMED_LEAST, TIMED_S = 3, 10.0  # minimum number of rounds; after it, no round starts later than this
 TOKENS_BESIDE_SOURCE = 16  # new tokens that a response may have beyond twice its source's length
 WINDOW = 64  # tokens of a scored text
 T = TypeVar("T")
@@ -376,57 +374,3 @@ def read_steps(scheme: OrtGraphs, texts: Sequence[Ids]) -> list[_Reading]:
             nats[text] -= float(prediction.logprobs[row, texts[text][position + 1]])
             best[text].append(int(prediction.top_ids[row, 0]))
     return [_Reading(*reading) for reading in zip(nats, best, strict=True)]
-
-
-def measure_speeds(
-    graphs: Mapping[str, OrtGraphs], sources: Sequence[Ids], config: ModelConfig, clock: Callable[[], float]
-) -> dict[str, dict[str, Any]]:
-    """Return the median speeds of all schemes, measured in turns: with many rows or the whole batch, and with one row.
-
-    Decode steps are timed after `sources`; for encoder-only models, encoding the sources is timed. The result holds
-    fields of a `SchemeMeasurement` by scheme.
-    """
-    if config.has_decoder:
-        many, single = (_decode_rates(graphs, sources, rows, config, clock) for rows in (ROWS, 1))
-    else:
-        many, single = (
-            _rates(
-                {name: partial(scheme.encode, some) for name, scheme in graphs.items()}, sum(map(len, some)), 1, clock
-            )
-            for some in (sources, sources[:1])
-        )
-    return {
-        name: {"tokens_per_s": round(many[name], 1), "single_stream_tokens_per_s": round(single[name], 1)}
-        for name in graphs
-    }
-
-
-def _decode_rates(
-    graphs: Mapping[str, OrtGraphs], given: Sequence[Ids], rows: int, config: ModelConfig, clock: Callable[[], float]
-) -> dict[str, float]:
-    sources = [given[row % len(given)] for row in range(rows)]
-    position = min(TIMED_CAPACITY // 2, config.max_target_len - 1)
-    runs = dict[str, Callable[[], None]]()
-    for name, scheme in graphs.items():
-        cross = encode_for_decode(scheme, sources) if config.has_encoder else {}
-        buffers = scheme.buffers(rows, round_up(position + 1, PAD_MULTIPLE))
-        runs[name], _ = scheme.step([[config.eos_id]] * rows, [position] * rows, buffers, cross, top_k=0)
-        runs[name]()
-    return _rates(runs, rows * TIMED_STEPS, TIMED_STEPS, clock)
-
-
-def _rates(
-    runs: Mapping[str, Callable[[], object]], tokens: int, steps: int, clock: Callable[[], float]
-) -> dict[str, float]:
-    """Return tokens per second by the median of rounds; each round has `steps` runs and `tokens` tokens altogether."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    started_s = clock()
-    for done in range(TIMED_ROUNDS):
-        if done >= TIMED_LEAST and clock() - started_s > TIMED_S:
-            break
-        for name, run in runs.items():
-            before_s = clock()
-            for _ in range(steps):
-                run()
-            seconds[name].append(clock() - before_s)
-    return {name: tokens / max(statistics.median(seconds[name]), 1e-9) for name in runs}

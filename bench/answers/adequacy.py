@@ -24,7 +24,8 @@ from export.bundle.directory import load_bundle
 from export.bundle.manifest import TOKENIZER
 from export.confidence_fit import expected_calibration_error, ranking
 from export.damaged_answers import Answered, Damage
-from export.select_scheme import ROWS, answer_sources
+from export.scheme_speed import ROWS
+from export.select_scheme import answer_sources
 from export.verification.ort_graphs import OrtGraphs
 from export.word_errors import right_words
 from model.architecture_config import model_config

@@ -204,8 +204,8 @@ FAULTS = (
     Fault(
         "float32-weights-in-4-bits-for-cuda",
         "export/variants.py",
-        "source = half if SCHEMES[name].is_half else traced",
-        "source = traced",
+        "saved[name] = save_variant(half, scratch / name, SCHEMES[name])",
+        "saved[name] = save_variant(traced, scratch / name, SCHEMES[name])",
         ("tests/export/test_variants.py",),
     ),
     Fault(
