@@ -11,6 +11,7 @@ from export.bundle.manifest import Quantization
 from export.export_errors import ExportError
 from export.options import AUTOMATIC, ExportOptions, QuantizationOptions
 from export.passes.quantization_scheme import SCHEMES
+from export.select_scheme import Choice
 from export.texts import Development
 from export.to_onnx import export_model
 from export.variants import calibration_ids, save_graph, save_variant, trace_model
@@ -104,6 +105,18 @@ def test_a_bundle_keeps_the_chosen_scheme_only_and_the_figures_of_all(architectu
     assert int8.quantization.scheme == taken
     assert {path.name for path in (tmp_path / "out").iterdir() if path.is_dir()} == {"int8", "fp32"}
     assert load_bundle(tmp_path / "out") == manifest
+
+
+def test_the_graphs_are_those_of_the_chosen_scheme_and_not_of_the_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(variants, "select_scheme", lambda *_, **__: Choice("w8a8-dynamic", (), {}))
+    model = tiny_model(tiny_config("decoder", num_decoder_layers=1))
+    options = ExportOptions(precisions=("int8",), quantization=QuantizationOptions(), texts=TEXTS)
+    manifest = export_model(model, tiny_tokenizer(), tmp_path / "out", options)
+    quantization = manifest.variant("int8").quantization
+    assert quantization is not None
+    assert quantization.scheme == "w8a8-dynamic"
+    graph = onnx.load(tmp_path / "out" / manifest.variant("int8").graphs["decode"].file)
+    assert "ReduceMax" in {node.op_type for node in graph.graph.node}, "the largest value of each row"
 
 
 def test_sources_without_references_are_answered_for_calibration():

@@ -49,6 +49,16 @@ def test_independent_inputs_leave_the_nearest_integers(problem):
     assert np.array_equal(integers_KN, np.rint(weight_KN / step_N))
 
 
+def test_groups_of_inputs_change_nothing(problem, monkeypatch):
+    """But for sums in another order, which may decide between two integers."""
+    weight_KN, x_RK, step_N = problem
+    found = list[np.ndarray]()
+    for size in (64, 16):
+        monkeypatch.setattr("export.passes.error_feedback.GROUP", size)
+        found.append(round_with_feedback(weight_KN, step_N, -7, 7, [x_RK.T @ x_RK]))
+    assert np.mean(found[0] == found[1]) > 0.98
+
+
 def test_inputs_that_are_always_zero_do_no_harm(problem):
     weight_KN, _, step_N = problem
     integers_KN = round_with_feedback(weight_KN, step_N, -7, 7, [np.zeros((INPUTS, INPUTS), np.float32)])
