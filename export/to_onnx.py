@@ -85,7 +85,7 @@ def export_model(
     """Export a model in memory: float32, on the CPU, in evaluation mode; the model is not changed.
 
     Each precision becomes a variant and is verified on the CPU against the float32 model; CUDA requires fp16. int8 and
-    int4 use the fastest scheme that `options.quantization` allows, measured against fp32 on its development text, or
+    int4 use the first scheme that `options.quantization` allows, measured against fp32 on its development text, or
     else on `options.texts`.
     """
     config = model.config
