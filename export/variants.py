@@ -27,7 +27,7 @@ from export.graphs.tracing import Signature, trace
 from export.limits import limits_of
 from export.options import ExportOptions, scheme_names
 from export.passes.calibrate import MAX_SENTENCES as MAX_CALIBRATION
-from export.passes.calibrate import Ranges, calibrate, input_moments
+from export.passes.calibrate import Ranges, calibrate, input_moments, named_tensors
 from export.passes.equalize import Exponents, can_equalize, equalized, find_exponents
 from export.passes.error_feedback import Feedback
 from export.passes.fuse_norms import fuse_norms
@@ -101,10 +101,10 @@ def save_quantized(
     errors = dict[str, Mapping[str, float]]()
     assert quantization.development is not None, "checked by `check_options`"
     candidates = {name: scheme_names(name, quantization.scheme, model.config) for name in options.quantized}
-    rounding = None
-    if any(SCHEMES[name].has_integer_products for names in candidates.values() for name in names):
+    schemes, rounding = [SCHEMES[name] for names in candidates.values() for name in names], None
+    if any(scheme.has_integer_products for scheme in schemes):
         samples = calibration_ids(model, tokenizer, quantization.calibration, quantization.development)
-        needs_ranges = any(SCHEMES[name].needs_ranges for names in candidates.values() for name in names)
+        needs_ranges = any(scheme.needs_ranges for scheme in schemes)
         rounding = prepare_rounding(traced, samples, options, needs_ranges=needs_ranges)
     folder = directory if plain else scratch / "fp32"
     baseline = OrtGraphs(folder, plain or save_variant(traced, folder, SCHEMES["fp32"]), limits)
@@ -227,7 +227,7 @@ class Traced(NamedTuple):
 
 def trace_model(model: Model, *, attention: bool = False, shortlist: bool = False) -> Traced:
     """Return every graph of a model in its precision. Raises ExportError for a trace with the wrong structure."""
-    names = weight_names(weights_of(model))
+    names = weight_names(arrays_of(model))
     made = dict[Role, ModelProto]()
     if isinstance(model, Recurrent):
         signatures = recurrent.signatures(model, attention=attention)
@@ -248,7 +248,7 @@ def trace_model(model: Model, *, attention: bool = False, shortlist: bool = Fals
 
 def with_weights(traced: Traced, model: Model) -> Traced | None:
     """Return the graphs for another model of the same shape; None if they do not hold its weights one by one."""
-    before, after = weights_of(traced.model), weights_of(model)
+    before, after = arrays_of(traced.model), arrays_of(model)
     made, held = dict[Role, ModelProto](), set[str]()
     for role, graph in traced.graphs.items():
         made[role] = ModelProto()
@@ -261,10 +261,9 @@ def with_weights(traced: Traced, model: Model) -> Traced | None:
     return traced._replace(model=model, graphs=made) if changed <= held else None
 
 
-def weights_of(model: Model) -> dict[str, np.ndarray]:
-    """Return the buffers and parameters of a model by their names."""
-    named = {**dict(model.named_buffers()), **model.state_dict()}
-    return {name: tensor.detach().numpy() for name, tensor in named.items()}
+def arrays_of(model: Model) -> dict[str, np.ndarray]:
+    """Return the tensors of `named_tensors`, in the memory of the model."""
+    return {name: tensor.detach().numpy() for name, tensor in named_tensors(model).items()}
 
 
 def last_product(model: Model) -> tuple[np.ndarray, np.ndarray | None]:

@@ -129,6 +129,11 @@ def input_moments(model: Model, samples: Sequence[tuple[Ids, Ids]]) -> Moments:
     return {name.removeprefix("input."): [part.numpy() for part in parts] for name, parts in enough.items()}
 
 
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers and parameters of a model by all of their names: tied ones have several."""
+    return {**dict(model.named_buffers()), **model.state_dict()}
+
+
 def watch(
     model: Model,
     samples: Iterable[tuple[Ids, Ids]],
@@ -141,7 +146,7 @@ def watch(
     These are the input of every product, as "input.WEIGHT", and the magnitudes written to each cache, as
     "cache.self.LAYER.key" and so on. Modules that share a weight share its name, as they do in graphs.
     """
-    named = {**dict(model.named_buffers()), **model.state_dict()}
+    named = named_tensors(model)
     first = dict[tuple[int, ...], str]()
     for name, tensor in named.items():
         first.setdefault((tensor.data_ptr(), *tensor.shape), name)

@@ -102,6 +102,12 @@ def _pack(integers: np.ndarray, bits: int) -> np.ndarray:
     return packed
 
 
+def unpack(packed: np.ndarray, bits: int) -> np.ndarray:
+    """Return the integers in the bytes (N, ...) of a weight's `Blocks` or of their zero points, uint8 (N, count)."""
+    unsigned = np.stack((packed & 15, packed >> 4), axis=-1) if bits == 4 else packed
+    return unsigned.reshape(len(packed), -1)
+
+
 def _scales(exact: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """Round scales to the type that stores them; none becomes 0, as small ones would in float16."""
     rounded = exact.astype(dtype)

@@ -69,7 +69,7 @@ class ProductQuantizer:
     ) -> None:
         """divided: by the output of a product, see `_Product.per_output_N`."""
         self.rewriter, self.scheme, self.divided = rewriter, scheme, divided
-        self.ranges, self.feedback = ranges, feedback
+        self.ranges, self.feedback = ranges, feedback or Feedback({})
         self.quantized: dict[tuple[str, str], tuple[str, str, str]] = {}  # (x, step) → u8, its scale, its zero point
         self.makers: dict[str, NodeProto] = {}  # of the values that products read
 
@@ -132,8 +132,7 @@ class ProductQuantizer:
     def integers(self, product: _Product) -> tuple[str, str]:
         """Return the names of the int8 weights (K, N) and of their scales (N,)."""
         name = f"{product.weight_name}.int8"
-        feedback = self.feedback.of(product.weight_name) if self.feedback else None
-        weight_KN, scale_N = symmetric_columns(product.weight_KN, feedback=feedback)
+        weight_KN, scale_N = symmetric_columns(product.weight_KN, feedback=self.feedback.of(product.weight_name))
         scale_N = (scale_N / product.per_output_N).astype(np.float32)
         return self.rewriter.constant(f"{name}.weight", weight_KN), self.rewriter.constant(f"{name}.scale", scale_N)
 
@@ -211,7 +210,7 @@ class ProductQuantizer:
         """Return the first inputs and the attributes of a MatMulNBits: x, integers of the weight, their scales, and
         zero points if the scheme has them."""
         bits, block, has_zeros = self.scheme.weight_bits, self.scheme.block_size, self.scheme.has_zeros
-        feedback = self.feedback.of(product.weight_name) if self.feedback else None
+        feedback = self.feedback.of(product.weight_name)
         packed, scale, zeros = rounded_blocks(
             product.weight_KN, bits=bits, block=block, has_zeros=has_zeros, feedback=feedback
         )

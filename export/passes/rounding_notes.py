@@ -22,10 +22,10 @@ class RoundingNotes(NamedTuple):
 
 def write_notes(model: ModelProto, notes: RoundingNotes) -> None:
     """Write the notes to a graph."""
-    exponents = notes.exponents
-    if exponents is not None:
-        texts = {name: base64.b64encode(values.tobytes()).decode() for name, values in exponents.items()}
-    model.doc_string = json.dumps({"exponents": None if exponents is None else texts, "feedback": notes.has_feedback})
+    texts = None
+    if notes.exponents is not None:
+        texts = {name: base64.b64encode(values.tobytes()).decode() for name, values in notes.exponents.items()}
+    model.doc_string = json.dumps({"exponents": texts, "feedback": notes.has_feedback})
 
 
 def read_notes(model: ModelProto) -> RoundingNotes:

@@ -24,7 +24,7 @@ from onnx import ModelProto, NodeProto, numpy_helper
 from torch import Tensor, nn
 
 from export.passes.equalize import Exponents
-from export.passes.integer_weights import INT8_MAX, MOST_WEIGHT
+from export.passes.integer_weights import INT8_MAX, MOST_WEIGHT, unpack
 from export.passes.optimize import attributes_of, makers_of, with_inner
 from export.passes.quantize_products import is_kept
 from export.passes.rounding_notes import read_notes
@@ -140,15 +140,14 @@ class _Reader:
         attributes = attributes_of(node)
         bits, block, inputs = attributes["bits"], attributes["block_size"], attributes["K"]
         packed = self.array(node.input[1])  # (N, blocks, bytes)
-        unsigned = np.stack((packed & 15, packed >> 4), axis=-1) if bits == 4 else packed
         scales = self.array(node.input[2]).reshape(len(packed), -1)
         scales_NK = np.repeat(scales, block, axis=1)[:, :inputs]
         zeros_NK: Array | float = float(1 << (bits - 1))
         if len(node.input) > 3 and node.input[3]:
             zeros = self.array(node.input[3]).reshape(len(packed), -1)
-            zeros = np.stack((zeros & 15, zeros >> 4), axis=-1).reshape(len(packed), -1) if bits == 4 else zeros
-            zeros_NK = np.repeat(zeros[:, : scales.shape[1]], block, axis=1)[:, :inputs].astype(np.float32)
-        integers_NK = unsigned.reshape(len(packed), -1)[:, :inputs].astype(np.float32) - zeros_NK
+            zeros = unpack(zeros, bits)[:, : scales.shape[1]]
+            zeros_NK = np.repeat(zeros, block, axis=1)[:, :inputs].astype(np.float32)
+        integers_NK = unpack(packed, bits)[:, :inputs].astype(np.float32) - zeros_NK
         is_integer = attributes.get("accuracy_level") == 4  # otherwise activations are multiplied as they are
         round_input: Round = round_blocks(block) if is_integer else lambda x: x
         weight = RoundedWeight(
