@@ -31,7 +31,7 @@ from service.edge.calls.conversation import has_items, messages_of, requests_of
 from service.edge.calls.items import ItemLimits, ItemRunner
 from service.edge.calls.message_reader import MessageReader, Parse, parsed
 from service.edge.calls.record import REQUEST_ID, Record, report
-from service.edge.calls.rpc import Rpc
+from service.edge.calls.rpc import Rpc, is_late
 from service.edge.calls.stall_timer import StallTimer, UnwrittenResponses
 from service.edge.observability import logs
 from service.edge.observability.call_trace import PARENT, TRACE_PARENT
@@ -181,7 +181,7 @@ class Calls:
             self._begin(call)
             return await self._handle(call, behaviour, context, parse)
         except asyncio.CancelledError:
-            if self._clock() < began_s + limit_s:
+            if not is_late(self._clock(), began_s, began_s + limit_s):
                 self._count_wasted(peer)
             raise  # swallowing it leaks memory inside grpc
 
@@ -202,7 +202,7 @@ class Calls:
         except RequestError as failure:
             error = failure
         except asyncio.CancelledError:
-            late, ending = self._clock() >= call.rpc.deadline_s, call.ending
+            late, ending = is_late(self._clock(), call.rpc.started_s, call.rpc.deadline_s), call.ending
             error = DeadlineExceeded("the deadline passed") if late else Cancelled("the client cancelled the call")
             if ending.error is None or ending.task is None:
                 raise

@@ -21,6 +21,7 @@ from service.edge.calls.budget import Slots
 from service.edge.calls.call import Call
 from service.edge.calls.item_counts import ItemCounts
 from service.edge.calls.record import count_request, report_request
+from service.edge.calls.rpc import is_late
 from service.edge.models.served_model import Users
 from service.edge.observability import logs
 from service.edge.observability.metrics import Metrics
@@ -272,7 +273,7 @@ class _Run:
         except RequestError as failure:
             error = failure
         except asyncio.CancelledError:
-            if self._runner.clock() >= call.rpc.deadline_s:
+            if is_late(self._runner.clock(), call.rpc.started_s, call.rpc.deadline_s):
                 error = DeadlineExceeded("the deadline passed")
             raise
         except Exception as failure:

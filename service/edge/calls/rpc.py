@@ -8,6 +8,15 @@ from typing import NamedTuple
 from service.edge.observability.metrics import Method
 from service.request import Caller
 
+EARLY_S = 0.05  # by so much a client's timer may ring before the server's, which starts when the call is read
+EARLY_PART = 0.25
+
+
+def is_late(now_s: float, started_s: float, deadline_s: float) -> bool:
+    """Whether a call that ends now ends by its deadline: a client resets a call whose deadline passes, and the reset
+    may come a moment before the deadline passes here."""
+    return now_s >= deadline_s - min(EARLY_S, EARLY_PART * (deadline_s - started_s))
+
 
 class Rpc(NamedTuple):
     """One call, or one item of a call. Times are seconds on the server's clock.

@@ -25,6 +25,7 @@ from service.adaptors.selection import ADAPTORS
 from service.answer_pace import MARGIN
 from service.edge.admission.request_memory import Reservation, message_bytes
 from service.edge.calls.calls import WITHOUT_ENGINES, Calls
+from service.edge.calls.rpc import is_late
 from service.edge.observability.metrics import Metrics
 from service.edge.rpcs.servicer import RPCS
 from service.edge.security.access import POLICY
@@ -693,6 +694,30 @@ async def test_nothing_is_sent_after_the_deadline_and_that_is_no_reset(fails, mo
     with pytest.raises(asyncio.CancelledError):
         await calls.run(RPCS[0], answer, AnsweredContext(), PARSE)
     assert calls.is_idle
+
+
+@pytest.mark.parametrize(
+    ("after_s", "code", "resets"), [(59.94, "CANCELLED", ["ipv4:127.0.0.1:1"]), (59.96, "DEADLINE_EXCEEDED", [])]
+)
+async def test_a_reset_a_moment_before_the_deadline_is_the_deadline(after_s, code, resets, monkeypatch, caplog):
+    caplog.set_level("INFO", logger="glossa")
+    now_s, counted = 100.0, list[str]()
+    calls = Calls(Metrics(RPCS), settings(), clock=lambda: now_s)
+    monkeypatch.setattr(calls, "_count_wasted", counted.append)
+    context = SilentContext()
+    call = asyncio.create_task(calls.run(RPCS[0], pytest.fail, context, PARSE))
+    await context.reads.wait()
+    now_s += after_s  # of 60
+    call.cancel()
+    await asyncio.wait([call])
+    context.message.set_result(grpc.aio.EOF)
+    assert counted == resets
+    assert [line.fields["code"] for line in caplog.records if line.getMessage() == "request"] == [code]
+
+
+@pytest.mark.parametrize(("now_s", "late"), [(10.14, False), (10.16, True), (10.2, True), (11.0, True)])
+def test_a_short_deadline_is_close_in_its_last_quarter_alone(now_s, late):
+    assert is_late(now_s, started_s=10.0, deadline_s=10.2) is late
 
 
 async def test_a_read_is_left_to_end_by_itself_when_its_call_is_cancelled():
