@@ -1,8 +1,9 @@
-"""`glossa import`: a model in the format of Hugging Face, a directory or one of the Hub by its name, to a checkpoint.
-The work is `model.pretrained`'s."""
+"""`glossa import`: a model in the format of Hugging Face, a directory or one of the Hub by its name, or in a GGUF file,
+to a checkpoint. The work is `model.pretrained`'s."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +21,8 @@ def import_(
     model: Annotated[
         str,
         typer.Argument(
-            help="directory that save_pretrained of Hugging Face wrote, or the name of a model of the Hub: OWNER/NAME"
+            help="directory that save_pretrained of Hugging Face wrote, the name of a model of the Hub, OWNER/NAME, "
+            "or a GGUF file"
         ),
     ],
     checkpoint: Annotated[Path, typer.Argument(help="checkpoint directory to write")],
@@ -45,19 +47,26 @@ def import_(
     replace: Annotated[bool, typer.Option("--replace", help="replace an existing checkpoint")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Import a Hugging Face model as a checkpoint, which can be exported and served."""
+    """Import a model of Hugging Face or llama.cpp as a checkpoint, which can be exported and served."""
     from model.checkpoints.atomic_write import new_directory
     from model.checkpoints.checkpoint import CheckpointError, check_new
     from model.pretrained.convert_tokenizer import convert_tokenizer
-    from model.pretrained.files import PretrainedError
+    from model.pretrained.files import PretrainedError, check_folder
+    from model.pretrained.gguf.file import is_gguf
+    from model.pretrained.gguf.folder import as_folder
     from model.pretrained.import_checkpoint import MAX_LENGTH, import_checkpoint
 
-    with report_errors(PretrainedError, CheckpointError):
+    with report_errors(PretrainedError, CheckpointError), contextlib.ExitStack() as stack:
         (check_replaced if replace else check_new)(checkpoint)  # before anything is fetched
+        stored, origin = None, None
         if Path(model).is_dir():
-            if revision is not None:
-                raise UsageError(f"--revision {revision}: {model} is a directory, which has no revisions; remove it")
-            directory, origin = Path(model), None
+            _check_no_revision(model, "directory", revision)
+            directory = Path(model)
+            check_folder(directory)
+        elif is_gguf(Path(model)):
+            _check_no_revision(model, "file", revision)
+            directory, stored = stack.enter_context(as_folder(Path(model)))
+            origin = stored.origin
         else:
             directory, origin = fetched(
                 model, revision, is_offline=is_offline, allow_pickle=allow_pickle, eos_id=eos_id
@@ -72,8 +81,14 @@ def import_(
                 eos_id=eos_id,
                 source_unit=source_unit,
                 origin=origin,
+                stored=stored,
             )
     show(imported_figures(imported), as_json)
+
+
+def _check_no_revision(model: str, what: str, revision: str | None) -> None:
+    if revision is not None:
+        raise UsageError(f"--revision {revision}: {model} is a {what}, which has no revisions; remove it")
 
 
 def fetched(

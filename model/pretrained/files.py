@@ -125,8 +125,9 @@ class Weights:
     Names may begin with the name of the base model, as in `model.norm.weight`: checkpoints without a head lack it.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._tensors = dict(tensors)
+    def __init__(self, tensors: Mapping[str, Tensor], *, named: Callable[[str], str] = str) -> None:
+        """named: how errors name a tensor."""
+        self._tensors, self._named = dict(tensors), named
 
     def __contains__(self, name: str) -> bool:
         return self._stored(name) in self._tensors
@@ -137,7 +138,7 @@ class Weights:
     def size(self, name: str) -> int:
         """The length of the first dimension of a tensor. Raises PretrainedError if it is missing."""
         if name not in self:
-            raise PretrainedError(f"weights: {name} is missing")
+            raise PretrainedError(f"weights: {self._named(name)} is missing")
         return len(self._tensors[self._stored(name)])
 
     def take(self, name: str) -> Tensor:
@@ -145,7 +146,8 @@ class Weights:
         self.size(name)
         tensor = self._tensors.pop(self._stored(name))
         if not tensor.is_floating_point() or tensor.element_size() < 2:
-            raise PretrainedError(f"weights: {name} must be float32, float16 or bfloat16, got {tensor.dtype}")
+            problem = f"must be float32, float16 or bfloat16, got {tensor.dtype}"
+            raise PretrainedError(f"weights: {self._named(name)} {problem}")
         return tensor.float()
 
     def differ(self, name: str, other: str) -> bool:
@@ -181,8 +183,18 @@ class Weights:
     def finish(self) -> None:
         """Raises PretrainedError if tensors remain."""
         if self._tensors:
-            names = sorted(self._tensors)
+            names = sorted(map(self._named, self._tensors))
             raise PretrainedError(f"weights: {len(names)} tensors are not covered: {', '.join(names[:5])}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """Weights outside the directory of a model: the files that all comes from, what their lineage says, and how the
+    weights are read."""
+
+    files: tuple[Path, ...]
+    origin: Mapping[str, str]
+    load: Callable[[], Weights]
 
 
 class NeedsWeightsError(Exception):
@@ -357,4 +369,15 @@ def weight_files(path: Path) -> list[Path]:
             return [path / name for name in sorted({Path(name).name for name in names})]  # never a path to elsewhere
         if (path / whole).is_file():
             return [path / whole]
-    raise PretrainedError(f"{path}: holds no weights; there must be {WEIGHTS} or {PICKLED_WEIGHTS}")
+    raise PretrainedError(f"{path}: holds no weights; there must be {WEIGHTS} or {PICKLED_WEIGHTS}{_or_gguf(path)}")
+
+
+def check_folder(path: Path) -> None:
+    """Raises PretrainedError for a directory without a configuration that holds GGUF files."""
+    if not (path / CONFIG).is_file() and (other := _or_gguf(path)):
+        raise PretrainedError(f"{path}: holds no {CONFIG}{other}")
+
+
+def _or_gguf(path: Path) -> str:
+    names = sorted(file.name for file in path.glob("*.gguf"))
+    return f"; a GGUF file is imported by its own name: {path / names[0]} (of {len(names)})" if names else ""
