@@ -72,7 +72,9 @@ def read_tokenizer(file: Path) -> Tokenizer:
         return Tokenizer.load(file)
     try:
         model = read_sentencepiece(file)
-        return Tokenizer(sentencepiece_values(model, {piece.text: token for token, piece in enumerate(model.pieces)}, ()))
+        return Tokenizer(
+            sentencepiece_values(model, {piece.text: token for token, piece in enumerate(model.pieces)}, ())
+        )
     except (PretrainedError, TokenizerError, OSError, StopIteration) as error:
         raise TokenizerError(f"{file}: not a SentencePiece model, nor a tokenizer.json by its name: {error}") from error
 

@@ -277,8 +277,7 @@ def read_weights(
                 ours[name] = torch.zeros(parameter.shape)
                 continue
             if sources not in stored:
-                parts = [weights.take(source) for source in sources]
-                stored[sources] = parts[0] if len(parts) == 1 else torch.cat(parts)
+                stored[sources] = _joined(sources, [weights.take(source) for source in sources])
             change = (changes or {}).get(pattern)
             ours[name] = change(stored[sources]) if change else stored[sources]
         if ours[name].shape != parameter.shape:
@@ -287,6 +286,13 @@ def read_weights(
                 f"{tuple(ours[name].shape)}"
             )
     return Imported(config=config, weights=ours)
+
+
+def _joined(sources: tuple[str, ...], parts: list[Tensor]) -> Tensor:
+    if len({part.shape[1:] for part in parts}) > 1:
+        shapes = ", ".join(str(tuple(part.shape)) for part in parts)
+        raise PretrainedError(f"weights: {', '.join(sources)} must differ in their first dimension alone, got {shapes}")
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _sources(name: str, names: Names) -> tuple[str, tuple[str, ...]]:

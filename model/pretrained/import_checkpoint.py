@@ -194,9 +194,7 @@ def with_source_unit(config: ModelConfig, unit: SourceUnit | None, family: str) 
     return config
 
 
-def lineage_of(
-    source: Path, origin: Mapping[str, str] | None = None, stored: Stored | None = None
-) -> dict[str, Any]:
+def lineage_of(source: Path, origin: Mapping[str, str] | None = None, stored: Stored | None = None) -> dict[str, Any]:
     """The lineage of an import: the original model and the digests of its files. origin: where the directory comes
     from, `imported_from` among it; None: that is its name. stored: the files from which the directory was made."""
     config = read_json(source / CONFIG)

@@ -58,7 +58,12 @@ NO_EFFECT = (  # of an architecture's keys: the tensors have their own shapes, a
     *("vocab_size", "tensor_data_layout", "expert_used_count"),
     *("rope.scaling.original_context_length", "rope.scaling.finetuned"),
 )
-OTHER_EFFECTS = ("tokenizer.*_token_id", "tokenizer.*_token_type_count", "tokenizer.chat_templates", "tokenizer.hugging*")
+OTHER_EFFECTS = (
+    "tokenizer.*_token_id",
+    "tokenizer.*_token_type_count",
+    "tokenizer.chat_templates",
+    "tokenizer.hugging*",
+)
 NEUTRAL = (0, False, "", [])
 
 
@@ -83,6 +88,8 @@ def configuration_of(gguf: Gguf) -> dict[str, Any]:
         **{theirs: fields.count(f"{name}.{key}") for key, theirs in architecture.counts.items()},
         **{theirs: fields.number(f"{name}.{key}") for key, theirs in architecture.numbers.items()},
     }
+    if (blocks := fields.count(f"{name}.block_count")) > len(gguf.tensors):
+        raise PretrainedError(f"{name}.block_count {blocks} is more than the {len(gguf.tensors)} tensors of the file")
     heads = fields.count(f"{name}.attention.head_count")
     if f"{name}.attention.head_count_kv" in fields:
         found["num_key_value_heads"] = fields.count(f"{name}.attention.head_count_kv")

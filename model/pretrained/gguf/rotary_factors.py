@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from model.pretrained.files import PretrainedError
 
@@ -18,7 +19,7 @@ _HIGH = 4.0  # turns of all published models, of which low_freq_factor is 1
 _TOLERANCE = 1e-5  # relative, of factors stored in single precision
 
 
-def rotary_scaling(factors_F: np.ndarray[Any, np.dtype[np.float32]], base: float, head_dim: int) -> dict[str, Any]:
+def rotary_scaling(factors_F: npt.NDArray[np.float32], base: float, head_dim: int) -> dict[str, Any]:
     """The rope_parameters that give these factors, of F = head_dim / 2 frequencies.
 
     Only the ratios of the original length and the two bounds determine the factors: the lower bound is 1 turn. Raises
@@ -38,7 +39,7 @@ def rotary_scaling(factors_F: np.ndarray[Any, np.dtype[np.float32]], base: float
     raise PretrainedError(f"rope_freqs.weight: is no scaling of Llama 3, got factors {factors_F.tolist()!s:.200}")
 
 
-def _candidates(factors: np.ndarray[Any, Any], frequencies: np.ndarray[Any, Any]) -> list[tuple[float, int]]:
+def _candidates(factors: npt.NDArray[np.float64], frequencies: npt.NDArray[np.float64]) -> list[tuple[float, int]]:
     """The upper bound in turns and the original length that the factors between their extremes imply."""
     least, between = 1.0 / factors.max(), (factors > 1.0) & (factors < factors.max())
     share = ((1.0 / factors - least) / (1.0 - least))[between]  # (turns - low) / (high - low)
@@ -54,7 +55,7 @@ def _candidates(factors: np.ndarray[Any, Any], frequencies: np.ndarray[Any, Any]
     return [(_HIGH, int(1.0 / scaled.max()))]
 
 
-def _factors(rope: dict[str, Any], frequencies: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _factors(rope: dict[str, Any], frequencies: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     turns = rope["original_max_position_embeddings"] * frequencies / (2.0 * math.pi)
     kept = np.clip((turns - rope["low_freq_factor"]) / (rope["high_freq_factor"] - rope["low_freq_factor"]), 0.0, 1.0)
     return 1.0 / (kept + (1.0 - kept) / rope["factor"])

@@ -154,7 +154,11 @@ def _byte_level(fields: Fields, vocabulary: Vocabulary, pre: str) -> dict[str, A
     model = {"type": "BPE", "vocab": pieces, "merges": merges, "ignore_merges": pre in WHOLE}
     cut = {"type": "Sequence", "pretokenizers": [split, by_byte]} if pattern else by_byte
     return tokenizer_values(
-        model, _added(vocabulary), normalizer={"type": "NFC"} if pre in COMPOSED else None, decoder=by_byte, pre_tokenizer=cut
+        model,
+        _added(vocabulary),
+        normalizer={"type": "NFC"} if pre in COMPOSED else None,
+        decoder=by_byte,
+        pre_tokenizer=cut,
     )
 
 
@@ -178,15 +182,14 @@ def _sentencepiece(fields: Fields, vocabulary: Vocabulary) -> dict[str, Any]:
     scores = fields.need(key("scores"))
     if not isinstance(scores, list) or len(scores) < len(vocabulary.texts):
         raise PretrainedError(f"{fields.file}: {key('scores')} must have one score for each of {key('tokens')}")
-    if vocabulary.types.count(UNKNOWN) != 1:
-        raise PretrainedError(f"{fields.file}: {key('token_type')} must name one unknown token ({UNKNOWN})")
+    types = _with_unknown(fields, vocabulary)
     merges = [_merge(fields, text) for text in fields.get(key("merges"), [])]
     normal = [score for score, kind in zip(scores, vocabulary.types, strict=False) if kind == NORMAL]
     if not merges and len(set(normal)) < 2:
         raise PretrainedError(f"{fields.file}: {key('scores')} order no merges: all are equal; {ELSE}")
     pieces = [
         Piece(text.replace(" ", BLANK) if kind == USER_DEFINED else text, score, kind)
-        for text, score, kind in zip(vocabulary.texts, scores, vocabulary.types, strict=False)
+        for text, score, kind in zip(vocabulary.texts, scores, types, strict=False)
     ]
     model = SentencePieceModel(
         pieces=tuple(pieces),
@@ -200,3 +203,14 @@ def _sentencepiece(fields: Fields, vocabulary: Vocabulary) -> dict[str, Any]:
     if merges:  # of a tokenizer.json, which has no scores
         values["model"]["merges"] = merges
     return values
+
+
+def _with_unknown(fields: Fields, vocabulary: Vocabulary) -> list[int]:
+    """The types of the tokens, of which one is unknown: a converter may have taken it for one of a program."""
+    types = [CONTROL if kind == UNKNOWN else kind for kind in vocabulary.types]
+    flagged = [token for token, kind in enumerate(vocabulary.types) if kind == UNKNOWN]
+    token = special_tokens_of(fields, vocabulary).get("unknown_token_id", flagged[0] if flagged else None)
+    if token is None:
+        raise PretrainedError(f"{fields.file}: {key('unknown_token_id')} is missing, and no token has type {UNKNOWN}")
+    types[token] = UNKNOWN
+    return types
