@@ -118,10 +118,8 @@ def write_gguf(path, metadata, tensors, *, types=None, endian=gguf.GGUFEndian.LI
     metadata = {name: value for name, value in metadata.items() if value is not ...}
     architecture = metadata.get("general.architecture", "")
     writer = gguf.GGUFWriter(path, architecture, endianess=endian, **options)
-    if "general.architecture" not in metadata:
-        writer.kv_data[0].pop("general.architecture")
     for name, value in metadata.items():
-        if name != "general.architecture":
+        if name != "general.architecture":  # the writer has it
             getattr(writer, f"add_{KINDS[type(value)]}")(name, value)
     for name, values in tensors.items():
         kind = (types or {}).get(name, gguf.GGMLQuantizationType.F32)

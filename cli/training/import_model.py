@@ -4,9 +4,9 @@ to a checkpoint. The work is `model.pretrained`'s."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -14,6 +14,7 @@ from cli.flags import SourceUnitName
 from cli.terminal import AsJson, UsageError, report_errors, show
 
 if TYPE_CHECKING:
+    from model.pretrained.files import Stored
     from model.pretrained.import_checkpoint import ImportedCheckpoint
 
 
@@ -51,44 +52,59 @@ def import_(
     from model.checkpoints.atomic_write import new_directory
     from model.checkpoints.checkpoint import CheckpointError, check_new
     from model.pretrained.convert_tokenizer import convert_tokenizer
-    from model.pretrained.files import PretrainedError, check_folder
-    from model.pretrained.gguf.file import is_gguf
-    from model.pretrained.gguf.folder import as_folder
+    from model.pretrained.files import PretrainedError
     from model.pretrained.import_checkpoint import MAX_LENGTH, import_checkpoint
 
-    with report_errors(PretrainedError, CheckpointError), contextlib.ExitStack() as stack:
+    with report_errors(PretrainedError, CheckpointError):
         (check_replaced if replace else check_new)(checkpoint)  # before anything is fetched
-        stored, origin = None, None
-        if Path(model).is_dir():
-            _check_no_revision(model, "directory", revision)
-            directory = Path(model)
-            check_folder(directory)
-        elif is_gguf(Path(model)):
-            _check_no_revision(model, "file", revision)
-            directory, stored = stack.enter_context(as_folder(Path(model)))
-            origin = stored.origin
-        else:
-            directory, origin = fetched(
-                model, revision, is_offline=is_offline, allow_pickle=allow_pickle, eos_id=eos_id
-            )
-        with new_directory(checkpoint, replace=replace) as written:
+        with (
+            opened(model, revision, is_offline=is_offline, allow_pickle=allow_pickle, eos_id=eos_id) as source,
+            new_directory(checkpoint, replace=replace) as written,
+        ):
             imported = import_checkpoint(
-                directory,
+                source.directory,
                 written,
-                convert_tokenizer(directory),
+                convert_tokenizer(source.directory),
                 allow_pickle=allow_pickle,
                 max_length=max_length or MAX_LENGTH,
                 eos_id=eos_id,
                 source_unit=source_unit,
-                origin=origin,
-                stored=stored,
+                origin=source.origin,
+                stored=source.stored,
             )
     show(imported_figures(imported), as_json)
 
 
-def _check_no_revision(model: str, what: str, revision: str | None) -> None:
-    if revision is not None:
+class Source(NamedTuple):
+    """A directory as `import_checkpoint` takes it. origin: where it comes from; None: it is the original. stored: its
+    weights, if they are elsewhere."""
+
+    directory: Path
+    origin: Mapping[str, str] | None = None
+    stored: Stored | None = None
+
+
+@contextlib.contextmanager
+def opened(
+    model: str, revision: str | None, *, is_offline: bool, allow_pickle: bool, eos_id: int | None
+) -> Iterator[Source]:
+    """The model in a directory, in a GGUF file, or of the Hub. Raises UsageError and PretrainedError."""
+    from model.pretrained.files import check_folder
+    from model.pretrained.gguf.file import is_gguf
+    from model.pretrained.gguf.folder import as_folder
+
+    path, is_file = Path(model), is_gguf(Path(model))
+    if revision is not None and (is_file or path.is_dir()):
+        what = "file" if is_file else "directory"
         raise UsageError(f"--revision {revision}: {model} is a {what}, which has no revisions; remove it")
+    if path.is_dir():
+        check_folder(path)
+        yield Source(path)
+    elif is_file:
+        with as_folder(path) as (directory, stored):
+            yield Source(directory, stored.origin, stored)
+    else:
+        yield Source(*fetched(model, revision, is_offline=is_offline, allow_pickle=allow_pickle, eos_id=eos_id))
 
 
 def fetched(

@@ -13,7 +13,7 @@ import json
 import pickle
 import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -150,6 +150,15 @@ class Weights:
             raise PretrainedError(f"weights: {self._named(name)} {problem}")
         return tensor.float()
 
+    def joined(self, names: Sequence[str]) -> Tensor:
+        """Removes tensors and returns them as one. Raises PretrainedError as `take` does, and if they do not fit."""
+        parts = [self.take(name) for name in names]
+        if len({part.shape[1:] for part in parts}) > 1:
+            shapes = ", ".join(str(tuple(part.shape)) for part in parts)
+            problem = f"must have equal dimensions but for the first, got {shapes}"
+            raise PretrainedError(f"weights: {', '.join(map(self._named, names))} {problem}")
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
     def differ(self, name: str, other: str) -> bool:
         """Whether both tensors are stored, with different values."""
         if name not in self or other not in self:
@@ -277,7 +286,7 @@ def read_weights(
                 ours[name] = torch.zeros(parameter.shape)
                 continue
             if sources not in stored:
-                stored[sources] = _joined(sources, [weights.take(source) for source in sources])
+                stored[sources] = weights.joined(sources)
             change = (changes or {}).get(pattern)
             ours[name] = change(stored[sources]) if change else stored[sources]
         if ours[name].shape != parameter.shape:
@@ -286,13 +295,6 @@ def read_weights(
                 f"{tuple(ours[name].shape)}"
             )
     return Imported(config=config, weights=ours)
-
-
-def _joined(sources: tuple[str, ...], parts: list[Tensor]) -> Tensor:
-    if len({part.shape[1:] for part in parts}) > 1:
-        shapes = ", ".join(str(tuple(part.shape)) for part in parts)
-        raise PretrainedError(f"weights: {', '.join(sources)} must differ in their first dimension alone, got {shapes}")
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _sources(name: str, names: Names) -> tuple[str, tuple[str, ...]]:

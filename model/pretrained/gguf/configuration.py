@@ -54,17 +54,15 @@ ARCHITECTURES = {  # by `general.architecture`
     "qwen2": Architecture("qwen2", _COUNTS, _RMS),
     "qwen3": Architecture("qwen3", _COUNTS, _RMS, has_biases=True),
 }
-NO_EFFECT = (  # of an architecture's keys: the tensors have their own shapes, and plain scaling knows no original length
+NO_EFFECT = (  # of an architecture's keys: tensors have their own shapes, and plain scaling needs no original length
     *("vocab_size", "tensor_data_layout", "expert_used_count"),
     *("rope.scaling.original_context_length", "rope.scaling.finetuned"),
 )
-OTHER_EFFECTS = (
-    "tokenizer.*_token_id",
-    "tokenizer.*_token_type_count",
-    "tokenizer.chat_templates",
-    "tokenizer.hugging*",
+TOKENIZER_NO_EFFECT = (  # patterns: roles that no request uses, and other forms of what is read
+    *("tokenizer.ggml.*_token_id", "tokenizer.ggml.token_type_count"),
+    *("tokenizer.chat_templates", "tokenizer.huggingface.json"),
 )
-NEUTRAL = (0, False, "", [])
+NEUTRAL: tuple[Any, ...] = (0, False, "", [])
 
 
 def architecture_of(gguf: Gguf) -> tuple[str, Architecture]:
@@ -88,6 +86,7 @@ def configuration_of(gguf: Gguf) -> dict[str, Any]:
         **{theirs: fields.count(f"{name}.{key}") for key, theirs in architecture.counts.items()},
         **{theirs: fields.number(f"{name}.{key}") for key, theirs in architecture.numbers.items()},
     }
+    fields.only(f"{name}.attention.causal", True, default=True)
     if (blocks := fields.count(f"{name}.block_count")) > len(gguf.tensors):
         raise PretrainedError(f"{name}.block_count {blocks} is more than the {len(gguf.tensors)} tensors of the file")
     heads = fields.count(f"{name}.attention.head_count")
@@ -108,11 +107,11 @@ def check_keys(gguf: Gguf) -> None:
     """Raises PretrainedError for a key of the architecture or the tokenizer that nothing has read and that has a
     value which may change an answer."""
     name, _ = architecture_of(gguf)
-    ignored = (*(f"{name}.{key}" for key in NO_EFFECT), *OTHER_EFFECTS)
+    ignored = (*(f"{name}.{key}" for key in NO_EFFECT), *TOKENIZER_NO_EFFECT)
     for key in gguf.fields.unread:
-        if key.startswith((f"{name}.", "tokenizer.")) and not any(fnmatchcase(key, one) for one in ignored):
-            if gguf.fields.get(key, None) not in NEUTRAL:
-                raise gguf.fields.refuse(key)
+        is_known = not key.startswith((f"{name}.", "tokenizer.")) or any(fnmatchcase(key, one) for one in ignored)
+        if not is_known and gguf.fields.get(key, None) not in NEUTRAL:
+            raise gguf.fields.refuse(key)
 
 
 def _head_dim(gguf: Gguf, name: str, heads: int) -> int:

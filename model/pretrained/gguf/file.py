@@ -56,7 +56,7 @@ class _Reader(GGUFReader):
             return _ARRAY_HEADER + values.nbytes, [values], [0], types
         if kind != GGUFValueType.STRING:
             return super()._get_field_parts(orig_offs, raw_type)
-        data, texts = memoryview(self.data), list[npt.NDArray[Any]]()
+        data, texts = self.data.data, list[npt.NDArray[Any]]()
         for _ in range(count):
             start = offset + _LENGTH
             offset = start + int.from_bytes(data[offset:start], "little")

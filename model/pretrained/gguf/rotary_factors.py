@@ -30,13 +30,19 @@ def rotary_scaling(factors_F: npt.NDArray[np.float32], base: float, head_dim: in
     factors = factors_F.astype(np.float64)
     if np.all(factors == 1.0):
         return {}
+    if not np.all(factors >= 1.0):
+        raise _other(factors)
     frequencies = base ** (-2.0 * np.arange(head_dim // 2) / head_dim)
     for high, original in _candidates(factors, frequencies):
         found = {"factor": float(factors.max()), "low_freq_factor": 1.0, "high_freq_factor": high}
         found = {**found, "original_max_position_embeddings": original}
         if np.allclose(_factors(found, frequencies), factors, rtol=_TOLERANCE, atol=0.0):
             return {"rope_type": "llama3", **found}
-    raise PretrainedError(f"rope_freqs.weight: is no scaling of Llama 3, got factors {factors_F.tolist()!s:.200}")
+    raise _other(factors)
+
+
+def _other(factors: npt.NDArray[np.float64]) -> PretrainedError:
+    return PretrainedError(f"rope_freqs.weight: is no scaling of Llama 3, got factors {factors.tolist()!s:.200}")
 
 
 def _candidates(factors: npt.NDArray[np.float64], frequencies: npt.NDArray[np.float64]) -> list[tuple[float, int]]:
@@ -57,5 +63,6 @@ def _candidates(factors: npt.NDArray[np.float64], frequencies: npt.NDArray[np.fl
 
 def _factors(rope: dict[str, Any], frequencies: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     turns = rope["original_max_position_embeddings"] * frequencies / (2.0 * math.pi)
-    kept = np.clip((turns - rope["low_freq_factor"]) / (rope["high_freq_factor"] - rope["low_freq_factor"]), 0.0, 1.0)
-    return 1.0 / (kept + (1.0 - kept) / rope["factor"])
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    kept: npt.NDArray[np.float64] = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    return 1.0 / (kept + (1.0 - kept) / float(rope["factor"]))

@@ -131,8 +131,8 @@ def _beside(file: Path, vocabulary: Vocabulary) -> dict[str, Any]:
     for token, (text, kind) in enumerate(zip(*vocabulary, strict=True)):
         if kind == NORMAL and known.get(token) != text:
             raise PretrainedError(
-                f"{file}: is the tokenizer of another model: token {token} is {known.get(token)!r}, and {text!r} in the "
-                "GGUF file beside it; move one of them"
+                f"{file}: is the tokenizer of another model: token {token} is {known.get(token)!r}, and {text!r} in "
+                "the GGUF file beside it; move one of them"
             )
     return values
 

@@ -44,7 +44,7 @@ def _layers(architecture: str, model_type: str, blocks: int) -> dict[str, str]:
     assert isinstance(family, DecoderFamily)
     kind = next(kind for kind, name in MODEL_ARCH_NAMES.items() if name == architecture)
     known = get_tensor_name_map(kind, blocks)
-    found = {}
+    found = dict[str, str]()
     for names in family.names.values():
         for pattern in (names,) if isinstance(names, str) else names:
             for block in range(blocks if "{}" in pattern else 1):
@@ -77,7 +77,7 @@ def _in_halves(name: str, stored: Tensor, *, heads: Mapping[str, int]) -> Tensor
     count = heads[layer]
     if len(stored) % (2 * count):
         raise PretrainedError(f"weights: {name} must have a multiple of {2 * count} rows, got {len(stored)}")
-    return stored.unflatten(0, (count, -1, 2)).transpose(1, 2).reshape(stored.shape)
+    return stored.reshape(count, -1, 2, *stored.shape[1:]).transpose(1, 2).reshape(stored.shape)
 
 
 def _transposed(name: str, stored: Tensor) -> Tensor:
