@@ -286,7 +286,9 @@ def _fetching_gguf(name: str, commit: str, there: Collection[str]) -> str:
     if not files:
         return ""
     fetching = shlex.join(["hf", "download", name, files[0], "--revision", commit, "--local-dir", "."])
-    return f"fetch one of its GGUF files and import that: {fetching} && glossa import {shlex.quote(files[0])} CHECKPOINT"
+    return (
+        f"fetch one of its GGUF files and import that: {fetching} && glossa import {shlex.quote(files[0])} CHECKPOINT"
+    )
 
 
 def _named_shards(name: str, directory: Path) -> list[str]:

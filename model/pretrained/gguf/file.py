@@ -167,7 +167,9 @@ def _values(reader: GGUFReader, file: Path) -> dict[str, Any]:
     values = {}
     for name, field in reader.fields.items():
         try:
-            values[name] = field.contents()
+            value = field.contents()
         except ValueError as error:  # bytes that are no UTF-8
             raise PretrainedError(f"{file}: {name}: cannot be read: {error}") from error
+        # 1e-06, of which the file has the nearest number of single precision
+        values[name] = float(str(np.float32(value))) if field.types == [GGUFValueType.FLOAT32] else value
     return values

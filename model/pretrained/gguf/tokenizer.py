@@ -27,6 +27,8 @@ ROLES = {  # keys → the names of tokenizer_config.json
     "padding_token_id": "pad_token",
     "mask_token_id": "mask_token",
 }
+UNUSED_ROLES = ("seperator_token_id", "padding_token_id", "mask_token_id")  # of a decoder; files name ids that are none
+SEGMENTATION = ("merges", "scores", "add_space_prefix", "remove_extra_whitespaces", "precompiled_charsmap")
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")  # each ends an answer
 TEMPLATE = "tokenizer.chat_template"
 _TABLE: dict[str, dict[str, str]] = tomllib.loads(
@@ -47,6 +49,11 @@ class Vocabulary(NamedTuple):
 def key(name: str) -> str:
     """A key of the tokenizer's metadata."""
     return f"tokenizer.ggml.{name}"
+
+
+def words_of(pre: str) -> str:
+    """The expression that splits texts into words, by the name of a split; "": as GPT-2 does."""
+    return _TABLE["words"][WORDS[pre]]
 
 
 def vocabulary_of(fields: Fields) -> Vocabulary:
@@ -72,7 +79,7 @@ def tokenizer_of(gguf: Gguf) -> dict[str, Any]:
     beside = gguf.parts[0].with_name(TOKENIZER)
     pre = fields.get(key("pre"), "")
     if beside.is_file():
-        values = _beside(beside, vocabulary)
+        values = _beside(fields, beside, vocabulary)
     elif kind == "gpt2":
         values = _byte_level(fields, vocabulary, pre)
     else:
@@ -85,14 +92,13 @@ def tokenizer_of(gguf: Gguf) -> dict[str, Any]:
 
 def special_tokens_of(fields: Fields, vocabulary: Vocabulary) -> dict[str, int]:
     """The ids of special tokens by key. Raises PretrainedError for ids that the vocabulary lacks."""
-    found = {}
+    found, last = {}, len(vocabulary.texts) - 1
     for name in dict.fromkeys((*ROLES, *ENDS)):
         token = fields.get(key(name), None)
-        if token is not None:
-            if type(token) is not int or not 0 <= token < len(vocabulary.texts):
-                last = len(vocabulary.texts) - 1
-                raise PretrainedError(f"{fields.file}: {key(name)} must be the id of a token, 0..{last}, got {token!r}")
+        if type(token) is int and 0 <= token <= last:
             found[name] = token
+        elif token is not None and name not in UNUSED_ROLES:
+            raise PretrainedError(f"{fields.file}: {key(name)} must be the id of a token, 0..{last}, got {token!r}")
     return found
 
 
@@ -123,9 +129,11 @@ def _around(fields: Fields, vocabulary: Vocabulary, *, begins: bool, ends: bool)
     return {"type": "TemplateProcessing", "single": parts, "pair": parts, "special_tokens": special}
 
 
-def _beside(file: Path, vocabulary: Vocabulary) -> dict[str, Any]:
+def _beside(fields: Fields, file: Path, vocabulary: Vocabulary) -> dict[str, Any]:
     """The tokenizer.json beside the file. Raises PretrainedError if it has other tokens."""
     values = read_json(file)
+    for name in SEGMENTATION:  # of which the file has its own
+        fields.get(key(name), None)
     model = Fields(values, file=str(file)).inner("model").need("vocab")
     known = dict(enumerate(item[0] for item in model)) if isinstance(model, list) else {v: k for k, v in model.items()}
     for token, (text, kind) in enumerate(zip(*vocabulary, strict=True)):
@@ -141,10 +149,11 @@ def _byte_level(fields: Fields, vocabulary: Vocabulary, pre: str) -> dict[str, A
     if pre not in WORDS:
         covered = ", ".join(sorted(WORDS))
         raise PretrainedError(f"{fields.file}: {key('pre')} {pre!r} is not covered; covered: {covered}; or {ELSE}")
+    fields.get(key("scores"), None)  # of old files; they order nothing
     if fields.get(key("add_space_prefix"), False):
         raise fields.refuse(key("add_space_prefix"), ELSE)
     kind = WORDS[pre]
-    pattern = _TABLE["words"][kind]
+    pattern = words_of(pre)
     own = kind in ("gpt2", "digits")
     by_byte = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": own}
     split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}

@@ -24,13 +24,19 @@ def check(path):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"general__architecture": "gemma3"}, r"general.architecture 'gemma3' is not covered; covered: 'gemma', 'gpt2'"),
+        (
+            {"general__architecture": "gemma3"},
+            r"general.architecture 'gemma3' is not covered; covered: 'gemma', 'gpt2'",
+        ),
         ({"general__architecture": ...}, r"general.architecture None is not covered"),
         ({"general__type": "adapter"}, r"general.type 'adapter' is not covered; covered: 'model'"),
         ({"llama__context_length": ...}, r"llama.context_length is missing"),
         ({"llama__attention__layer_norm_rms_epsilon": ...}, r"llama.attention.layer_norm_rms_epsilon is missing"),
         ({"llama__attention__head_count": 0}, r"llama.attention.head_count must be a whole number from 1, got 0"),
-        ({"llama__attention__head_count_kv": [1, 3]}, r"llama.attention.head_count_kv must be a whole number .* \[1, 3"),
+        (
+            {"llama__attention__head_count_kv": [1, 3]},
+            r"llama.attention.head_count_kv must be a whole number .* \[1, 3",
+        ),
         ({"llama__attention__head_count_kv": 2}, r"num_kv_heads: must divide num_heads 3, got 2"),
         ({"llama__block_count": 4_000_000_000}, r"llama.block_count 4000000000 is more than the 21 tensors"),
         ({"llama__attention__value_length": 16}, r"llama.attention.value_length 16 is not covered; covered: 32"),
