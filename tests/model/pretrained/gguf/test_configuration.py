@@ -1,11 +1,14 @@
 """Every key of an architecture is read, has no effect, or is refused by name."""
 
+from pathlib import Path
+
 import pytest
 
 from model.pretrained.files import PretrainedError
-from model.pretrained.gguf.configuration import configuration_of
+from model.pretrained.gguf.configuration import ARCHITECTURES, NO_EFFECT, configuration_of
 from model.pretrained.gguf.file import read_gguf
 from model.pretrained.gguf.folder import as_folder
+from model.pretrained.gguf.tokenizer import BEGINNING, WORDS
 from model.pretrained.import_checkpoint import check_configuration
 from tests.decoders import make_decoder
 from tests.gguf_files import gguf_of
@@ -89,3 +92,11 @@ def test_a_factor_without_a_type_is_linear(llama, tmp_path):
     }
     path = gguf_of(tmp_path / "none.gguf", llama, llama__rope__scaling__factor=2.0, llama__rope__scaling__type="none")
     assert configuration_of(read_gguf(path))["rope_parameters"] == {"rope_theta": 10000.0}
+
+
+def test_the_page_names_what_is_covered():
+    page = (Path(__file__).parents[4] / "docs" / "import.md").read_text(encoding="utf-8")
+    section = page.partition("## GGUF files")[2].partition("\n## ")[0]
+    for name in (*ARCHITECTURES, *WORDS, *NO_EFFECT):
+        assert f"`{name}`" in section, name
+    assert all(f"`{name}`" in section.partition("without that key")[2] for name in BEGINNING)
