@@ -98,8 +98,8 @@ def configuration_of(gguf: Gguf) -> dict[str, Any]:
     if architecture.has_biases:
         found["attention_bias"] = "blk.0.attn_q.bias" in gguf.tensors
         found["mlp_bias"] = "blk.0.ffn_up.bias" in gguf.tensors
-    if architecture.has_window:
-        found["sliding_window"] = fields.get(f"{name}.attention.sliding_window", 0)
+    if architecture.has_window and fields.get(window := f"{name}.attention.sliding_window", 0) != 0:
+        found["sliding_window"] = fields.count(window)
     return found
 
 

@@ -90,7 +90,8 @@ class Gguf:
         """The first dimension of a tensor. Raises PretrainedError if it is missing."""
         if name not in self.tensors:
             raise PretrainedError(f"weights: {name} is missing")
-        return int(self.tensors[name].shape[-1])
+        shape = self.tensors[name].shape
+        return int(shape[-1]) if len(shape) else 0
 
     def tensor(self, name: str) -> npt.NDArray[np.float32]:
         """The values of a tensor, in the order of PyTorch: the output dimension first. Raises PretrainedError for a
@@ -119,10 +120,11 @@ def read_gguf(file: Path) -> Gguf:
     parts = _parts(file)
     readers = [_open(part) for part in parts]
     fields = Fields(_values(readers[0], parts[0]), file=str(parts[0]))
-    if (count := fields.get("split.count", 1)) > 1 and count != len(parts):
+    count = fields.get("split.count", 0)
+    if count not in (0, 1, len(parts)):
         raise PretrainedError(
-            f"{file}: is one of {count} parts of a file, whose name must end in -00001-of-{count:05}.gguf; give it the "
-            "name that it had, beside the others"
+            f"{file}: is one of {count} parts of a file, whose name must end like -00001-of-00003.gguf; give it the name "
+            "that it had, beside the others"
         )
     found = [(part, tensor) for part, reader in zip(parts, readers, strict=True) for tensor in reader.tensors]
     tensors = {tensor.name: tensor for _, tensor in found}

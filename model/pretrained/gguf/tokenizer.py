@@ -8,6 +8,7 @@ merges. A tokenizer.json beside the file says what metadata cannot, and is taken
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from model.pretrained.files import TOKENIZER, Fields, PretrainedError, read_json
 from model.pretrained.gguf.file import Gguf
 from model.pretrained.sentencepiece_model import BPE, Piece, SentencePieceModel
 from model.pretrained.tokenizer_files import AddedToken
+from model.tokenizers.ordinary_pieces import vocabulary_of as pieces_of
 from model.tokenizers.sentencepiece import BLANK
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # `tokenizer.ggml.token_type`
@@ -58,12 +60,12 @@ def words_of(pre: str) -> str:
 
 def vocabulary_of(fields: Fields) -> Vocabulary:
     """Raises PretrainedError for tokens that are not distinct, and for types that are missing or not known."""
-    texts, types = fields.need(key("tokens")), fields.need(key("token_type"))
-    if not isinstance(texts, list) or not isinstance(types, list) or len(texts) != len(types):
+    texts, types = _list(fields, "tokens", str), _list(fields, "token_type", int)
+    if len(texts) != len(types):
         raise PretrainedError(f"{fields.file}: {key('token_type')} must have one type for each of {key('tokens')}")
-    if len(set(texts)) != len(texts):
-        twice = next(text for text in texts if texts.count(text) > 1)
-        raise PretrainedError(f"{fields.file}: {key('tokens')}: {twice!r} must stand there once")
+    text, count = Counter(texts).most_common(1)[0]
+    if count > 1:
+        raise PretrainedError(f"{fields.file}: {key('tokens')}: {text!r} must stand there once")
     if unknown := sorted({*types} - {*range(NORMAL, BYTE + 1)}):
         raise PretrainedError(f"{fields.file}: {key('token_type')} must be {NORMAL}..{BYTE}, got {unknown[0]}")
     size = len(texts)
@@ -77,17 +79,31 @@ def tokenizer_of(gguf: Gguf) -> dict[str, Any]:
     fields, vocabulary = gguf.fields, vocabulary_of(gguf.fields)
     kind = fields.only(key("model"), "gpt2", "llama", default=None)
     beside = gguf.parts[0].with_name(TOKENIZER)
-    pre = fields.get(key("pre"), "")
+    pre = str(fields.get(key("pre"), ""))
     if beside.is_file():
         values = _beside(fields, beside, vocabulary)
     elif kind == "gpt2":
         values = _byte_level(fields, vocabulary, pre)
     else:
         values = _sentencepiece(fields, vocabulary)
-    begins = fields.get(key("add_bos_token"), kind == "llama" or pre in BEGINNING)
-    ends = fields.get(key("add_eos_token"), False)
+    begins = _flag(fields, "add_bos_token", default=kind == "llama" or pre in BEGINNING)
+    ends = _flag(fields, "add_eos_token", default=False)
     fields.only(key("add_sep_token"), False, default=False)
-    return {**values, "post_processor": _around(fields, vocabulary, begins=bool(begins), ends=bool(ends))}
+    return {**values, "post_processor": _around(fields, vocabulary, begins=begins, ends=ends)}
+
+
+def _list(fields: Fields, name: str, kind: type, *, default: Any = None) -> list[Any]:
+    """The value of a key, a list of one kind that is not empty; required if there is no default."""
+    values = fields.need(key(name)) if default is None else fields.get(key(name), default)
+    if values is default:
+        return list(values)
+    if not isinstance(values, list) or not values or not isinstance(values[0], kind):  # arrays are of one kind
+        raise PretrainedError(f"{fields.file}: {key(name)} must be a list of {kind.__name__}, got {values!r:.80}")
+    return values
+
+
+def _flag(fields: Fields, name: str, *, default: bool) -> bool:
+    return bool(fields.only(key(name), True, False, default=default))
 
 
 def special_tokens_of(fields: Fields, vocabulary: Vocabulary) -> dict[str, int]:
@@ -134,8 +150,10 @@ def _beside(fields: Fields, file: Path, vocabulary: Vocabulary) -> dict[str, Any
     values = read_json(file)
     for name in SEGMENTATION:  # of which the file has its own
         fields.get(key(name), None)
-    model = Fields(values, file=str(file)).inner("model").need("vocab")
-    known = dict(enumerate(item[0] for item in model)) if isinstance(model, list) else {v: k for k, v in model.items()}
+    try:
+        known = {token: text for text, token in pieces_of(values["model"]).items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise PretrainedError(f"{file}: not a tokenizer.json: {error!r}") from error
     for token, (text, kind) in enumerate(zip(*vocabulary, strict=True)):
         if kind == NORMAL and known.get(token) != text:
             raise PretrainedError(
@@ -150,14 +168,14 @@ def _byte_level(fields: Fields, vocabulary: Vocabulary, pre: str) -> dict[str, A
         covered = ", ".join(sorted(WORDS))
         raise PretrainedError(f"{fields.file}: {key('pre')} {pre!r} is not covered; covered: {covered}; or {ELSE}")
     fields.get(key("scores"), None)  # of old files; they order nothing
-    if fields.get(key("add_space_prefix"), False):
+    if _flag(fields, "add_space_prefix", default=False):
         raise fields.refuse(key("add_space_prefix"), ELSE)
     kind = WORDS[pre]
     pattern = words_of(pre)
     own = kind in ("gpt2", "digits")
     by_byte = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": own}
     split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-    merges = [_merge(fields, text) for text in fields.need(key("merges"))]
+    merges = [_merge(fields, text) for text in _list(fields, "merges", str)]
     size = 1 + max((token for token, one in enumerate(vocabulary.types) if one in (NORMAL, BYTE)), default=-1)
     pieces = {text: token for token, text in enumerate(vocabulary.texts[:size])}
     model = {"type": "BPE", "vocab": pieces, "merges": merges, "ignore_merges": pre in WHOLE}
@@ -188,11 +206,11 @@ def _merge(fields: Fields, text: str) -> list[str]:
 
 
 def _sentencepiece(fields: Fields, vocabulary: Vocabulary) -> dict[str, Any]:
-    scores = fields.need(key("scores"))
-    if not isinstance(scores, list) or len(scores) < len(vocabulary.texts):
+    scores = _list(fields, "scores", float)
+    if len(scores) < len(vocabulary.texts):
         raise PretrainedError(f"{fields.file}: {key('scores')} must have one score for each of {key('tokens')}")
     types = _with_unknown(fields, vocabulary)
-    merges = [_merge(fields, text) for text in fields.get(key("merges"), [])]
+    merges = [_merge(fields, text) for text in _list(fields, "merges", str, default=())]
     normal = [score for score, kind in zip(scores, vocabulary.types, strict=False) if kind == NORMAL]
     if not merges and len(set(normal)) < 2:
         raise PretrainedError(f"{fields.file}: {key('scores')} order no merges: all are equal; {ELSE}")
@@ -205,8 +223,8 @@ def _sentencepiece(fields: Fields, vocabulary: Vocabulary) -> dict[str, Any]:
         kind=BPE,
         has_byte_fallback=BYTE in vocabulary.types,
         charsmap=b"",
-        add_dummy_prefix=bool(fields.get(key("add_space_prefix"), True)),
-        remove_extra_whitespaces=bool(fields.get(key("remove_extra_whitespaces"), False)),
+        add_dummy_prefix=_flag(fields, "add_space_prefix", default=True),
+        remove_extra_whitespaces=_flag(fields, "remove_extra_whitespaces", default=False),
     )
     values = sentencepiece_values(model, {piece.text: token for token, piece in enumerate(pieces)}, ())
     if merges:  # of a tokenizer.json, which has no scores

@@ -74,10 +74,11 @@ def _in_halves(name: str, stored: Tensor, *, heads: Mapping[str, int]) -> Tensor
     layer = name.split(".")[-2]
     if layer not in heads:
         return stored
-    count = heads[layer]
-    if len(stored) % (2 * count):
-        raise PretrainedError(f"weights: {name} must have a multiple of {2 * count} rows, got {len(stored)}")
-    return stored.reshape(count, -1, 2, *stored.shape[1:]).transpose(1, 2).reshape(stored.shape)
+    count, rows = heads[layer], stored.shape[0] if stored.ndim else 0
+    if not rows or rows % (2 * count):
+        raise PretrainedError(f"weights: {name} must have a multiple of {2 * count} rows, got {rows}")
+    pairs = stored.reshape(count, rows // (2 * count), 2, *stored.shape[1:])
+    return pairs.transpose(1, 2).reshape(stored.shape)
 
 
 def _transposed(name: str, stored: Tensor) -> Tensor:
