@@ -123,8 +123,8 @@ def read_gguf(file: Path) -> Gguf:
     count = fields.get("split.count", 0)
     if count not in (0, 1, len(parts)):
         raise PretrainedError(
-            f"{file}: is one of {count} parts of a file, whose name must end like -00001-of-00003.gguf; give it the name "
-            "that it had, beside the others"
+            f"{file}: is one of {count} parts of a file, which must lie together, with names as x-00001-of-00003.gguf;"
+            " give it the name that it had"
         )
     found = [(part, tensor) for part, reader in zip(parts, readers, strict=True) for tensor in reader.tensors]
     tensors = {tensor.name: tensor for _, tensor in found}
