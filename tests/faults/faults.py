@@ -535,6 +535,13 @@ FAULTS = (
         "model/training/distributed/shards.py",
         "                self.optimiser.state[shares[name]][key] = _share(tensor, shares[name])\n",
         "                _share(tensor, shares[name])\n",
+        ("tests/model/training/distributed/test_replicas.py", "tests/model/training/distributed/test_process_group.py"),
+    ),
+    Fault(
+        "moments-of-replicas-forgotten",
+        "model/training/distributed/replicas.py",
+        "                optimiser.state[parameters[name]][key] = tensor\n",
+        "                pass\n",
         ("tests/model/training/distributed/test_process_group.py",),
     ),
     Fault(

@@ -65,8 +65,7 @@ def interrupted(count, out, steps, **arguments):
     assert errors[0].startswith("Interrupted: stopped after step ")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("counts", [(2, 1, 2), (1, 4, 2)])
+@pytest.mark.parametrize("counts", [(2, 1, 2), pytest.param((1, 4, 2), marks=pytest.mark.slow)])
 def test_a_run_goes_on_with_another_number_of_ranks(counts, alone, tmp_path):
     out, (first, second, third) = tmp_path / "run", counts
     interrupted(first, out, 3)
