@@ -22,8 +22,7 @@ FRAMING = SpecialTokenTemplate(
     source_prefix=(SOURCE_LANGUAGE,), source_suffix=(2,), target_prefix=(2, TARGET_LANGUAGE), languages=LANGUAGES
 )
 TRANSLATOR = tiny_model(
-    tiny_config(vocab_size=WORDS + 5, special_token_template=FRAMING, num_encoder_layers=1, num_decoder_layers=1),
-    seed=2,
+    tiny_config(vocab_size=WORDS + 5, special_token_template=FRAMING), seed=2
 )  # whose answers differ most
 GENERATOR = tiny_model(tiny_config("decoder", num_decoder_layers=1, special_token_template=SpecialTokenTemplate()))
 INTO: dict[str, Any] = {"source_language": "en_XX", "target_language": "de_DE"}
