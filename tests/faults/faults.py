@@ -496,13 +496,6 @@ FAULTS = (
         ("tests/export/test_options.py", "tests/export/graphs/test_recurrent.py"),
     ),
     Fault(
-        "files-renamed-before-they-are-written",
-        "model/checkpoints/atomic_write.py",
-        "        disk.write(temporary, data)\n        disk.sync(temporary)\n",
-        "        disk.write(temporary, data)\n",
-        ("tests/model/checkpoints/test_atomic_write.py", "tests/bench/promises/test_io_faults.py"),
-    ),
-    Fault(
         "served-on-the-cpu-without-its-graphs",
         "service/machine/execution_choice.py",
         "if wanted in CPU_PRECISIONS else CPU_PRECISIONS)",

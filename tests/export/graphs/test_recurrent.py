@@ -106,7 +106,6 @@ def test_what_cannot_be_exported_is_refused(changes, arguments, problem, tmp_pat
     assert not (tmp_path / "bundle").exists()
 
 
-@pytest.mark.slow
 def test_int8_is_chosen_among_the_forms_that_there_are(tmp_path):
     model = tiny_model(tiny_config("recurrent"))
     schemes = QuantizationOptions(development=Development(TEXTS), max_loss=1.0)
