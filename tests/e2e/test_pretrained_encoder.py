@@ -47,10 +47,10 @@ SIZES = {
 }
 SERVED = {
     "roberta-masked": ("Roberta", "ForMaskedLM"),
+    "bert-label": ("Bert", "ForSequenceClassification"),
     "bert-tokens": ("Bert", "ForTokenClassification"),
 }
-SLOW = {  # of which each differs in less than an export from those above, or has a head that `test_encoding` has
-    "bert-label": ("Bert", "ForSequenceClassification"),
+SLOW = {  # of which each differs in less than an export from those above
     "bert-masked": ("Bert", "ForMaskedLM"),
     "distilbert-label": ("DistilBert", "ForSequenceClassification"),
     "roberta-tokens": ("Roberta", "ForTokenClassification"),
