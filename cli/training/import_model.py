@@ -151,6 +151,8 @@ def imported_figures(imported: ImportedCheckpoint) -> dict[str, Any]:
         return f"{ours}" if ours == theirs else f"{ours} of {theirs}"
 
     notes: dict[str, Any] = {}
+    if "tensor_types" in imported.lineage:
+        notes["stored as"] = imported.lineage["tensor_types"]
     if imported.options:
         notes["left to requests"] = [f"{name} {value}" for name, value in imported.options.items()]
     if imported.chat.template is not None:

@@ -38,7 +38,7 @@ def test_a_file_becomes_the_checkpoint_of_its_original(theirs, tmp_path):
     model, tokenizer, metadata = theirs
     path = gguf_of(tmp_path / "tiny-F32.gguf", model, tokenizer=metadata)
     figures = json.loads(run("import", path, tmp_path / "ours", "--max-length", 100, "--json"))
-    expected = {"model_type": "llama", "context": "100 of 160", "begins": [], "chat template": "yes"}
+    expected = {"model_type": "llama", "context": "100 of 160", "begins": [], "stored as": "F32 20"}
     assert figures == {**figures, **expected, "ends": [tokenizer.eos_token_id]}
     assert "unknown fields" not in figures
     model.save_pretrained(tmp_path / "theirs")
