@@ -127,7 +127,7 @@ class Weights:
 
     def __init__(self, tensors: Mapping[str, Tensor], *, named: Callable[[str], str] = str) -> None:
         """named: how errors name a tensor."""
-        self._tensors, self._named = dict(tensors), named
+        self._tensors, self.named = dict(tensors), named
 
     def __contains__(self, name: str) -> bool:
         return self._stored(name) in self._tensors
@@ -138,7 +138,7 @@ class Weights:
     def size(self, name: str) -> int:
         """The length of the first dimension of a tensor. Raises PretrainedError if it is missing."""
         if name not in self:
-            raise PretrainedError(f"weights: {self._named(name)} is missing")
+            raise PretrainedError(f"weights: {self.named(name)} is missing")
         return len(self._tensors[self._stored(name)])
 
     def take(self, name: str) -> Tensor:
@@ -147,7 +147,7 @@ class Weights:
         tensor = self._tensors.pop(self._stored(name))
         if not tensor.is_floating_point() or tensor.element_size() < 2:
             problem = f"must be float32, float16 or bfloat16, got {tensor.dtype}"
-            raise PretrainedError(f"weights: {self._named(name)} {problem}")
+            raise PretrainedError(f"weights: {self.named(name)} {problem}")
         return tensor.float()
 
     def joined(self, names: Sequence[str]) -> Tensor:
@@ -156,7 +156,7 @@ class Weights:
         if len({part.shape[1:] for part in parts}) > 1:
             shapes = ", ".join(str(tuple(part.shape)) for part in parts)
             problem = f"must have equal dimensions but for the first, got {shapes}"
-            raise PretrainedError(f"weights: {', '.join(map(self._named, names))} {problem}")
+            raise PretrainedError(f"weights: {', '.join(map(self.named, names))} {problem}")
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def differ(self, name: str, other: str) -> bool:
@@ -192,7 +192,7 @@ class Weights:
     def finish(self) -> None:
         """Raises PretrainedError if tensors remain."""
         if self._tensors:
-            names = sorted(map(self._named, self._tensors))
+            names = sorted(map(self.named, self._tensors))
             raise PretrainedError(f"weights: {len(names)} tensors are not covered: {', '.join(names[:5])}")
 
 
@@ -280,6 +280,7 @@ def read_weights(
     ours = dict(known or {})
     stored: dict[tuple[str, ...], Tensor] = {}  # a tensor may belong to several parameters
     for name, parameter in expected.items():
+        origin = ""
         if name not in ours:
             pattern, sources = _sources(name, names)
             if not sources:
@@ -287,12 +288,13 @@ def read_weights(
                 continue
             if sources not in stored:
                 stored[sources] = weights.joined(sources)
+            origin = f" of {', '.join(map(weights.named, sources))}"
             change = (changes or {}).get(pattern)
             ours[name] = change(stored[sources]) if change else stored[sources]
         if ours[name].shape != parameter.shape:
             raise PretrainedError(
                 f"weights: {name} (Glossa name) must have shape {tuple(parameter.shape)} of {CONFIG}, got "
-                f"{tuple(ours[name].shape)}"
+                f"{tuple(ours[name].shape)}{origin}"
             )
     return Imported(config=config, weights=ours)
 

@@ -80,7 +80,11 @@ def test_an_output_projection_is_the_embedding_only_if_it_is_equal(llama, tmp_pa
         (["blk.1.ffn_norm.weight"], {}, r"weights: blk.1.ffn_norm.weight is missing"),
         ([], {Q: (96, 32)}, r"weights: blk.0.attn_q.weight, blk.0.attn_k.weight, .* got \(96, 32\), \(32, 96\)"),
         ([], {Q: (95, 96)}, r"weights: blk.0.attn_q.weight must have a multiple of 6 rows, got 95"),
-        ([], {"blk.0.attn_v.weight": (34, 96)}, r"weights: .*query_key_value.* must have shape .* got \(162, 96\)"),
+        (
+            [],
+            {"blk.0.attn_v.weight": (34, 96)},
+            r"weights: .*query_key_value.* must have shape .* got \(162, 96\) of blk.0.attn_q.weight, blk.0.a",
+        ),
         ([], {"blk.0.ffn_gate_exps.weight": (4, 4)}, r"weights: blk.0.ffn_gate_exps.weight is not covered for llama"),
         ([], {"blk.2.attn_q.weight": (96, 96)}, r"weights: blk.2.attn_q.weight is not covered for llama"),
         ([], {"blk.0.attn_v.scale": (1,)}, r"weights: 1 tensors are not covered: blk.0.attn_v.scale"),
