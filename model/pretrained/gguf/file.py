@@ -5,6 +5,7 @@ What the metadata mean is left to the other modules of this room. Format: ggml-o
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from gguf import (
+    GGML_QUANT_SIZES,
     GGMLQuantizationType,
     GGUFEndian,
     GGUFReader,
@@ -40,7 +42,7 @@ def _not_covered(tensor: str, kind: str) -> PretrainedError:
 
 class _Reader(GGUFReader):
     """Reads arrays at once: the library takes 25 µs for each element, half a minute for a large vocabulary. Names the
-    tensor whose type the library does not know, where the library names the type alone."""
+    tensor whose type the library does not know, and the one that the file no longer holds."""
 
     def _get_field_parts(
         self, orig_offs: int, raw_type: int
@@ -67,8 +69,13 @@ class _Reader(GGUFReader):
 
     def _build_tensors(self, start_offs: int, fields: list[ReaderField]) -> None:
         for field in fields:
-            if (kind := int(field.parts[4][0])) not in _TYPES:
-                raise _not_covered(field.name, str(kind))
+            dimensions, kind, offset = (field.parts[part].tolist() for part in (3, 4, 5))
+            if kind[0] not in _TYPES:
+                raise _not_covered(field.name, str(kind[0]))
+            block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind[0])]
+            end = start_offs + offset[0] + math.prod(dimensions) // block * size
+            if end > len(self.data):
+                raise ValueError(f"{field.name} ends at byte {end}, of {len(self.data)}")
         super()._build_tensors(start_offs, fields)
 
 

@@ -68,6 +68,9 @@ def test_a_file_that_was_cut_off_is_refused_wherever(whole, tmp_path):
         path.write_bytes(stored[:size])
         with pytest.raises(PretrainedError, match=r"cut.gguf: is no whole GGUF file .*; if it was cut off .* again"):
             read_gguf(path)
+    path.write_bytes(stored[:-100])
+    with pytest.raises(PretrainedError, match=rf"output.weight ends at byte {len(stored)}, of {len(stored) - 100}; if"):
+        read_gguf(path)
 
 
 @pytest.mark.parametrize(
