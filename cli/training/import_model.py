@@ -1,11 +1,12 @@
-"""`glossa import`: a model in the format of Hugging Face, a directory or one of the Hub by its name, to a checkpoint.
-The work is `model.pretrained`'s."""
+"""`glossa import`: a model in the format of Hugging Face, a directory or one of the Hub by its name, or in a GGUF file,
+to a checkpoint. The work is `model.pretrained`'s."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -13,6 +14,7 @@ from cli.flags import SourceUnitName
 from cli.terminal import AsJson, UsageError, report_errors, show
 
 if TYPE_CHECKING:
+    from model.pretrained.files import Stored
     from model.pretrained.import_checkpoint import ImportedCheckpoint
 
 
@@ -20,7 +22,8 @@ def import_(
     model: Annotated[
         str,
         typer.Argument(
-            help="directory that save_pretrained of Hugging Face wrote, or the name of a model of the Hub: OWNER/NAME"
+            help="directory that save_pretrained of Hugging Face wrote, the name of a model of the Hub, OWNER/NAME, "
+            "or a GGUF file"
         ),
     ],
     checkpoint: Annotated[Path, typer.Argument(help="checkpoint directory to write")],
@@ -45,7 +48,7 @@ def import_(
     replace: Annotated[bool, typer.Option("--replace", help="replace an existing checkpoint")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Import a Hugging Face model as a checkpoint, which can be exported and served."""
+    """Import a model of Hugging Face or llama.cpp as a checkpoint, which can be exported and served."""
     from model.checkpoints.atomic_write import new_directory
     from model.checkpoints.checkpoint import CheckpointError, check_new
     from model.pretrained.convert_tokenizer import convert_tokenizer
@@ -54,26 +57,54 @@ def import_(
 
     with report_errors(PretrainedError, CheckpointError):
         (check_replaced if replace else check_new)(checkpoint)  # before anything is fetched
-        if Path(model).is_dir():
-            if revision is not None:
-                raise UsageError(f"--revision {revision}: {model} is a directory, which has no revisions; remove it")
-            directory, origin = Path(model), None
-        else:
-            directory, origin = fetched(
-                model, revision, is_offline=is_offline, allow_pickle=allow_pickle, eos_id=eos_id
-            )
-        with new_directory(checkpoint, replace=replace) as written:
+        with (
+            opened(model, revision, is_offline=is_offline, allow_pickle=allow_pickle, eos_id=eos_id) as source,
+            new_directory(checkpoint, replace=replace) as written,
+        ):
             imported = import_checkpoint(
-                directory,
+                source.directory,
                 written,
-                convert_tokenizer(directory),
+                convert_tokenizer(source.directory),
                 allow_pickle=allow_pickle,
                 max_length=max_length or MAX_LENGTH,
                 eos_id=eos_id,
                 source_unit=source_unit,
-                origin=origin,
+                origin=source.origin,
+                stored=source.stored,
             )
     show(imported_figures(imported), as_json)
+
+
+class Source(NamedTuple):
+    """A directory as `import_checkpoint` takes it. origin: where it comes from; None: it is the original. stored: its
+    weights, if they are elsewhere."""
+
+    directory: Path
+    origin: Mapping[str, str] | None = None
+    stored: Stored | None = None
+
+
+@contextlib.contextmanager
+def opened(
+    model: str, revision: str | None, *, is_offline: bool, allow_pickle: bool, eos_id: int | None
+) -> Iterator[Source]:
+    """The model in a directory, in a GGUF file, or of the Hub. Raises UsageError and PretrainedError."""
+    from model.pretrained.files import check_folder
+    from model.pretrained.gguf.file import is_gguf
+    from model.pretrained.gguf.folder import as_folder
+
+    path, is_file = Path(model), is_gguf(Path(model))
+    if revision is not None and (is_file or path.is_dir()):
+        what = "file" if is_file else "directory"
+        raise UsageError(f"--revision {revision}: {model} is a {what}, which has no revisions; remove it")
+    if path.is_dir():
+        check_folder(path)
+        yield Source(path)
+    elif is_file:
+        with as_folder(path) as (directory, stored):
+            yield Source(directory, stored.origin, stored)
+    else:
+        yield Source(*fetched(model, revision, is_offline=is_offline, allow_pickle=allow_pickle, eos_id=eos_id))
 
 
 def fetched(
@@ -120,6 +151,8 @@ def imported_figures(imported: ImportedCheckpoint) -> dict[str, Any]:
         return f"{ours}" if ours == theirs else f"{ours} of {theirs}"
 
     notes: dict[str, Any] = {}
+    if "tensor_types" in imported.lineage:
+        notes["stored as"] = imported.lineage["tensor_types"]
     if imported.options:
         notes["left to requests"] = [f"{name} {value}" for name, value in imported.options.items()]
     if imported.chat.template is not None:

@@ -72,12 +72,14 @@ def read_tokenizer(file: Path) -> Tokenizer:
         return Tokenizer.load(file)
     try:
         model = read_sentencepiece(file)
-        return Tokenizer(_converted(model, {piece.text: token for token, piece in enumerate(model.pieces)}, ()))
+        return Tokenizer(
+            sentencepiece_values(model, {piece.text: token for token, piece in enumerate(model.pieces)}, ())
+        )
     except (PretrainedError, TokenizerError, OSError, StopIteration) as error:
         raise TokenizerError(f"{file}: not a SentencePiece model, nor a tokenizer.json by its name: {error}") from error
 
 
-def _converted(
+def sentencepiece_values(
     model: SentencePieceModel,
     ids: Mapping[str, int],
     added: Iterable[AddedToken],
@@ -110,7 +112,7 @@ def _converted(
     if sorted(names) != list(range(len(names))):
         raise TokenizerError(f"ids must be 0..{len(names) - 1}, got up to {max(names)}")
     build = _unigram if model.kind == UNIGRAM else _bpe
-    return _values(
+    return tokenizer_values(
         build(model, names, unknown),
         extra.values(),
         normalizer={"type": "Sequence", SETTINGS: own, "normalizers": _normalizers(model)},
@@ -118,7 +120,7 @@ def _converted(
     )
 
 
-def _values(
+def tokenizer_values(
     model: Mapping[str, Any], added: Iterable[AddedToken], *, normalizer: Any, decoder: Any, pre_tokenizer: Any = None
 ) -> dict[str, Any]:
     """The values of a tokenizer.json."""
@@ -193,7 +195,7 @@ def _plain(name: str, path: Path) -> dict[str, Any]:
     if name == "spiece.model" and not any(item.id >= len(ids) for item in added):
         count = config.get("extra_ids", EXTRA_IDS)
         added += [AddedToken(len(ids) + index, f"<extra_id_{count - 1 - index}>") for index in range(count)]
-    return _converted(model, ids, added)
+    return sentencepiece_values(model, ids, added)
 
 
 def _fairseq(path: Path) -> dict[str, Any]:
@@ -210,7 +212,7 @@ def _fairseq(path: Path) -> dict[str, Any]:
         names = [name for name in names if name not in ids and name != "<mask>"] if kind != "xlm-roberta" else []
         added += [AddedToken(len(ids) + index, name) for index, name in enumerate((*names, "<mask>"))]
     added += [AddedToken(token, text) for token, text in enumerate(FAIRSEQ)]
-    return _converted(model, ids, added)
+    return sentencepiece_values(model, ids, added)
 
 
 def _m2m(path: Path) -> dict[str, Any]:
@@ -259,7 +261,7 @@ def _looked_up(model: SentencePieceModel, listed: Mapping[str, int], added: Sequ
         for piece in model.pieces
         if piece.text in listed and (piece.type == UNKNOWN or piece.text not in special)
     }
-    return _converted(model, ids, added, others=listed)
+    return sentencepiece_values(model, ids, added, others=listed)
 
 
 def _byte_level(path: Path) -> dict[str, Any]:
@@ -278,7 +280,7 @@ def _byte_level(path: Path) -> dict[str, Any]:
     has_blank = bool(read_optional_json(path / TOKENIZER_CONFIG).get("add_prefix_space", False))
     by_byte = {"type": "ByteLevel", "add_prefix_space": has_blank, "trim_offsets": False, "use_regex": True}
     model = {"type": "BPE", "vocab": listed, "merges": merges}
-    return _values(model, _special(path, listed), normalizer=None, decoder=by_byte, pre_tokenizer=by_byte)
+    return tokenizer_values(model, _special(path, listed), normalizer=None, decoder=by_byte, pre_tokenizer=by_byte)
 
 
 def _wordpiece(path: Path) -> dict[str, Any]:
@@ -312,7 +314,7 @@ def _wordpiece(path: Path) -> dict[str, Any]:
         "strip_accents": config.get("strip_accents"),
         "lowercase": config.get("do_lower_case", True),
     }
-    return _values(
+    return tokenizer_values(
         model,
         _special(path, listed),
         normalizer=normalizer,

@@ -294,8 +294,8 @@ FAMILIES: dict[str, Family] = {
         describe=_phi3,
         names={**LLAMA, **in_blocks("decoder", "model.layers.{}", PHI3_BLOCK)},
         changes={
-            f"{BLOCK}feed_forward.inner.weight": lambda stored: stored.chunk(2)[0],
-            f"{BLOCK}feed_forward.gate.weight": lambda stored: stored.chunk(2)[1],
+            f"{BLOCK}feed_forward.inner.weight": lambda stored: stored.tensor_split(2)[0],
+            f"{BLOCK}feed_forward.gate.weight": lambda stored: stored.tensor_split(2)[1],
         },
     ),
 }

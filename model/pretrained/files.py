@@ -13,7 +13,7 @@ import json
 import pickle
 import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -125,8 +125,9 @@ class Weights:
     Names may begin with the name of the base model, as in `model.norm.weight`: checkpoints without a head lack it.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._tensors = dict(tensors)
+    def __init__(self, tensors: Mapping[str, Tensor], *, named: Callable[[str], str] = str) -> None:
+        """named: how errors name a tensor."""
+        self._tensors, self.named = dict(tensors), named
 
     def __contains__(self, name: str) -> bool:
         return self._stored(name) in self._tensors
@@ -137,7 +138,7 @@ class Weights:
     def size(self, name: str) -> int:
         """The length of the first dimension of a tensor. Raises PretrainedError if it is missing."""
         if name not in self:
-            raise PretrainedError(f"weights: {name} is missing")
+            raise PretrainedError(f"weights: {self.named(name)} is missing")
         return len(self._tensors[self._stored(name)])
 
     def take(self, name: str) -> Tensor:
@@ -145,8 +146,18 @@ class Weights:
         self.size(name)
         tensor = self._tensors.pop(self._stored(name))
         if not tensor.is_floating_point() or tensor.element_size() < 2:
-            raise PretrainedError(f"weights: {name} must be float32, float16 or bfloat16, got {tensor.dtype}")
+            problem = f"must be float32, float16 or bfloat16, got {tensor.dtype}"
+            raise PretrainedError(f"weights: {self.named(name)} {problem}")
         return tensor.float()
+
+    def joined(self, names: Sequence[str]) -> Tensor:
+        """Removes tensors and returns them as one. Raises PretrainedError as `take` does, and if they do not fit."""
+        parts = [self.take(name) for name in names]
+        if len({part.shape[1:] for part in parts}) > 1:
+            shapes = ", ".join(str(tuple(part.shape)) for part in parts)
+            problem = f"must have equal dimensions but for the first, got {shapes}"
+            raise PretrainedError(f"weights: {', '.join(map(self.named, names))} {problem}")
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def differ(self, name: str, other: str) -> bool:
         """Whether both tensors are stored, with different values."""
@@ -181,8 +192,18 @@ class Weights:
     def finish(self) -> None:
         """Raises PretrainedError if tensors remain."""
         if self._tensors:
-            names = sorted(self._tensors)
+            names = sorted(map(self.named, self._tensors))
             raise PretrainedError(f"weights: {len(names)} tensors are not covered: {', '.join(names[:5])}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored:
+    """Weights outside the directory of a model: the files that all comes from, what their lineage says, and how the
+    weights are read."""
+
+    files: tuple[Path, ...]
+    origin: Mapping[str, str]
+    load: Callable[[], Weights]
 
 
 class NeedsWeightsError(Exception):
@@ -259,20 +280,21 @@ def read_weights(
     ours = dict(known or {})
     stored: dict[tuple[str, ...], Tensor] = {}  # a tensor may belong to several parameters
     for name, parameter in expected.items():
+        origin = ""
         if name not in ours:
             pattern, sources = _sources(name, names)
             if not sources:
                 ours[name] = torch.zeros(parameter.shape)
                 continue
             if sources not in stored:
-                parts = [weights.take(source) for source in sources]
-                stored[sources] = parts[0] if len(parts) == 1 else torch.cat(parts)
+                stored[sources] = weights.joined(sources)
+            origin = f" of {', '.join(map(weights.named, sources))}"
             change = (changes or {}).get(pattern)
             ours[name] = change(stored[sources]) if change else stored[sources]
         if ours[name].shape != parameter.shape:
             raise PretrainedError(
                 f"weights: {name} (Glossa name) must have shape {tuple(parameter.shape)} of {CONFIG}, got "
-                f"{tuple(ours[name].shape)}"
+                f"{tuple(ours[name].shape)}{origin}"
             )
     return Imported(config=config, weights=ours)
 
@@ -357,4 +379,15 @@ def weight_files(path: Path) -> list[Path]:
             return [path / name for name in sorted({Path(name).name for name in names})]  # never a path to elsewhere
         if (path / whole).is_file():
             return [path / whole]
-    raise PretrainedError(f"{path}: holds no weights; there must be {WEIGHTS} or {PICKLED_WEIGHTS}")
+    raise PretrainedError(f"{path}: holds no weights; there must be {WEIGHTS} or {PICKLED_WEIGHTS}{_or_gguf(path)}")
+
+
+def check_folder(path: Path) -> None:
+    """Raises PretrainedError for a directory without a configuration that holds GGUF files."""
+    if not (path / CONFIG).is_file() and (other := _or_gguf(path)):
+        raise PretrainedError(f"{path}: holds no {CONFIG}{other}")
+
+
+def _or_gguf(path: Path) -> str:
+    names = sorted(file.name for file in path.glob("*.gguf"))
+    return f"; a GGUF file is imported by its own name: {path / names[0]} (of {len(names)})" if names else ""

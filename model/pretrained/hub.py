@@ -258,12 +258,14 @@ def _check_revision(name: str, revision: str) -> None:
 def _check_files(name: str, commit: str, there: Collection[str]) -> None:
     """Raises HubError for a model without a configuration or without safetensors."""
     if CONFIG not in there:
-        raise HubError(f"{name}: has no {CONFIG}; give a model that transformers can load")
+        fix = _fetching_gguf(name, commit, there) or "give a model that transformers can load"
+        raise HubError(f"{name}: has no {CONFIG}; {fix}")
     if WEIGHTS in there or WEIGHTS_INDEX in there:
         return
     pickles = [file for file in (PICKLED_WEIGHTS, PICKLED_WEIGHTS_INDEX) if file in there]
     if not pickles:
-        raise HubError(f"{name}: has no {WEIGHTS}; give a revision or a model that has")
+        fix = _fetching_gguf(name, commit, there) or "give a revision or a model that has"
+        raise HubError(f"{name}: has no {WEIGHTS}; {fix}")
     shards = ["pytorch_model-*.bin"] if PICKLED_WEIGHTS_INDEX in pickles else []
     included = [*(file for file in NAMED if file in there), *pickles, *shards]
     local = name.rpartition("/")[2]
@@ -275,6 +277,17 @@ def _check_files(name: str, commit: str, there: Collection[str]) -> None:
         f"{name}: has pickled weights only ({pickles[0]}), which are not fetched by name; give a --revision that has "
         f"{WEIGHTS}, or if you trust their origin, convert them: "
         f"{fetching} && glossa import --allow-pickle {shlex.quote(local)} CHECKPOINT"
+    )
+
+
+def _fetching_gguf(name: str, commit: str, there: Collection[str]) -> str:
+    """How one of the GGUF files of a model is imported; "" if it has none."""
+    files = sorted(file for file in there if file.endswith(".gguf"))
+    if not files:
+        return ""
+    fetching = shlex.join(["hf", "download", name, files[0], "--revision", commit, "--local-dir", "."])
+    return (
+        f"fetch one of its GGUF files and import that: {fetching} && glossa import {shlex.quote(files[0])} CHECKPOINT"
     )
 
 

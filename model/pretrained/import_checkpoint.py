@@ -32,7 +32,9 @@ from model.pretrained.files import (
     NeedsWeightsError,
     NoWeights,
     PretrainedError,
+    Stored,
     Weights,
+    check_folder,
     load_weights,
     read_configuration,
     read_json,
@@ -52,16 +54,19 @@ CHATS = (TEMPLATE_FILE, f"{OTHER_TEMPLATES}/*.jinja")
 DESCRIPTIONS = ("*.json", "*.txt", "*.model", "*.spm", POOLING_CONFIG, *CHATS)  # configuration and tokenizer files
 
 
-def import_model(path: Path, *, allow_pickle: bool = False, eos_id: int | None = None) -> Imported:
+def import_model(
+    path: Path, *, allow_pickle: bool = False, eos_id: int | None = None, stored: Stored | None = None
+) -> Imported:
     """The model in a directory. Raises PretrainedError.
 
-    eos_id: the only end-of-sequence token, instead of those in the files.
+    eos_id: the only end-of-sequence token, instead of those in the files. stored: its weights, if they are elsewhere.
     """
     if not path.is_dir():
         raise PretrainedError(f"{path}: no such directory; give one that save_pretrained has written")
     check_configuration(path, eos_id=eos_id)  # before weights are read
     config, generation = read_configuration(path)
-    imported = _of_family(config, generation, load_weights(path, allow_pickle=allow_pickle), eos_id)
+    weights = stored.load() if stored else load_weights(path, allow_pickle=allow_pickle)
+    imported = _of_family(config, generation, weights, eos_id)
     options, unknown = options_of(config, generation), unknown_fields(config, generation, path)
     imported = replace(imported, options=options, unknown=unknown)
     try:
@@ -73,6 +78,7 @@ def import_model(path: Path, *, allow_pickle: bool = False, eos_id: int | None =
 def check_configuration(path: Path, *, eos_id: int | None = None) -> None:
     """Raises PretrainedError for a model that its config.json and generation_config.json exclude, as far as that is
     known without weights: before they are fetched. eos_id: as of `import_model`."""
+    check_folder(path)
     check_tokenizer_fields(path)
     sentence_vectors(path)
     chat_of(path)
@@ -135,15 +141,16 @@ def import_checkpoint(
     eos_id: int | None = None,
     source_unit: SourceUnit | None = None,
     origin: Mapping[str, str] | None = None,
+    stored: Stored | None = None,
 ) -> ImportedCheckpoint:
     """Writes the checkpoint `out`.
 
     max_length: maximum context in tokens. eos_id: the only end-of-sequence token, instead of those in the source files.
-    source_unit: what a model that translates reads at a time; None: by its family. origin: see `lineage_of`.
+    source_unit: what a model that translates reads at a time; None: by its family. origin, stored: see `lineage_of`.
     Raises PretrainedError for an unsupported source, CheckpointError if `out` exists or cannot be written.
     """
     check_new(out)
-    theirs = import_model(source, allow_pickle=allow_pickle, eos_id=eos_id)
+    theirs = import_model(source, allow_pickle=allow_pickle, eos_id=eos_id, stored=stored)
     check_vocabulary(source, tokenizer)
     ours = with_source_frame(with_languages(theirs, source, added_tokens_of(tokenizer)), source).shortened(max_length)
     ours = replace(ours, config=with_source_unit(ours.config, source_unit, read_json(source / CONFIG)["model_type"]))
@@ -153,7 +160,7 @@ def import_checkpoint(
     with torch.device("meta"):
         names = [name for name, _ in build(ours.config).named_parameters()]  # tied weights once
     weights = {name: ours.weights[name] for name in names}
-    lineage = lineage_of(source, origin)
+    lineage = lineage_of(source, origin, stored)
     parameters = sum(tensor.numel() for tensor in weights.values())
     save_checkpoint(
         out,
@@ -187,16 +194,20 @@ def with_source_unit(config: ModelConfig, unit: SourceUnit | None, family: str) 
     return config
 
 
-def lineage_of(source: Path, origin: Mapping[str, str] | None = None) -> dict[str, Any]:
+def lineage_of(source: Path, origin: Mapping[str, str] | None = None, stored: Stored | None = None) -> dict[str, Any]:
     """The lineage of an import: the original model and the digests of its files. origin: where the directory comes
-    from, `imported_from` among it; None: that is its name."""
+    from, `imported_from` among it; None: that is its name. stored: the files from which the directory was made."""
     config = read_json(source / CONFIG)
-    files = {file for pattern in DESCRIPTIONS for file in source.glob(pattern)} | set(weight_files(source))
+    if stored is not None:
+        files = {file.name: file for file in stored.files}
+    else:
+        found = {file for pattern in DESCRIPTIONS for file in source.glob(pattern)} | set(weight_files(source))
+        files = {file.relative_to(source).as_posix(): file for file in sorted(found)}
     return {
         **(origin or {"imported_from": source.resolve().name}),
         "model_type": config["model_type"],
         "transformers_version": config.get("transformers_version"),
-        "files_sha256": {file.relative_to(source).as_posix(): digest_of_file(file) for file in sorted(files)},
+        "files_sha256": {name: digest_of_file(file) for name, file in files.items()},
         "generation_config": read_optional_json(source / GENERATION_CONFIG),
         "versions": {name: metadata.version(name) for name in ("torch", "tokenizers", "safetensors")},
     }

@@ -496,6 +496,20 @@ FAULTS = (
         ("tests/cli/serving/test_serve.py",),
     ),
     Fault(
+        "gguf-pairs-not-parted",
+        "model/pretrained/gguf/weights.py",
+        'partial(_in_halves, heads={"attn_q": heads, "attn_k": kv_heads})',
+        'partial(_in_halves, heads={"attn_q": heads})',
+        ("tests/model/pretrained/gguf/test_weights.py",),
+    ),
+    Fault(
+        "gguf-split-guessed",
+        "model/pretrained/gguf/tokenizer.py",
+        "    if pre not in WORDS:\n",
+        '    pre = pre if pre in WORDS else "gpt-2"\n    if pre not in WORDS:\n',
+        ("tests/model/pretrained/gguf/test_tokenizer.py",),
+    ),
+    Fault(
         "one-token-ends-answers",
         "service/decoding/token_selection.py",
         "        if token in self.eos_ids:\n            return FinishReason.END",

@@ -192,6 +192,11 @@ def test_pickled_weights_are_refused_with_the_command_that_converts_them(hub, cl
     assert not client.cache.exists(), "nothing is fetched of a model that is refused"
     del hub.files[COMMIT]["pytorch_model.bin"]
     assert "has no model.safetensors; give a revision" in refusal(client.fetch, "owner/model")
+    hub.files[COMMIT]["model-Q8_0.gguf"] = b""
+    fix = f"hf download owner/model model-Q8_0.gguf --revision {COMMIT} --local-dir . && glossa import model-Q8_0.gguf"
+    message = refusal(client.fetch, "owner/model")
+    assert f"has no model.safetensors; fetch one of its GGUF files and import that: {fix} CHECKPOINT" in message
+    del hub.files[COMMIT]["model-Q8_0.gguf"]
     del hub.files[COMMIT]["config.json"]
     assert "has no config.json; give a model that transformers can load" in refusal(client.fetch, "owner/model")
 
