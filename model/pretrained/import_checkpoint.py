@@ -40,7 +40,7 @@ from model.pretrained.files import (
     weight_files,
 )
 from model.pretrained.frame import with_source_frame
-from model.pretrained.sentence_vectors import POOLING_CONFIG, sentence_vectors, with_sentence_vectors
+from model.pretrained.sentence_vectors import module_files, sentence_vectors, with_sentence_vectors
 from model.pretrained.special_tokens import added_tokens_of, with_languages, with_special_tokens
 from model.tokenizer import Tokenizer
 from model.training.report import table
@@ -49,7 +49,7 @@ MAX_LENGTH = 4096  # default context in tokens: position tables and KV caches gr
 FAMILIES = decoder.FAMILIES | encoder_decoder.FAMILIES | encoder.FAMILIES  # by model_type
 SENTENCE_FAMILIES = ("marian", "mbart", "m2m_100")  # trained to translate sentences; others read texts
 CHATS = (TEMPLATE_FILE, f"{OTHER_TEMPLATES}/*.jinja")
-DESCRIPTIONS = ("*.json", "*.txt", "*.model", "*.spm", POOLING_CONFIG, *CHATS)  # configuration and tokenizer files
+DESCRIPTIONS = ("*.json", "*.txt", "*.model", "*.spm", *CHATS)  # configuration and tokenizer files
 
 
 def import_model(path: Path, *, allow_pickle: bool = False, eos_id: int | None = None) -> Imported:
@@ -65,7 +65,7 @@ def import_model(path: Path, *, allow_pickle: bool = False, eos_id: int | None =
     options, unknown = options_of(config, generation), unknown_fields(config, generation, path)
     imported = replace(imported, options=options, unknown=unknown)
     try:
-        return with_sentence_vectors(with_special_tokens(imported, path), path)
+        return with_sentence_vectors(with_special_tokens(imported, path), path, allow_pickle=allow_pickle)
     except ConfigError as error:
         raise PretrainedError(f"{CONFIG}: the model is not covered: {error}") from error
 
@@ -191,7 +191,10 @@ def lineage_of(source: Path, origin: Mapping[str, str] | None = None) -> dict[st
     """The lineage of an import: the original model and the digests of its files. origin: where the directory comes
     from, `imported_from` among it; None: that is its name."""
     config = read_json(source / CONFIG)
+    configurations, folders = module_files(source)
     files = {file for pattern in DESCRIPTIONS for file in source.glob(pattern)} | set(weight_files(source))
+    files |= {source / name for name in configurations if (source / name).is_file()}
+    files |= {file for name in folders for file in weight_files((source / name).parent)}
     return {
         **(origin or {"imported_from": source.resolve().name}),
         "model_type": config["model_type"],

@@ -60,12 +60,12 @@ def test_a_bundle_without_a_description_of_its_states_has_none():
 )
 def test_a_vector_is_pooled_as_the_model_was_made_for_unless_a_request_says_otherwise(asked, own, expected):
     served = dataclasses.replace(TRANSLATION, manifest=manifest(encoding=Encoding(width=4, **own)))
-    request = RequestBuilder(served, LIMITS, *CALL).embedding("the house", asked).encoder_request
+    request = RequestBuilder(served, LIMITS, *CALL).embedding("the house", asked).request.encoder_request
     assert request is not None
     assert (request.pooling, request.normalized) == expected
 
 
 def test_a_bundle_without_a_description_of_its_states_gives_their_mean():
-    request = RequestBuilder(TRANSLATION, LIMITS, *CALL).embedding("the house").encoder_request
+    request = RequestBuilder(TRANSLATION, LIMITS, *CALL).embedding("the house").request.encoder_request
     assert request is not None
     assert request.pooling == "mean"
