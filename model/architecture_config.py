@@ -269,7 +269,7 @@ class EncoderConfig(TransformerConfig):
         object.__setattr__(self, "dense", dense_layers(self.dense, "dense"))
         object.__setattr__(self, "prompts", prompts(self.prompts, "prompts"))
         names = [name for name, _ in self.prompts]
-        is_known = not self.default_prompt or self.default_prompt in names
+        is_known = self.default_prompt in ("", *names)
         known = f"must be one of the prompts {', '.join(names)}" if names else "must be left out without prompts"
         check(is_known, "default_prompt", f"{known}, got {self.default_prompt!r:.80}")
         mask, limit, labels = self.mask_id, self.vocab_size, self.labels

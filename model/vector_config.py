@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from model.config import Config, ConfigError, check
+from model.config import Config, ConfigError, bounded, check
 
 DenseActivation = Literal["identity", "tanh", "relu", "gelu", "silu", "sigmoid"]
 
@@ -22,13 +22,9 @@ MAX_PROMPT_CHARACTERS = 4096  # of a name or a text; instructions in use have so
 class DenseLayer(Config):
     """A linear layer over the vector of a text, and its activation. size: of its output."""
 
-    size: int
+    size: int = bounded(0, 1)
     bias: bool = True
     activation: DenseActivation = "identity"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._require("size", 1)
 
 
 def dense_layers(value: Any, field: str) -> tuple[DenseLayer, ...]:
@@ -42,8 +38,6 @@ def dense_layers(value: Any, field: str) -> tuple[DenseLayer, ...]:
             layers.append(DenseLayer.from_json(layer) if isinstance(layer, dict) else layer)
         except ConfigError as error:
             raise ConfigError(f"{field}[{place}].{error.field}", error.problem) from None
-        except TypeError:  # of a constructor: a field is missing
-            raise ConfigError(f"{field}[{place}].size", "is missing") from None
     return tuple(layers)
 
 

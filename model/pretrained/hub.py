@@ -273,7 +273,8 @@ def _check_files(name: str, commit: str, there: Collection[str]) -> None:
     if not pickles:
         raise HubError(f"{name}: has no {WEIGHTS}; give a revision or a model that has")
     shards = ["pytorch_model-*.bin"] if PICKLED_WEIGHTS_INDEX in pickles else []
-    included = [*(file for file in NAMED if file in there), *pickles, *shards]
+    modules = ["[0-9]_*/*"] if sentence_vectors.MODULES in there else []
+    included = [*(file for file in NAMED if file in there), *modules, *pickles, *shards]
     local = name.rpartition("/")[2]
     fetching = shlex.join(
         ["hf", "download", name, "--revision", commit, "--local-dir", local]
