@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from glossa.client import Client
 
 LARGEST = (2 - 2**-23) * 2.0**127  # of 32-bit floats, in which vectors travel
+SHOWN = 30  # characters of a text in a warning
 PoolingName = Literal["mean", "cls", "max", "last", "pooler", "mean_sqrt_len", "weighted_mean"]
 PromptName = Annotated[
     str | None,
@@ -75,7 +76,8 @@ def embed(
         if not tokens:
             vector = client.embed(line, normalize=normalize, **how, **options)
             if vector.truncated:
-                typer.echo(f"warning: the text was truncated: its first {vector.prompt_tokens} tokens count", err=True)
+                shown = f"of {line[:SHOWN]!r}… the first {vector.prompt_tokens} tokens were read"
+                typer.echo(f"warning: {shown}, with those of a prompt and special ones", err=True)
             return print_json(vector)
         for token in client.embed_tokens(line, normalize=normalize, **options):
             print_json(token)

@@ -13,7 +13,8 @@ def test_layers_and_prompts_return_from_json():
     config = EncoderConfig(d_model=8, dense=(TANH, DenseLayer(size=2, bias=False)), prompts=(("query", "q: "),))
     assert type(config).from_json(config.to_json()) == config
     assert (config.vector_size, config.replace(dense=()).vector_size) == (2, 8)
-    assert EncoderConfig(dense=({"size": 3, "activation": "tanh"},), prompts=(["a", "b"],)).dense == (TANH,)
+    values = {"dense": [{"size": 3, "activation": "tanh"}], "prompts": [["a", "b"]]}
+    assert EncoderConfig.from_json(values) == EncoderConfig(dense=(TANH,), prompts=(("a", "b"),))
 
 
 @pytest.mark.parametrize(

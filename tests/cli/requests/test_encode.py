@@ -97,7 +97,8 @@ def test_a_text_that_was_truncated_has_a_warning(called, capsys):
     calls, printed = called(embed, "a cat", prompt_name="query", options={})
     assert calls[0][1] == {"normalize": False, "pooling": None, "prompt_name": "query", "truncate": False}
     inspect.unwrap(embed)("a cat", truncate=True, client=ScriptedClient(), options={})
-    assert capsys.readouterr() == (printed, "warning: the text was truncated: its first 3 tokens count\n")
+    warning = "warning: of 'a cat'… the first 3 tokens were read, with those of a prompt and special ones\n"
+    assert capsys.readouterr() == (printed, warning)
 
 
 def test_fillings_are_numbered_by_mask(called):
