@@ -84,3 +84,16 @@ def test_a_model_tells_its_vectors_and_prompts(client):
     model = client.get_model()
     assert dict(model.prompts) == {"query": PROMPT, "plain": ""}
     assert (model.default_prompt_name, model.embedding_size, model.embeddings_normalized) == ("query", 8, True)
+
+
+@pytest.mark.slow
+def test_an_encoder_of_t5_is_served(exported):
+    """Its layers: RMS norms before blocks, a bias of positions by buckets, scores without a scale."""
+    blocks = {"norm": "rms", "positions": "bucketed", "position_range": 32, "attention_scale": 1.0, "bias": False}
+    model = tiny_model(tiny_config("encoder", **blocks, gated=True, activation="gelu_tanh"))
+    with serving(models={"t5": str(exported(model))}) as server, Client(server.address) as client:
+        for text in TEXTS:
+            ids = torch.tensor([[1, *TOKENIZER.encode(text), 2]])
+            with torch.inference_mode():
+                states = model(ids, torch.tensor([ids.shape[1]]))[0]
+            assert client.embed(text) == pytest.approx(states.mean(0).numpy(), abs=1e-5)
