@@ -40,7 +40,7 @@ from model.pretrained.files import (
     weight_files,
 )
 from model.pretrained.frame import with_source_frame
-from model.pretrained.sentence_vectors import module_files, sentence_vectors, with_sentence_vectors
+from model.pretrained.sentence_vectors import check_prompts, module_files, sentence_vectors, with_sentence_vectors
 from model.pretrained.special_tokens import added_tokens_of, with_languages, with_special_tokens
 from model.tokenizer import Tokenizer
 from model.training.report import table
@@ -145,6 +145,7 @@ def import_checkpoint(
     check_new(out)
     theirs = import_model(source, allow_pickle=allow_pickle, eos_id=eos_id)
     check_vocabulary(source, tokenizer)
+    check_prompts(theirs.config, tokenizer)
     ours = with_source_frame(with_languages(theirs, source, added_tokens_of(tokenizer)), source).shortened(max_length)
     ours = replace(ours, config=with_source_unit(ours.config, source_unit, read_json(source / CONFIG)["model_type"]))
     chat = chat_of(source) if ours.config.architecture == "decoder" else Chat()

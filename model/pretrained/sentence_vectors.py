@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from model.config import ConfigError
+from model.architecture_config import EncoderConfig
+from model.config import ConfigError, ModelConfig
 from model.pretrained.files import (
     CONFIG,
     TOKENIZER_CONFIG,
@@ -28,6 +29,7 @@ from model.pretrained.files import (
     read_json,
     read_optional_json,
 )
+from model.tokenizer import Tokenizer
 from model.vector_config import DenseLayer, Prompts
 from model.vector_config import prompts as checked_prompts
 
@@ -277,6 +279,15 @@ def with_sentence_vectors(imported: Imported, path: Path, *, allow_pickle: bool 
     options, unknown = {**imported.options, **found.options}, (*imported.unknown, *found.unknown)
     changed = replace(imported, config=config, weights=weights, options=options, unknown=unknown)
     return changed.shortened(found.max_length) if found.max_length else changed
+
+
+def check_prompts(config: ModelConfig, tokenizer: Tokenizer) -> None:
+    """Raises PretrainedError for a prompt that spells a special token: in Glossa that is plain text."""
+    names = [name for name, token in tokenizer.special.items() if name.strip() and not tokenizer.pieces[token]]
+    for name, text in config.prompts if isinstance(config, EncoderConfig) else ():
+        if spelt := [special for special in names if special in text]:
+            problem = f"{text!r:.200} is not covered: {spelt[0]!r} in it would be plain text, not the special token"
+            raise PretrainedError(f"{VECTORS}: prompts: {name} {problem}; remove it, or the prompt")
 
 
 def _dense_weights(path: Path, layer: DenseLayer, width: int, *, allow_pickle: bool) -> dict[str, Tensor]:

@@ -9,8 +9,9 @@ import torch
 
 from model.architecture_config import EncoderConfig
 from model.architectures import build
+from model.pretrained.convert_tokenizer import convert_tokenizer
 from model.pretrained.files import PretrainedError
-from model.pretrained.import_checkpoint import check_configuration, import_model, lineage_of
+from model.pretrained.import_checkpoint import check_configuration, import_checkpoint, import_model, lineage_of
 from model.vector_config import DenseLayer
 from tests.decoders import make_decoder
 from tests.pretrained_encoder import saved, theirs_of
@@ -108,6 +109,13 @@ def test_a_default_prompt_that_has_only_a_name_is_none(bert):
     config = import_model(sentences(bert, config_sentence_transformers={"default_prompt_name": "document"})).config
     assert isinstance(config, EncoderConfig)
     assert (config.prompts, config.default_prompt) == ((), "")
+
+
+def test_a_prompt_that_spells_a_special_token_is_refused(bert, tmp_path):
+    sentences(bert, config_sentence_transformers={"prompts": {"query": "w20 [SEP] ", "other": "w20 [sep] "}})
+    with pytest.raises(PretrainedError, match=r"prompts: query 'w20 \[SEP\] ' is not covered: '\[SEP\]' in it would"):
+        import_checkpoint(bert, tmp_path / "ours", convert_tokenizer(bert))
+    assert not (tmp_path / "ours").exists()
 
 
 WITH_DENSE = (*BOTH, ("2_Dense", "Dense"))
