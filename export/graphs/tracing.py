@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from export.bundle.manifest import StateSpec
+from export.graphs.lowering import lowered
 from model.architectures import Model
 
 OPSET = 23
@@ -93,7 +94,7 @@ def state_inputs(states: Iterable[StateSpec], dtype: torch.dtype, prefix: str = 
 
 def trace(signature: Signature) -> ModelProto:
     """Return the graph of a module as torch's exporter creates it."""
-    with _quiet_exporter(), _shared_operators(), torch.no_grad():
+    with _quiet_exporter(), _shared_operators(), _lowered_in_place(), torch.no_grad():
         program = torch.onnx.export(
             signature.module.eval(),
             pytree.tree_map(lambda argument: argument.example, signature.arguments),
@@ -149,6 +150,20 @@ def _shared_operators() -> Iterator[None]:
         yield
     finally:
         ONNXRegistry.from_torchlib = original  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _lowered_in_place() -> Iterator[None]:
+    """Let the exporter trace a program once. It would run it twice more to decompose operators that ONNX lacks, which
+    is half of the time of a graph, though our models have hardly any."""
+    from torch.onnx._internal.exporter import _fx_passes
+
+    original = _fx_passes.decompose_with_registry
+    _fx_passes.decompose_with_registry = functools.partial(lowered, decompose=original)
+    try:
+        yield
+    finally:
+        _fx_passes.decompose_with_registry = original
 
 
 @functools.cache

@@ -28,8 +28,8 @@ from model.training.data.bpe_dropout import check_dropout
 from model.training.data.examples import DataError, Examples, split
 from model.training.data.languages import check_trainable
 from model.training.data.varied_batches import ordinary_batches, training_batches
+from model.training.distributed.division import divided, first_device
 from model.training.distributed.ranks import RankLost, Ranks, check_division
-from model.training.distributed.replicas import divided, first_device
 from model.training.early_stopping import check_stopping, observe, validation_score
 from model.training.finish import TrainedRun, write_result
 from model.training.flops import StepFlops, peak_flops_per_s

@@ -23,7 +23,9 @@ def trained(build_cache):
     """A checkpoint, built once per run as its bundle: neither may be changed."""
 
     def checkpoint(directory):
-        run("train", "tiny-copy", "--steps", 3, "--out", directory / "checkpoint")
+        preset = directory / "preset.yaml"
+        preset.write_text("preset: tiny-copy\nmodel: {num_encoder_layers: 1, num_decoder_layers: 1}\n")
+        run("train", preset, "--steps", 3, "--out", directory / "checkpoint")
         return directory / "checkpoint"
 
     return build_cache.once(checkpoint)

@@ -185,6 +185,7 @@ def test_a_model_reports_its_kinds_of_attention(client):
     assert kinds("blind") == []
 
 
+@pytest.mark.slow
 def test_the_graph_is_opened_by_the_first_request(tiny_attention_bundle):
     with serving(models={"en-de": str(tiny_attention_bundle)}) as server, Client(server.address) as client:
 

@@ -57,10 +57,12 @@ def test_other_kinds_are_those_of_unary_calls(client):
 
 def test_a_lost_engine_costs_no_item(models):
     """The only process is killed in mid-batch: items in flight are begun again, others wait for the next one."""
-    with serving(models={"en-de": models["en-de"]}, engines=1) as server, Client(server.address) as client:
-        alone = [client.translate(text, ignore_eos=True).text for text in MIXED]
+    settings = {"models": {"en-de": models["en-de"]}, "engines": 1, "max_rows": 4}
+    with serving(**settings) as server, Client(server.address) as client:
+        texts = MIXED[:16]
+        alone = [client.translate(text, ignore_eos=True).text for text in texts]
         (pid,), answers = engine_pids(server.process.pid), list[str]()
-        for answer in client.translate_batch(MIXED * 4, ignore_eos=True):
+        for answer in client.translate_batch(texts * 4, ignore_eos=True):
             if not answers:
                 os.kill(pid, signal.SIGKILL)
             answers.append(answer.text)

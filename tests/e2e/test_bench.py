@@ -35,7 +35,7 @@ def bench(server, texts, *arguments, fails=False):
 SHORT = ["--warm-up-s", 0.1, "--duration-s", 0.5]
 
 
-@pytest.mark.parametrize("model", ["en-de", "en"])
+@pytest.mark.parametrize("model", ["en-de", pytest.param("en", marks=pytest.mark.slow)])
 def test_both_kinds_of_models_are_measured_as_the_server_counts(server, texts, model, tmp_path):
     names = {"started": "glossa_requests_finished_total", "tokens": "glossa_generated_tokens_total"}
     before = {name: server.metric(metric, model=model) for name, metric in names.items()}

@@ -52,7 +52,7 @@ def probe(server, path):
     ids=["killed", "stopped", "crashed"],
 )
 def test_an_end_under_load_costs_only_the_requests_of_its_process(tiny_translation_bundle, number, reason, how):
-    count = 400
+    count = 200
     with serving(models={"en-de": str(tiny_translation_bundle)}, **TWO) as server:
         with Client(server.address) as client:
             right = {client.translate(text, **LONG).text for text in TEXTS[:2]}
@@ -102,7 +102,8 @@ def test_a_model_tells_its_engines_and_a_killed_server_leaves_no_process(tiny_tr
         until(lambda: not server.engine_pids())
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_all_processes_drains(tiny_translation_bundle, number):
     models = {"en-de": str(tiny_translation_bundle)}
     with serving(models=models, **TWO) as server, Client(server.address) as client:
@@ -142,10 +143,11 @@ def other_golden_output(path, manifest):
     manifest["golden"]["output"][0] = manifest["golden"]["output"][0] % 7 + 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        pytest.param(empty_graph, "model en: ", marks=pytest.mark.slow),
+        (empty_graph, "model en: "),
         (other_golden_output, "model en: self-check failed: "),
     ],
 )
@@ -257,7 +259,8 @@ def test_a_grammar_that_is_none_is_rejected_by_the_engine_process(server, client
     assert client.generate(TEXTS[0]).text
 
 
-@pytest.mark.parametrize("engines_per_process", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("engines_per_process", [1, 2])
 async def test_300_mixed_requests_get_the_answers_of_engines_in_one_process(
     tiny_attention_bundle, tmp_path, engines_per_process
 ):

@@ -18,12 +18,11 @@ from service.memory.cache_layout import CacheLayout
 from service.request import Request
 from service.runtime.runner import OnnxModel
 from tests.e2e.process import serving
+from tests.export.graphs.kinds import KINDS
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
-COMPRESSED = tiny_model(
-    tiny_config("decoder", compression_stride=3, sliding_window=4, num_kv_heads=2, num_experts=3), seed=5
-)
+COMPRESSED = tiny_model(KINDS["compressed"], seed=5)
 LEARNED = tiny_model(tiny_config("decoder", positions="learned", num_decoder_layers=1, max_target_len=20))
 MOST = 16
 
@@ -44,7 +43,7 @@ def prompt_of(text):
     return [1, *TOKENIZER.encode(text)]
 
 
-def test_compressed_keys_and_experts_answer_as_the_reference_does(client):
+def test_compressed_keys_answer_as_the_reference_does(client):
     for text in (*TEXTS, " ".join(TEXTS[:3])):
         answer = client.generate(text, model="compressed", max_tokens=MOST, include_tokens=True, token_logprobs=True)
         expected = greedy(COMPRESSED, prompt_of(text), max_tokens=MOST)
@@ -90,19 +89,15 @@ def test_a_request_past_the_learned_positions_is_refused_before_it_is_computed(c
         client.generate(" ".join(TEXTS), model="learned")
 
 
-QUICK = {"shaw": {"position_range": 4}}
-SLOW = {
-    "sinusoidal": {}, "learned": {}, "none": {}, "rotary": {}, "alibi": {},
+POSITIONS = {
+    "shaw": {"position_range": 4}, "sinusoidal": {}, "learned": {}, "none": {}, "rotary": {}, "alibi": {},
     "bucketed": {"position_buckets": 8, "position_range": 16},
     "beside": {"positions": "sinusoidal", "position_dim": 8, "tie_embeddings": False},
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes"),
-    [*QUICK.items(), *(pytest.param(kind, changes, marks=pytest.mark.slow) for kind, changes in SLOW.items())],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
+@pytest.mark.slow  # `tests.export.graphs` verifies their graphs, and the service knows none of them
+@pytest.mark.parametrize(("kind", "changes"), POSITIONS.items(), ids=POSITIONS)
 def test_every_kind_of_positions_trains_exports_and_serves(kind, changes, tmp_path):
     preset = find_preset("tiny-copy")
     model = preset.model.replace(**{"positions": kind, **changes})

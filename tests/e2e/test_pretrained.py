@@ -109,7 +109,8 @@ async def test_served_answers_are_those_of_generate(name, tmp_path):
     await check(theirs, tmp_path, prompts, max_tokens=12, rows=8)
 
 
-@pytest.mark.parametrize("beam_size", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.slow
+@pytest.mark.parametrize("beam_size", [1, 4])
 async def test_any_of_several_tokens_ends_an_answer(tmp_path, beam_size):
     theirs = make_decoder("llama3", num_hidden_layers=1)
     theirs.generation_config.eos_token_id = ends = [2, *range(5, 97, 7)]
@@ -139,6 +140,7 @@ def byte_level(path):
     return transformers.PreTrainedTokenizerFast(tokenizer_file=str(path / "tokenizer.json"))
 
 
+@pytest.mark.slow
 def test_texts_are_answered_as_generate_answers_them(tmp_path):
     tokenizer = byte_level(tmp_path)
     begin, end = tokenizer.convert_tokens_to_ids(["<|begin|>", "<|end|>"])

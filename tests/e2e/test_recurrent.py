@@ -35,6 +35,7 @@ def sentences(count, seed):
     return [" ".join(rng.choices(WORDS, k=rng.randint(1, 20))) for _ in range(count)]
 
 
+@pytest.mark.slow
 def test_answers_are_those_of_the_reference_beside_all_others(client):
     """40 sentences of each of two models at once."""
     texts = sentences(40, seed=1)

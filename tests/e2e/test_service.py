@@ -239,6 +239,7 @@ def test_a_second_signal_ends_the_process_at_once(models):
         assert time.monotonic() - began < 30
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_an_idle_server_at_once(models):
     with serving(models={"en": models["en"]}, drain_delay_s=60) as server:
         server.wait_for("serving")

@@ -151,7 +151,8 @@ def test_a_call_that_loses_its_engine_shows_how_long_it_had_it(models, collector
     assert seconds(engine) > 0.5 * seconds(span)
 
 
-@pytest.mark.parametrize("state", [pytest.param("down", marks=pytest.mark.slow), "stuck"])
+@pytest.mark.slow
+@pytest.mark.parametrize("state", ["down", "stuck"])
 def test_a_lost_collector_costs_spans_and_a_line_but_no_call_and_no_shutdown(models, state):
     with collecting() as collector:
         collector.free.clear()

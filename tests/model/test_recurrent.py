@@ -268,6 +268,7 @@ def test_half_precision_products_train_as_well(model):
     assert float(half) == pytest.approx(float(full), rel=0.05)
 
 
+@pytest.mark.slow
 def test_it_learns_to_copy(tmp_path):
     preset = load_preset("tiny-copy-recurrent")
     train(preset.model, preset.train, data=embedded_examples("copy"), out=tmp_path / "copy")

@@ -336,15 +336,12 @@ def batch_of_reversals(batch, length, generator):
     return torch.cat((ids, eos), dim=1), torch.cat((ids.flip(1), eos), dim=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "shape"),
     [
-        pytest.param("encoder_decoder", {}, marks=pytest.mark.slow),
-        pytest.param(
-            "encoder_decoder",
-            {"norm_position": "post", "positions": "learned", "activation": "gelu"},
-            marks=pytest.mark.slow,
-        ),
+        ("encoder_decoder", {}),
+        ("encoder_decoder", {"norm_position": "post", "positions": "learned", "activation": "gelu"}),
         ("decoder", {"positions": "rotary", "norm": "rms", "gated": True, "activation": "silu", "num_kv_heads": 2}),
     ],
 )

@@ -1,8 +1,7 @@
-"""The model of a run on its ranks: whole on a single rank, whole on each (DDP), or in shards (FSDP2).
+"""The model of a run where every rank holds the whole of it: on a single rank, or on each of several (DDP).
 
     Replica       one rank: the model itself
     Replicated    Li et al. 2020: every rank holds the model and its optimiser, and gradients are summed over the ranks
-    Sharded       Zhao et al. 2023: every rank holds a share of each weight, of its gradient and of its moments
 
 Each gives the gradients of the whole step: a loss is divided by the targets of all ranks, and gradients are summed, not
 averaged. What a state stores is always the whole model, so a run may go on with another number of ranks.
@@ -11,26 +10,18 @@ averaged. What a state stores is always the whole model, so a run may go on with
 from __future__ import annotations
 
 import contextlib
-import copy
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from model.architectures import Model
-from model.layers import FeedForward
 from model.training.data.examples import Batch, Batches
 from model.training.distributed.ranks import Ranks
 from model.training.evaluate import loss_per_token
 from model.training.objective.loss import Loss, batch_loss
-
-MakeOptimiser = Callable[[nn.Module], torch.optim.Optimizer]
 
 
 class BatchLoss(nn.Module):
@@ -84,7 +75,9 @@ class Replica:
         return self.model, self.optimiser
 
 
-class _JoinedReplica(Replica):
+class JoinedReplica(Replica):
+    """What the replicas of several ranks have in common."""
+
     def loss_per_token(self, batches: Batches) -> float:
         ranks, plan = self.ranks, batches.plan(0)
         device = next(self.model.parameters()).device
@@ -101,15 +94,15 @@ class _JoinedReplica(Replica):
         return sum(ranks.in_order(losses)) / sum(ranks.in_order(tokens))
 
 
-class Replicated(_JoinedReplica):
+class Replicated(JoinedReplica):
     """The whole model on each of several ranks."""
 
     def __init__(self, model: Model, optimiser: torch.optim.Optimizer, ranks: Ranks) -> None:
         super().__init__(model, optimiser, ranks)
         with ranks.watched():
-            _take_weights_of_first(model)
+            take_weights_of_first(model)
             parameters = dict(model.named_parameters())
-            for name, key, tensor in _moments(model, optimiser, ranks):
+            for name, key, tensor in moments_of(model, optimiser, ranks):
                 distributed.broadcast(tensor, src=0)
                 optimiser.state[parameters[name]][key] = tensor
             self._objective = DistributedDataParallel(self._objective, forward_sync_buffers=False)
@@ -131,105 +124,13 @@ class Replicated(_JoinedReplica):
             yield
 
 
-class Sharded(_JoinedReplica):
-    """A share of the model on each of several ranks. Feed-forwards, two thirds of a Transformer's layers, are whole
-    only while they compute, the other weights during a step."""
-
-    is_whole = False
-
-    def __init__(
-        self,
-        model: Model,
-        optimiser: torch.optim.Optimizer,
-        ranks: Ranks,
-        make_optimiser: MakeOptimiser,
-        device: torch.device,
-    ) -> None:
-        """model, optimiser: whole, in main memory. Only shares of them come to the device, a unit of FSDP2 or a moment
-        after the other, so that it never holds more than in a step. The optimiser is empty afterwards."""
-        self._make_optimiser = make_optimiser
-        with ranks.watched():
-            _take_weights_of_first(model)
-            self._whole = copy.deepcopy(model) if ranks.is_first else None
-            moments = _moments(model, optimiser, ranks)
-            optimiser.param_groups.clear()  # the old parameters, which FSDP2 moves to the device whole, must go with
-            optimiser.state.clear()  # their last reference
-            super().__init__(model, optimiser, ranks)
-            mesh = init_device_mesh(device.type, (ranks.size,))
-            for unit in [*(module for module in model.modules() if isinstance(module, FeedForward)), self._objective]:
-                fully_shard(unit, mesh=mesh)
-                unit.set_gradient_divide_factor(1.0)  # a sum, not a mean,
-                unit.set_force_sum_reduction_for_comms(True)  # by an operation that gloo has as well
-            self.optimiser = make_optimiser(model)
-            shares = dict(model.named_parameters())
-            for name, key, tensor in moments:
-                self.optimiser.state[shares[name]][key] = _share(tensor, shares[name])
-
-    @contextlib.contextmanager
-    def watched(self, *, is_last: bool) -> Iterator[None]:
-        self._objective.set_requires_gradient_sync(is_last)
-        with self.ranks.watched(), warnings.catch_warnings():
-            # A feed-forward returns a view, of which nothing is changed in place.
-            warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view", UserWarning)
-            yield
-
-    def gathered(self) -> tuple[Model, torch.optim.Optimizer]:
-        """On the first rank a copy of the whole in main memory, on the others their shares."""
-        for module in self._objective.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()
-        model, optimiser, whole = self.model, self.optimiser, dict[str, nn.Parameter]()
-        if self._whole is not None:
-            model, optimiser, whole = (
-                self._whole,
-                self._make_optimiser(self._whole),
-                dict(self._whole.named_parameters()),
-            )
-        with self.ranks.watched(), torch.no_grad():
-            for name, share in self.model.named_parameters():
-                weight, state = self._kept(share), self.optimiser.state.get(share, {})
-                moments = {key: self._kept(tensor) for key, tensor in state.items()}
-                if name in whole:
-                    whole[name].copy_(weight)
-                    optimiser.state[whole[name]] = moments
-        return model, optimiser
-
-    def _kept(self, share: Tensor) -> Tensor:
-        """The whole tensor of a share in main memory on the first rank, an empty one elsewhere; an exchange."""
-        whole: Tensor = share.full_tensor().detach() if isinstance(share, DTensor) else share.detach()
-        return whole.cpu() if self.ranks.is_first else whole.new_empty(0)
-
-
-def first_device(device: torch.device, ranks: Ranks, *, shard: bool) -> torch.device:
-    """Where `divided` takes the model and its optimiser: on the device of the training, or, to be divided into shards,
-    in main memory."""
-    return torch.device("cpu") if shard and ranks.size > 1 else device
-
-
-def divided(
-    model: Model,
-    optimiser: torch.optim.Optimizer,
-    ranks: Ranks,
-    *,
-    shard: bool,
-    make_optimiser: MakeOptimiser,
-    device: torch.device,
-) -> Replica:
-    """The model on these ranks, with the weights and moments of the first. model, optimiser: on `first_device`. shard:
-    keep a share of them on each device."""
-    if ranks.size == 1:
-        return Replica(model, optimiser, ranks)
-    if shard:
-        return Sharded(model, optimiser, ranks, make_optimiser, device)
-    return Replicated(model, optimiser, ranks)
-
-
-def _take_weights_of_first(model: nn.Module) -> None:
+def take_weights_of_first(model: nn.Module) -> None:
+    """Replace the weights of a whole model by those of the first rank; an exchange."""
     for parameter in model.parameters():
         distributed.broadcast(parameter.detach(), src=0)
 
 
-def _moments(model: nn.Module, optimiser: torch.optim.Optimizer, ranks: Ranks) -> Iterator[tuple[str, str, Tensor]]:
+def moments_of(model: nn.Module, optimiser: torch.optim.Optimizer, ranks: Ranks) -> Iterator[tuple[str, str, Tensor]]:
     """The tensors of the optimiser's state by the names of parameter and moment: the first rank's, and on the others
     empty ones of their shapes, each made when its turn comes. The optimiser may be emptied before."""
     held = {
@@ -254,13 +155,3 @@ def _summed(bucket: Any) -> torch.futures.Future[Tensor]:
     work = distributed.all_reduce(bucket.buffer(), async_op=True)
     future: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
     return future
-
-
-def _share(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """This rank's share of a moment of a sharded parameter, on its device; the number of steps, a scalar, is whole on
-    every rank. tensor: in main memory, used on the first rank."""
-    if isinstance(parameter, DTensor) and tensor.dim():
-        return distribute_tensor(tensor, parameter.device_mesh, parameter.placements)
-    own = tensor.clone()  # what it is read from stays as it is
-    distributed.broadcast(own, src=0)
-    return own.to(parameter.device)

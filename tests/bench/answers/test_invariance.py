@@ -8,6 +8,7 @@ from bench.answers.invariance import invariance
 from tests.tiny import pairs_file
 
 
+@pytest.mark.slow
 def test_answers_are_those_of_single_requests(tiny_translation_bundle, tmp_path, capsys):
     asked = argparse.Namespace(
         bundle=tiny_translation_bundle,

@@ -39,6 +39,7 @@ def test_every_special_bundle_is_refused(copy, name):
     assert "fix: " in outcome.message or len(outcome.message) == 200
 
 
+@pytest.mark.slow
 def test_random_mutations_are_refused_and_taken_back(copy):
     found = measure_random(copy, 60, seed=3)
     assert {outcome.status for outcomes in found.outcomes.values() for outcome in outcomes} == {REFUSED}

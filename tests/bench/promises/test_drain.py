@@ -40,6 +40,7 @@ def test_anything_else_is_a_miss(calls, end, measure):
     assert measure in missed([*CALLS, *calls], **end)
 
 
+@pytest.mark.slow
 def test_two_ends_one_with_a_full_log_pipe(tiny_translation_bundle, tmp_path):
     data = tmp_path / "pairs.tsv"
     data.write_text("".join(f"{text}\tzwei\n" for text in TEXTS), encoding="utf-8")

@@ -58,6 +58,7 @@ def test_a_message_names_path_and_cause(output, is_bad):
     assert bool(bad_message(Path("/a"), Ended(1, output, []), Fault(1, errno.EIO))) == is_bad
 
 
+@pytest.mark.slow
 def test_a_training_run_survives_faults():
     command = [sys.executable, "-m", "bench", "io-faults", "--only", "training", "--sample", "3"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})

@@ -219,12 +219,22 @@ MUTATIONS = {
     a_segment_of_the_source: "document call-",
 }
 
+RARE = {  # the first seed that finds those which the first seeds do not
+    memory_beyond_the_limit: 4,
+    two_ends: 12,
+    an_endless_drain: 15,
+    a_wrong_error: 5,
+    shutting_down_instead_of_running: 12,
+    a_segment_lost: 6,
+    a_segment_of_the_source: 6,
+}
+
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_a_broken_promise_is_found(monkeypatch, mutation):
     mutation(monkeypatch)
     found: list[str] = []
-    for seed in range(60):
+    for seed in range(RARE.get(mutation, 0), 60):
         found += violations([seed])
         if any(MUTATIONS[mutation] in each for each in found):
             return

@@ -8,9 +8,12 @@ import sys
 import pytest
 import torch
 
+import cli.training.ranks
 from model.training.data.embedded import embedded_examples
+from model.training.distributed.ranks import Ranks
 from model.training.progress import Display
 from model.training.train import train
+from tests.cli.command import run
 from tests.ranks import (
     MODEL,
     ROOT,
@@ -44,6 +47,12 @@ def states(out):
     return [int(path.name.removeprefix("step-")) for path in sorted((out / "states").glob("step-*"))]
 
 
+def test_another_rank_than_the_first_prints_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr(Ranks, "rank", 1)
+    assert run("train", write_preset(tmp_path / "copy.yaml"), "--steps", 3, "--out", tmp_path / "run") == ""
+
+
+@pytest.mark.slow
 def test_the_first_rank_alone_prints(tmp_path):
     printed = trained(2, write_preset(tmp_path / "copy.yaml"), "--out", tmp_path / "run")
     assert [printed.count(text) for text in PRINTED_ONCE] == [1] * len(PRINTED_ONCE), printed
@@ -65,12 +74,17 @@ with joined_ranks(os.environ, timeout_s=60) as ranks:
 """
 
 
+def test_an_error_of_a_rank_is_left_to_the_interpreter():
+    with pytest.raises(KeyError), cli.training.ranks._ending_the_process():
+        raise KeyError
+
+
 @pytest.mark.parametrize(
     ("last", "code", "said"),
     [
         pytest.param("", 0, "gathered [(1.0,)]\n", marks=pytest.mark.slow),
         ("raise typer.Exit(3)", 3, "gathered [(1.0,)]\n"),
-        ("raise KeyError", 1, "gathered [(1.0,)]\nfinalised\n"),
+        pytest.param("raise KeyError", 1, "gathered [(1.0,)]\nfinalised\n", marks=pytest.mark.slow),
     ],
 )
 def test_a_rank_ends_before_the_interpreter_is_finalised(last, code, said):

@@ -60,6 +60,7 @@ def wait_for_reload(server, kind):
     pytest.fail(str(server.events))
 
 
+@pytest.mark.slow
 def test_mounted_secrets_are_read_and_exchanged(tmp_path, tiny_translation_bundle):
     authority, other = issue("authority"), issue("other")
     first, second = issue(by=authority), issue(by=other)

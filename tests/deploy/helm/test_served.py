@@ -37,7 +37,7 @@ def status(channel, name):
         raise
 
 
-@pytest.mark.parametrize("adaptor", ["open-inference", "vllm"])
+@pytest.mark.parametrize("adaptor", ["open-inference", pytest.param("vllm", marks=pytest.mark.slow)])
 def test_health_knows_every_name_of_the_values(tiny_translation_bundle, tiny_generation_bundle, adaptor):
     (container,) = POD["containers"]
     bundle = {"open-inference": tiny_translation_bundle, "vllm": tiny_generation_bundle}[adaptor]

@@ -39,6 +39,6 @@ KINDS = {
 }  # fmt: skip
 
 ADDITIVE = {  # changes to recurrent models, by scheme
-    "fp32": {"cell": "gru", "score": "additive", "num_encoder_layers": 1},
+    "fp32": {"cell": "gru", "score": "additive", "num_encoder_layers": 1, "num_decoder_layers": 1},
     "fp16": {"score": "additive", "attention_dim": 24, "num_encoder_layers": 1, "num_decoder_layers": 1},
 }

@@ -88,8 +88,8 @@ def test_tied_embeddings_are_one_constant_of_gather_and_head(tiny_translation_bu
     assert users == ["Gather", "Gemm"]
 
 
-SLOW = ("rotary", "rotary-source", "post-norm", "bucketed", "beside", "unequal-sides", "experts")
-"""Half a minute each; imported checkpoints and other kinds have what they have."""
+SLOW = ("rotary", "rotary-source", "post-norm", "shaw", "bucketed", "beside", "unequal-sides", "experts", "two-experts")
+"""Imported checkpoints, other kinds and quantized graphs have what they have."""
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,8 @@ def test_every_kind_of_model_passes_verification(config, tmp_path):
     assert common_golden([verification.answers]) is not None
 
 
-@pytest.mark.parametrize("name", [pytest.param("experts", marks=pytest.mark.slow), "two-experts"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["experts", "two-experts"])
 def test_half_precision_supports_experts(name, tmp_path):
     """Of this seed no two experts are so close that rounding chooses the other one, which verification would refuse."""
     config = KINDS[name]
@@ -118,7 +119,7 @@ def test_half_precision_supports_experts(name, tmp_path):
 @pytest.mark.parametrize(
     ("name", "schemes"),
     [
-        ("bucketed", "w8a8-dynamic w8a8-static-kv8"),
+        pytest.param("bucketed", "w8a8-dynamic w8a8-static-kv8", marks=pytest.mark.slow),
         ("alibi-window", "w8a8-static w8a8-dynamic-kv8"),
         ("two-experts", "w8a8-dynamic w8a8-static"),
     ],

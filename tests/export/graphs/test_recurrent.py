@@ -36,10 +36,14 @@ def assert_verified(model, scheme, directory, *, attention=True):
 @pytest.mark.parametrize(
     ("scheme", "changes"),
     [
-        ("fp32", {"score": "none", "input_feeding": False, "bidirectional": False, "num_encoder_layers": 1}),
+        pytest.param(
+            "fp32",
+            {"score": "none", "input_feeding": False, "bidirectional": False, "num_encoder_layers": 1},
+            marks=pytest.mark.slow,
+        ),
         pytest.param("fp32", {"cell": "gru", **DOT}, marks=pytest.mark.slow),
         ("fp32", ADDITIVE["fp32"]),
-        ("fp16", ADDITIVE["fp16"]),
+        pytest.param("fp16", ADDITIVE["fp16"], marks=pytest.mark.slow),
         ("w8a8-dynamic", {}),
         pytest.param("w8a8-static", {"cell": "gru", "score": "additive"}, marks=pytest.mark.slow),
     ],

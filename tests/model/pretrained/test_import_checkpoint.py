@@ -52,6 +52,7 @@ def test_a_tied_matrix_is_stored_once(theirs, tmp_path):
     assert model.decoder.unembedding.weight is model.decoder.embedding.tokens.weight
 
 
+@pytest.mark.slow
 def test_an_imported_checkpoint_becomes_a_bundle(theirs, tmp_path):
     import_checkpoint(theirs, tmp_path / "ours", TOKENIZER)
     manifest = export_bundle(tmp_path / "ours", tmp_path / "bundle")

@@ -86,7 +86,7 @@ CONFIGS = [
 ]
 RECURRENT = [
     {},
-    {"score": "additive", "attention_dim": 24, "cell": "gru", "num_encoder_layers": 3},
+    slow({"score": "additive", "attention_dim": 24, "cell": "gru", "num_encoder_layers": 3}),
     slow({"score": "none", "input_feeding": False}),
     slow({"score": "dot", "encoder_dim": 32, "input_feeding": False}),
     slow({"bidirectional": False, "cell": "gru", "num_decoder_layers": 1, "tie_embeddings": False}),
@@ -175,9 +175,7 @@ TUNINGS = {  # of translation models
 
 QUICK = (
     "encoder and the tied embeddings",
-    "all but the last block",
     "LoRA on all linear layers",
-    "LoRA on cross-attention beside norms",
     "LoRA on keys of the source",
 )
 

@@ -11,7 +11,7 @@ from service.decoding.logits_processors import LogitBias, LogitsProcessor, MinLe
 from service.decoding.prompt_form import ContextPlace, PromptForm
 from service.decoding.token_selection import SPARE, TokenSelector, log_softmax, top_tokens
 from service.options import DecodingOptions
-from service.request import Request
+from service.request import FinishReason, Request
 from tests.fakes import scripted_output
 
 scores = st.lists(st.sampled_from([-math.inf, -3.0, -2.5, -1.0, 0.0, 1.5]), min_size=1, max_size=40)
@@ -88,6 +88,13 @@ def test_masks_that_name_few_tokens_read_no_distribution():
         selector.append(hypothesis, token, output, score)
     assert token == 10
     assert hypothesis.logprobs == pytest.approx([float(logprobs_RV[0, 10])])
+
+
+def test_any_of_several_tokens_ends_an_answer():
+    request = Request(request_id="r", prompt=(1,), max_tokens=9)
+    selector = TokenSelector(request, eos_ids=(2, 3), stops=None)
+    reasons = [selector.finish_reason(selector.start(), token) for token in (2, 3, 4)]
+    assert reasons == [FinishReason.END_OF_SEQUENCE, FinishReason.END_OF_SEQUENCE, None]
 
 
 def test_no_tokens_are_spared_for_penalties():

@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from model.architectures import build
 from model.training.data.examples import Batch
-from model.training.distributed.replicas import divided
+from model.training.distributed.division import divided
 from model.training.objective.optimiser import make_optimiser
 from model.training.training_state import OPTIMISER, WEIGHTS, Progress, load_newest, save_state
 from tests.ranks import MODEL, TRAIN, in_ranks
