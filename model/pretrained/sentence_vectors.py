@@ -113,11 +113,13 @@ def modules_of(path: Path) -> list[Module]:
         package, _, kind = name.rpartition(".")
         if kind == "Dropout":
             continue
-        is_known = kind in ("Transformer", "Pooling", "Dense", "Normalize") and package.startswith("sentence_transf")
-        if not is_known:
+        is_own = package.partition(".")[0] == "sentence_transformers"
+        if not is_own or kind not in ("Transformer", "Pooling", "Dense", "Normalize"):
             raise PretrainedError(f"{path / MODULES}: module {name} is not covered; covered: {COVERED}; {FIX}")
         if folder and (not re.fullmatch(r"[\w.-]+", folder) or folder.strip(".") == ""):
             raise PretrainedError(f"{path / MODULES}: path {folder!r} must be the name of a folder beside the file")
+        if folder in [module.folder for module in modules]:
+            raise PretrainedError(f"{path / MODULES}: path {folder!r} is that of two modules; give each its own folder")
         modules.append(Module(kind, folder))
     kinds = " ".join(module.kind for module in modules)
     if not re.fullmatch("Transformer Pooling( Dense)*( Normalize)?", kinds) or modules[0].folder:
@@ -167,8 +169,9 @@ def sentence_vectors(path: Path) -> SentenceVectors | None:
         unknown=(),
     )
     vectors.only("model_type", "SentenceTransformer", default="SentenceTransformer")
-    for name in ("__version__", "word_embedding_dimension", "embedding_dimension"):
-        vectors.get(name, None), pooling.get(name, None)
+    vectors.get("__version__", None)
+    for name in ("word_embedding_dimension", "embedding_dimension"):
+        pooling.get(name, None)  # tensors have the width
     configs = (transformer, vectors, pooling, *dense.values(), *normalize)
     return replace(found, unknown=tuple(f"{config.file}: {name}" for config in configs for name in config.unread))
 

@@ -136,6 +136,7 @@ TRANSFORMER_FILE, VECTORS_FILE = "sentence_bert_config", "config_sentence_transf
         ((*NORMALIZED, ("3_Dense", "Dense")), {}, {}, "Normalize (2_Normalize), Dense (3_Dense) are not covered"),
         ((("0_Transformer", "Transformer"), POOLING), {}, {}, "covered: Transformer in the directory itself"),
         ((TRANSFORMER, ("../1_Pooling", "Pooling")), {}, {}, "path '../1_Pooling' must be the name of a folder"),
+        ((*BOTH, ("2_Dense", "Dense"), ("2_Dense", "Dense")), {}, {}, "path '2_Dense' is that of two modules"),
         ((TRANSFORMER, ("..", "Pooling")), {}, {}, "path '..' must be the name of a folder"),
         (BOTH, {"pooling_mode_cls_token": True}, {}, "pooling cls and mean is not covered; covered: one of cls, mean"),
         (BOTH, {"pooling_mode": ["max", "mean"]}, {}, "pooling max and mean is not covered; covered: one of"),
