@@ -50,6 +50,9 @@ def check_graph(
     if role == "logprobs":
         _check_counts(graph, role, {"LogSoftmax": 1, "TopK": 1}, packed=0)
         return
+    if role == "embed":
+        _check_counts(graph, role, {}, packed=0)
+        return
     if config.is_recurrent:
         _check_recurrent_graph(graph, role, config)
         return

@@ -34,8 +34,7 @@ def entries_of(config: ModelConfig, *, attention: bool, source_unit: SourceUnit 
     encoding = Encoding(
         width=config.source_dim,
         has_pooler=config.pooler != "none",
-        pooling=config.pooling if isinstance(config, EncoderConfig) else "mean",
-        normalized=isinstance(config, EncoderConfig) and config.normalized,
+        **(vectors_of(config) if isinstance(config, EncoderConfig) else {}),
         mask=config.mask_id if config.head == "masked" else None,
         labels=config.labels,
         multi_label=config.multi_label,
@@ -60,6 +59,18 @@ def entries_of(config: ModelConfig, *, attention: bool, source_unit: SourceUnit 
         "alignment": alignment_of(config) if attention and config.has_encoder and config.has_decoder else None,
         "encoding": encoding if config.has_encoder else None,
         "attention_maps": seen_attention(config) if attention else (),
+    }
+
+
+def vectors_of(config: EncoderConfig) -> dict[str, Any]:
+    """Return what the vector of a text is, by `Encoding` field name."""
+    return {
+        "pooling": config.pooling,
+        "dense_width": config.vector_size if config.dense else 0,
+        "normalized": config.normalized,
+        "prompts": dict(config.prompts),
+        "default_prompt": config.default_prompt,
+        "pools_prompt": config.pools_prompt,
     }
 
 

@@ -25,12 +25,13 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from export.bundle.manifest import PAD_MULTIPLE, SchemeMeasurement
+from export.pooling import pool
 from export.scheme_speed import ROWS, measure_speeds
 from export.texts import MAX_SENTENCES, Development
 from export.verification.golden import Answer, answer_greedily
 from export.verification.inputs import Ids
 from export.verification.ort_graphs import OrtGraphs, round_up
-from model.architecture_config import EncoderConfig, Pooling
+from model.architecture_config import EncoderConfig
 from model.config import LanguagePair, ModelConfig
 from model.tokenizer import Tokenizer
 from model.training.evaluate import bleu
@@ -52,12 +53,6 @@ MAX_LOSS: Mapping[Measure, float] = {
     "readings that differ": 0.05,
     "neighbours that differ": 0.03,
     "nats per token": 0.03,
-}
-POOLING: Mapping[Pooling, Callable[[np.ndarray], np.ndarray]] = {  # of the states of a text, (S, M) → (M,)
-    "mean": lambda states_SM: states_SM.mean(0),
-    "cls": lambda states_SM: states_SM[0],
-    "max": lambda states_SM: states_SM.max(0),
-    "last": lambda states_SM: states_SM[-1],
 }
 MAX_LOSS_IN_4_BITS = {**MAX_LOSS, "nats per token": 0.1}
 MASKED_EACH = 7  # one token in this many is masked and predicted
@@ -275,9 +270,10 @@ def _encoded(measured: Measured, config: ModelConfig) -> dict[str, Fields]:
         if config.is_tagger:
             best = outputs["token_label_logits"].argmax(-1)
             return [tuple(best[row, : len(source)].tolist()) for row, source in enumerate(sources)]
-        pool = POOLING[config.pooling] if isinstance(config, EncoderConfig) else POOLING["mean"]
+        assert isinstance(config, EncoderConfig)
         states = outputs["encoder_states"]
-        return [pool(states[row, : len(source)]) for row, source in enumerate(sources)]
+        vectors = [pool(config.pooling, states[row, : len(source)]) for row, source in enumerate(sources)]
+        return [scheme.embed(vector_M) for vector_M in vectors] if config.dense else vectors
 
     found = measured(run)
     if not _has_readings(config):

@@ -28,6 +28,7 @@ from model.config import (
     field_types,
     unknown_key,
 )
+from model.vector_config import DenseLayer, Prompts, dense_layers, prompts
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 Norm = Literal["layer", "rms"]
@@ -37,7 +38,7 @@ Sinusoids = Literal["interleaved", "halves", "fairseq"]
 RotaryScaling = Literal["none", "linear", "llama3"]
 Head = Literal["none", "masked", "classify", "attention", "tokens"]
 Pooler = Literal["none", "tanh", "relu"]
-Pooling = Literal["mean", "cls", "max", "last"]
+Pooling = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weighted_mean"]
 Cell = Literal["lstm", "gru"]
 SourceUnit = Literal["sentence", "text"]
 Score = Literal["none", "dot", "multiplicative", "additive"]
@@ -254,13 +255,23 @@ class EncoderConfig(TransformerConfig):
     head: Head = "none"
     pooler: Pooler = "none"  # a layer with this activation over the first token's state
     pooling: Pooling = "mean"  # how the states of a text become its vector, unless a request says otherwise
+    dense: tuple[DenseLayer, ...] = ()  # layers that this vector passes
     normalized: bool = False  # that vector is scaled to length 1
+    prompts: Prompts = ()  # by name: what a request may put before its text
+    default_prompt: str = ""  # the name of the one that stands there unless a request says otherwise; "": none
+    pools_prompt: bool = True  # the pooling includes the tokens of a prompt
     labels: tuple[str, ...] = ()  # of texts or of tokens; set from the data when training starts
     multi_label: bool = False  # a sigmoid for each label instead of one softmax over all
     mask_id: int | None = None  # the token that hides another one; None: there is none
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "dense", dense_layers(self.dense, "dense"))
+        object.__setattr__(self, "prompts", prompts(self.prompts, "prompts"))
+        names = [name for name, _ in self.prompts]
+        is_known = self.default_prompt in ("", *names)
+        known = f"must be one of the prompts {', '.join(names)}" if names else "must be left out without prompts"
+        check(is_known, "default_prompt", f"{known}, got {self.default_prompt!r:.80}")
         mask, limit, labels = self.mask_id, self.vocab_size, self.labels
         is_token = mask is None or (type(mask) is int and 0 <= mask < (limit or math.inf))
         known = f" below vocab_size {limit}" if limit else ""
@@ -290,6 +301,11 @@ class EncoderConfig(TransformerConfig):
     def has_encoder(self) -> bool:
         """Also without layers: the graph `encode` returns the token vectors."""
         return True
+
+    @property
+    def vector_size(self) -> int:
+        """The size of a text's vector after all its layers."""
+        return self.dense[-1].size if self.dense else self.d_model
 
     @property
     def template(self) -> SpecialTokenTemplate:

@@ -10,16 +10,28 @@ Shapes: B batch, S positions, M d_model, N masked positions, V vocabulary, L lab
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from model.architecture_config import EncoderConfig
 from model.attention import padding_mask
 from model.dropout import Dropout
 from model.layers import ACTIVATIONS, initialise, norm_layer
 from model.transformer import EncoderStack
+from model.vector_config import DenseActivation, DenseLayer
+
+DENSE_ACTIVATIONS: Mapping[DenseActivation, Callable[[Tensor], Tensor]] = {
+    "identity": lambda vectors_BM: vectors_BM,
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "gelu": functional.gelu,
+    "silu": functional.silu,
+    "sigmoid": torch.sigmoid,
+}
 
 
 class Pooler(nn.Module):
@@ -75,6 +87,19 @@ class AttentionPooling(nn.Module):
         return logits_BL, weights_BS
 
 
+class Dense(nn.Module):
+    """A layer over the vector of a text, as in sentence-transformers: linear, then an activation."""
+
+    def __init__(self, inputs: int, layer: DenseLayer) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, layer.size, bias=layer.bias)
+        self.activation = DENSE_ACTIVATIONS[layer.activation]
+
+    def forward(self, vectors_BM: Tensor) -> Tensor:
+        """Vectors (B, inputs) → (B, size)."""
+        return self.activation(self.linear(vectors_BM))
+
+
 class Classification(NamedTuple):
     """The logits of each text's labels. token_weights: of `AttentionPooling`, else None."""
 
@@ -94,6 +119,8 @@ class Encoder(nn.Module):
         self.label = nn.Linear(config.d_model, len(config.labels)) if config.head == "classify" else None
         self.tag = nn.Linear(config.d_model, len(config.labels)) if config.head == "tokens" else None
         self.attention = AttentionPooling(config) if config.head == "attention" else None
+        sizes = [config.d_model, *(layer.size for layer in config.dense)]
+        self.dense = nn.Sequential(*(Dense(*pair) for pair in zip(sizes, config.dense, strict=False)))
         self.dropout = Dropout(config.dropout)
         initialise(self)
 
@@ -114,6 +141,11 @@ class Encoder(nn.Module):
     def reads_pooler(self) -> bool:
         """Whether the head does; no loss of the other heads depends on a pooler."""
         return self.label is not None
+
+    def project(self, vectors_BM: Tensor) -> Tensor:
+        """Pooled vectors (B, M) → (B, `vector_size`), through the layers after the pooling. No loss depends on them."""
+        projected_BD: Tensor = self.dense(vectors_BM)
+        return projected_BD
 
     def token_logits(self, states_NM: Tensor) -> Tensor:
         """States of masked positions (N, M) → logits over the vocabulary (N, V). Only with head masked."""

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-Pooling = Literal["mean", "cls", "max", "last", "pooler"]
+Pooling = Literal["mean", "cls", "max", "last", "pooler", "mean_sqrt_len", "weighted_mean"]
 
 STATES, POOLED, PLACES, LABELS, WEIGHTS, TOKEN_LABELS = (
     "encoder_states",
@@ -30,8 +30,9 @@ STATES, POOLED, PLACES, LABELS, WEIGHTS, TOKEN_LABELS = (
 class EncoderRequest:
     """Encoder outputs requested of one text.
 
-    pooling: how states become one vector: their mean, the first or last one, the largest values, or the output of the
-    model's pooler. normalized: whether that is scaled to length 1.
+    pooling: how states become one vector (`vector_of`), or the output of the model's pooler. pooled_from: the first
+    position that counts. has_dense: whether the layers of `embed` follow. normalized: whether the vector is scaled to
+    length 1 in the end.
     mask_positions: positions of the text whose most likely tokens are requested, `top_k` of each.
     state_positions: positions of the text whose states are requested, ascending.
     labels, token_weights: whether the label logits, or the weights of all tokens, are requested.
@@ -39,6 +40,8 @@ class EncoderRequest:
     """
 
     pooling: Pooling | None = None
+    pooled_from: int = 0
+    has_dense: bool = False
     normalized: bool = False
     mask_positions: tuple[int, ...] = ()
     top_k: int = 0
@@ -65,8 +68,9 @@ class EncoderRequest:
 class EncoderOutput:
     """The outputs that were requested; None or empty for the rest.
 
-    vector: float32 (M,). mask_predictions: the most likely tokens of each mask position, best first, ties by lower id,
-    as (id, log-probability). label_logits: float32 (L,). token_weights: float32 (S,), which sum to 1.
+    vector: float32 (M,), or as wide as `embed` makes it. mask_predictions: the most likely tokens of each mask
+    position, best first, ties by lower id, as (id, log-probability). label_logits: float32 (L,). token_weights: float32
+    (S,), which sum to 1.
     states: float32 (P, M), of the selected positions. token_label_logits: float32 (S, L).
     """
 
@@ -86,14 +90,26 @@ class EncoderOutput:
         return all(bool(np.isfinite(array).all()) for array in arrays) and bool(np.isfinite(logprobs).all())
 
 
-def vector_of(pooling: Pooling, states_SM: np.ndarray) -> np.ndarray:
-    """One vector, float32 (M,), of a text's states (S, M) without padding, by any pooling but the pooler's."""
-    states_SM = states_SM.astype(np.float32)
+def vector_of(pooling: Pooling, states_SM: np.ndarray, first: int = 0) -> np.ndarray:
+    """One vector, float32 (M,), of a text's states (S, M) without padding, by any pooling but the pooler's.
+
+    The state of the first or last position, the largest values, the mean, the sum divided by the root of the number of
+    positions, or the mean weighted by the position, from 1. first: the positions before it are left out, as
+    sentence-transformers 6.2 does with those of a prompt.
+    """
+    states_SM = states_SM[first:].astype(np.float32)
     vector_M: np.ndarray
     if pooling in ("cls", "last"):
         vector_M = states_SM[0 if pooling == "cls" else -1].copy()
+    elif pooling == "max":
+        vector_M = states_SM.max(0)
+    elif pooling == "weighted_mean":
+        weights_S = np.arange(first + 1, first + 1 + len(states_SM), dtype=np.float32)
+        vector_M = np.average(states_SM, axis=0, weights=weights_S)
     else:
-        vector_M = states_SM.max(0) if pooling == "max" else states_SM.mean(0)
+        vector_M = states_SM.mean(0)
+        if pooling == "mean_sqrt_len":
+            vector_M *= np.float32(len(states_SM) ** 0.5)
     return vector_M
 
 

@@ -29,6 +29,18 @@ ENCODERS: dict[str, dict[str, Any]] = {  # alone, with each head; the mask is th
 }
 
 
+EMBEDDER: dict[str, Any] = {  # an encoder whose vectors pass layers after the pooling, and whose texts have prompts
+    **BERT,
+    "activation": "gelu",
+    "dense": ({"size": 24, "bias": True, "activation": "tanh"}, {"size": 8, "bias": False, "activation": "identity"}),
+    "normalized": True,
+    "prompts": (("query", "the child gives "), ("plain", "")),
+    "default_prompt": "query",
+    "pools_prompt": False,
+    "max_source_len": 16,
+}
+
+
 def tiny_tokenizer(*, with_mask=False):
     """Closed vocabulary of the words of TEXTS and the four special tokens."""
     return Tokenizer.train(TEXTS, kind="words", vocab_size=64, with_mask=with_mask)

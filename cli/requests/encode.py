@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from glossa.client import Client
 
 LARGEST = (2 - 2**-23) * 2.0**127  # of 32-bit floats, in which vectors travel
+SHOWN = 30  # characters of a text in a warning
+PoolingName = Literal["mean", "cls", "max", "last", "pooler", "mean_sqrt_len", "weighted_mean"]
+PromptName = Annotated[
+    str | None,
+    typer.Option(help="name of the model's prompt before each text; default: the model's own; '': none"),
+]
 Text = Annotated[str | None, typer.Argument(help="a text; without one, each line of standard input")]
 
 
@@ -40,27 +46,39 @@ def answer_texts(text: str | None, answer: Callable[[str], None]) -> None:
 def embed(
     text: Text = None,
     pooling: Annotated[
-        Literal["mean", "cls", "max", "last", "pooler"] | None,
+        PoolingName | None,
         typer.Option(
             help="mean, largest values, first (cls) or last of the last hidden states; the first through the model's "
-            "pooler; default: the model's own"
+            "pooler; their sum divided by the root of their number; their mean weighted by position; default: the "
+            "model's own"
         ),
     ] = None,
     normalize: Annotated[
         bool, typer.Option("--normalize", help="scale to length 1, so that dot products are cosines")
     ] = False,
     tokens: Annotated[bool, typer.Option("--tokens", help="a vector for each token: one JSON object a line")] = False,
+    prompt_name: PromptName = None,
+    truncate: Annotated[
+        bool, typer.Option("--truncate", help="leave out the end of a text that is too long, with a warning")
+    ] = False,
     *,
     client: Client,
     options: dict[str, Any],
 ) -> None:
     """Embed a text, or each line of standard input: one JSON array a line."""
-    if tokens and pooling is not None:
-        raise UsageError("--pooling: must be left out with --tokens, whose vectors are not pooled")
+    given = {"--pooling": pooling is not None, "--prompt-name": prompt_name is not None, "--truncate": truncate}
+    if tokens and any(given.values()):
+        flag = next(flag for flag, is_given in given.items() if is_given)
+        raise UsageError(f"{flag}: must be left out with --tokens, whose vectors are those of a text's own tokens")
+    how: dict[str, Any] = {"pooling": pooling, "prompt_name": prompt_name, "truncate": truncate}
 
     def answer(line: str) -> None:
         if not tokens:
-            return print_json(client.embed(line, pooling=pooling, normalize=normalize, **options))
+            vector = client.embed(line, normalize=normalize, **how, **options)
+            if vector.truncated:
+                shown = f"of {line[:SHOWN]!r}… the first {vector.prompt_tokens} tokens were read"
+                typer.echo(f"warning: {shown}, with those of a prompt and special ones", err=True)
+            return print_json(vector)
         for token in client.embed_tokens(line, normalize=normalize, **options):
             print_json(token)
 
@@ -74,7 +92,8 @@ def similarity(
     measure: Annotated[
         Literal["cosine", "dot", "euclidean"], typer.Option(help="cosine, dot product, or Euclidean distance")
     ] = "cosine",
-    pooling: Annotated[Literal["mean", "cls", "max", "last", "pooler"] | None, typer.Option(help="as of embed")] = None,
+    pooling: Annotated[PoolingName | None, typer.Option(help="as of embed")] = None,
+    prompt_name: PromptName = None,
     vectors: Annotated[
         bool, typer.Option("--vectors", help="compare vectors, such as embed prints: each is a JSON array")
     ] = False,
@@ -89,7 +108,7 @@ def similarity(
         raise UsageError(f"TEXTS: must be at least 2, got {len(items)}")
     if vectors:
         items = [_vector(item, place) for place, item in enumerate(items, start=1)]
-    rows = client.similarity(items, measure=measure, pooling=pooling, **options)
+    rows = client.similarity(items, measure=measure, pooling=pooling, prompt_name=prompt_name, **options)
     if as_json:
         return print_json(rows)
     for row in [[rows[0][1]]] if len(items) == 2 else rows:

@@ -178,7 +178,12 @@ def imported_figures(imported: ImportedCheckpoint) -> dict[str, Any]:
             "classify": f"{len(config.labels)} labels",
             "tokens": f"{len(config.labels)} token labels",
         }
-        vector = f"{config.pooling}{', normalized' if config.normalized else ''}"
-        head = {"head": heads.get(config.head, "none"), "vector": vector}
+        dense = [f"dense {layer.size} {layer.activation}" for layer in config.dense]
+        vector = ", ".join([config.pooling, *dense, *(["normalized"] if config.normalized else [])])
+        head: dict[str, Any] = {"head": heads.get(config.head, "none"), "vector": vector}
+        if config.prompts:
+            head["prompts"] = [name for name, _ in config.prompts]
+        if config.default_prompt:
+            head["default prompt"] = config.default_prompt
         return {**figures, "frame": [*config.template.token_ids], **head, **notes}
     return {**figures, "begins": list(config.template.target_prefix), "ends": list(config.eos_ids), **notes}

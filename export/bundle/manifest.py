@@ -34,10 +34,12 @@ from export.bundle.manifest_fields import (
     Languages,
     Layers,
     Length,
+    Line,
     Lineage,
     Name,
     Names,
     Parity,
+    Prompts,
     Range,
     Rate,
     Scheme,
@@ -47,7 +49,7 @@ from export.bundle.manifest_fields import (
     Width,
 )
 
-FORMAT_VERSION = 12
+FORMAT_VERSION = 13
 MANIFEST = "manifest.json"
 MANIFEST_DIGEST = "manifest.sha256"  # beside it: one line as `sha256sum` writes it
 TOKENIZER = "tokenizer.json"
@@ -93,8 +95,8 @@ def largest_capacity(max_target_len: int) -> int:
 
 
 StateKind = Literal["self_kv", "cross_kv", "recurrent", "shortlist"]
-Role = Literal["encode", "decode", "logprobs", "align", "attend", "project_shortlist", "shortlist_logprobs"]
-Pooling = Literal["mean", "cls", "max", "last"]
+Role = Literal["encode", "embed", "decode", "logprobs", "align", "attend", "project_shortlist", "shortlist_logprobs"]
+Pooling = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weighted_mean"]
 AttentionKind = Literal["encoder", "decoder", "cross"]
 Architecture = Literal["encoder_decoder", "decoder", "encoder", "recurrent"]  # as `model.config` has them
 Task = Literal["translation", "generation", "encoding"]
@@ -253,12 +255,16 @@ class AlignmentSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
-    """Outputs of `encode` for a text besides the state of each token."""
+    """Outputs of `encode` for a text besides the state of each token, and how its states become one vector."""
 
     width: Width  # of a state
     has_pooler: bool = False  # "pooled": one vector per text
     pooling: Pooling = "mean"  # how states become the vector of a text, unless a request says otherwise
-    normalized: bool = False  # that vector has length 1
+    dense_width: Length = 0  # of what `embed` makes of that vector, `pooled_vector` → `embedding`; 0: no such graph
+    normalized: bool = False  # that vector, in the end, has length 1
+    prompts: Prompts = dataclasses.field(default_factory=dict)  # by name: what a request may put before its text
+    default_prompt: Line = ""  # the name of the one that stands there unless a request says otherwise; "": none
+    pools_prompt: bool = True  # the pooling includes the tokens of a prompt, and special ones before them
     mask: Id | None = None  # the mask token; "place_logprobs" holds the positions listed in "places"
     labels: Labels = ()  # of "label_logits", or of "token_label_logits"
     multi_label: bool = False  # each label has an independent probability (sigmoid); otherwise softmax over all labels

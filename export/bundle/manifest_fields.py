@@ -78,6 +78,7 @@ def one_of(*texts: str) -> Text:
 
 
 _LINE = Text(re.compile("[^\x00-\x1f\x7f\ud800-\udfff]{0,4096}"), "at most 4096 characters without control characters")
+_PROMPT = Text(re.compile("[^\x00\ud800-\udfff]{0,4096}"), "at most 4096 characters without U+0000 and surrogates")
 _NAME = Text(re.compile(r"[A-Za-z0-9_.:/-]{1,256}"), "1..256 letters, digits and '_', '.', ':', '/', '-'")
 _CODE = Text(re.compile("[^\x00-\x20\x7f\ud800-\udfff]{1,256}"), "1..256 characters without spaces")
 
@@ -108,6 +109,7 @@ Time = Annotated[
 Names = Annotated[tuple[Name, ...], Items(1 << 13)]
 Ids = Annotated[tuple[Id, ...], Items(1 << 16)]
 Languages = Annotated[dict[Annotated[str, _CODE], Id], Items(1 << 12)]
+Prompts = Annotated[dict[Line, Annotated[str, _PROMPT]], Items(1 << 8)]
 Labels = Annotated[tuple[Line, ...], Items(1 << 16)]
 
 Lineage = Annotated[

@@ -10,6 +10,7 @@ parses and checks the result, so a migration leaves unknown values unchanged.
     11 -> 12                                  source_unit: nobody knows that of an older bundle, so its texts stay
                                               whole; encoding.pooling and normalized; calibrations.*.adequacy, without
                                               which confidence stays as it was
+    12 -> 13                                  encoding.dense_width, prompts, default_prompt and pools_prompt
 
 Format 10 was never released.
 
@@ -87,7 +88,16 @@ def from_11(manifest: Json) -> Json:
     return {"source_unit": "text", **manifest, **entries, "format_version": 12}
 
 
-MIGRATIONS: Mapping[int, Callable[[Json], Json]] = {8: from_8, 9: from_9, 11: from_11}  # by source version
+def from_12(manifest: Json) -> Json:
+    """Return a format 12 manifest in format 13, without changing the argument."""
+    entries = {}
+    if isinstance(encoding := manifest.get("encoding"), dict):
+        added = {"dense_width": 0, "prompts": {}, "default_prompt": "", "pools_prompt": True}
+        entries["encoding"] = {**added, **encoding}
+    return {**manifest, **entries, "format_version": 13}
+
+
+MIGRATIONS: Mapping[int, Callable[[Json], Json]] = {8: from_8, 9: from_9, 11: from_11, 12: from_12}  # by source version
 
 
 def migrated(manifest: Json, version: int) -> Json:

@@ -133,7 +133,17 @@ def _encoding(manifest: Manifest) -> Iterator[str]:
         yield f"encoding.labels must be different names, got {shown(encoding.labels)}"
     if encoding.has_token_labels and (not encoding.labels or encoding.multi_label or encoding.has_token_weights):
         yield "encoding.has_token_labels must come with labels, and without multi_label and has_token_weights"
+    if encoding.default_prompt and encoding.default_prompt not in encoding.prompts:
+        names = ", ".join(encoding.prompts) or "of which there are none"
+        yield f"encoding.default_prompt must be one of the prompts, {names:.80}, got {shown(encoding.default_prompt)}"
+    if "" in encoding.prompts:
+        yield "encoding.prompts must have names"
+    if encoding.dense_width and not is_encoder:
+        yield f"encoding.dense_width must be 0 for the task {manifest.task}, got {encoding.dense_width}"
     for variant in manifest.variants if is_encoder else ():
+        embed = variant.graphs.get("embed")
+        if embed is not None and (embed.inputs, embed.outputs) != (("pooled_vector",), ("embedding",)):
+            yield f"variants {variant.precision}: embed must read pooled_vector and write embedding"
         vector = manifest.golden.vectors.get(variant.precision)
         if vector is None or len(vector.values) != encoding.width:
             yield f"golden.vectors.{variant.precision} must have {encoding.width} values"
@@ -176,6 +186,7 @@ def _variants(manifest: Manifest) -> Iterator[str]:
         yield "variants must each have a precision of their own"
     needed = {
         "encode": bool(manifest.limits.max_source_len),
+        "embed": manifest.encoding is not None and manifest.encoding.dense_width > 0,
         "decode": manifest.task != "encoding",
         "logprobs": manifest.task != "encoding",
         "align": manifest.alignment is not None,

@@ -1,10 +1,12 @@
-"""The graph `encode` of encoder-decoder models, and of encoder-only models with their pooler and head.
+"""The graph `encode` of encoder-decoder models, and of encoder-only models with their pooler and head; the graph
+`embed` of those with layers after the pooling.
 
 Shapes: B batch, S source, N masked positions, M d_model, V vocabulary, L labels.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from export.graphs.group_query_attention import ATTENTION_OPSET, encoder_attention, encoder_operator
@@ -38,6 +40,14 @@ class EncoderGraph(ModelGraph[Encoder]):
         return outputs
 
 
+class EmbedGraph(ModelGraph[Encoder]):
+    """Pooled vectors of texts, float32 (B, M), through the layers after the pooling: float32 (B, D)."""
+
+    def forward(self, vectors_BM: Tensor) -> Tensor:
+        dtype = next(self.model.dense.parameters()).dtype
+        return self.model.project(vectors_BM.to(dtype)).float()
+
+
 class EncodeGraph(ModelGraph[EncoderDecoder]):
     """source → encoder states, and the cross-attention keys and values of each decoder layer.
 
@@ -66,6 +76,12 @@ def encoder_signature(model: Encoder) -> Signature:
     return Signature(
         module=EncoderGraph(model), arguments=tuple(arguments), outputs=tuple(outputs), opset=encoder_opset(model)
     )
+
+
+def embed_signature(model: Encoder) -> Signature:
+    """Return the signature of `embed`, of a model with layers after the pooling."""
+    pooled = Input("pooled_vector", ("batch", model.config.d_model), torch.float32)
+    return Signature(module=EmbedGraph(model), arguments=(pooled,), outputs=("embedding",))
 
 
 def encoder_opset(model: EncoderDecoder | Encoder) -> int:

@@ -13,7 +13,7 @@ import torch
 from export.bundle.manifest import Role, StateSpec
 from export.graphs.attention import AlignGraph, attend_signature, seen_attention
 from export.graphs.decoder import DecodeCompressedGraph, DecodeGraph, DecodeTokenGraph
-from export.graphs.encoder import EncodeGraph, encoder_opset, encoder_signature
+from export.graphs.encoder import EncodeGraph, embed_signature, encoder_opset, encoder_signature
 from export.graphs.group_query_attention import BIASES
 from export.graphs.logprobs import logprobs_signature
 from export.graphs.tracing import SOURCE, SOURCE_LENGTHS, Input, Signature, state_inputs
@@ -34,6 +34,8 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
     if attention and seen_attention(model.config):
         extra["attend"] = attend_signature(model)
     if isinstance(model, Encoder):
+        if model.config.dense:
+            extra["embed"] = embed_signature(model)
         return {"encode": encoder_signature(model), **extra}
     config, dtype = model.config, model.decoder.unembedding.weight.dtype
     own = [state for state in states(config, "") if state.kind != "cross_kv"]

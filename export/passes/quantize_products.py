@@ -35,9 +35,11 @@ def is_kept(weight: str) -> bool:
     """Report whether a weight is not rounded in any scheme.
 
     Those of routers are not, since a rounded logit may choose another expert (Fedus et al. 2022, 2.4), nor vectors of
-    distances, which are few, nor the vectors that `widen_vectors` makes columns.
+    distances, which are few, nor the vectors that `widen_vectors` makes columns, nor the layers after the pooling: one
+    product for each text, of which every rounding is one of the answer.
     """
-    return weight.removesuffix(".T").endswith((".router.weight", ".shaw.vectors", COLUMN))
+    is_few = weight.removesuffix(".T").endswith((".router.weight", ".shaw.vectors", COLUMN))
+    return is_few or weight.startswith("dense.")
 
 
 @dataclass

@@ -101,6 +101,8 @@ def checks_of(case: Case) -> Iterator[CheckSpec]:
             yield CheckSpec("masks in a batch as alone", _alone(encode_checks.masks_alone), same)
         if "token_weights" in heads:
             yield CheckSpec("weights stay within the text", encode_checks.weights_inside, 0.0)
+    if "embed" in roles:
+        yield CheckSpec("embed against PyTorch", encode_checks.embeddings, near)
     if config.has_decoder:
         yield CheckSpec("cached steps against the full sequence", decode_checks.steps, near)
         yield CheckSpec("caches against PyTorch", decode_checks.caches, near)

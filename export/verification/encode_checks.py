@@ -1,4 +1,4 @@
-"""Checks of `encode`: ragged, padded batches against PyTorch and against batches of one source."""
+"""Checks of `encode`: ragged, padded batches against PyTorch and against batches of one source; and of `embed`."""
 
 from __future__ import annotations
 
@@ -24,6 +24,13 @@ def outputs_alone(case: Case) -> Iterator[Comparison]:
     for together, source in zip(case.encoded, case.sources, strict=True):
         for name, alone in case.encode([source])[0].items():
             yield name, together[name], alone
+
+
+def embeddings(case: Case) -> Iterator[Comparison]:
+    """What `embed` makes of the mean state of each source."""
+    for outputs, source in zip(case.encoded, case.sources, strict=True):
+        mean_M = outputs["encoder_states"][: len(source)].astype(np.float32).mean(0)
+        yield "embedding", case.graphs.embed(mean_M), case.expected.embedding(mean_M)
 
 
 def masks_alone(case: Case) -> Iterator[Comparison]:

@@ -101,6 +101,11 @@ class OrtGraphs:
         """All outputs of `encode` for a ragged batch, by name; arguments of `encoder_feeds`."""
         return self._run("encode", self.encoder_feeds(sources, places))
 
+    def embed(self, vector_M: Array) -> Array:
+        """The output of `embed` for one pooled vector, float32 (D,): alone, as servers do it."""
+        embedding: Array = self._run("embed", {"pooled_vector": vector_M[None].astype(np.float32)})["embedding"][0]
+        return embedding
+
     def _run(self, role: Role, feeds: Mapping[str, Array]) -> Arrays:
         names = self.variant.graphs[role].outputs
         return dict(zip(names, self.sessions[role].run(list(names), self._inputs_of(role, feeds)), strict=True))

@@ -83,6 +83,13 @@ class TorchReference:
         return {name: tensor[0].numpy() for name, tensor in outputs.items()}
 
     @torch.inference_mode()
+    def embedding(self, vector_M: Array) -> Array:
+        """A pooled vector through the layers after the pooling, (D,)."""
+        dtype = next(self.model.dense.parameters()).dtype
+        embedding: Array = self.model.project(torch.from_numpy(vector_M).to(dtype)[None])[0].numpy()
+        return embedding
+
+    @torch.inference_mode()
     def logits(self, source: Ids, target: Ids) -> Array:
         """Logits after every position of the target, (T, V), computed as in training, without a cache."""
         tokens = torch.tensor([target])
@@ -229,6 +236,9 @@ class Expectations:
 
     def source(self, source: Ids) -> dict[str, Expectation]:
         return self._both(lambda reference: reference.source(source))
+
+    def embedding(self, vector_M: Array) -> Expectation:
+        return self._one(lambda reference: reference.embedding(vector_M))
 
     def logits(self, source: Ids, target: Ids) -> Expectation:
         return self._one(lambda reference: reference.logits(source, target))

@@ -12,6 +12,8 @@ bias below any other logit.
     | mBART of 50 | the same | the same | source language, text, eos | eos, target language |
     | M2M100, NLLB | fairseq's sinusoids | pre | source language, text, eos | eos, target language |
     | T5 | bias by buckets | pre, RMS | text, eos | pad |
+
+Of T5, also the encoder alone.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.architecture_config import EncoderDecoderConfig
+from model.architecture_config import EncoderConfig, EncoderDecoderConfig
 from model.config import SpecialTokenTemplate
 from model.pretrained.banned_tokens import with_bans
 from model.pretrained.files import (
@@ -141,7 +143,10 @@ def _t5_feed_forward(config: Fields, default: str) -> tuple[str, bool]:
 
 def _t5(config: Fields, generation: Fields, weights: Weights, *, is_mt5: bool = False) -> Imported:
     """Raffel et al. 2020; 1.1, Flan and mT5 (Xue et al. 2021) are gated and have an untied output projection."""
-    activation, is_gated = _t5_feed_forward(config, "gated-gelu" if is_mt5 else "relu")
+    layout = _t5_layout(config, is_mt5=is_mt5)
+    is_gated = layout["gated"]
+    if config.get("architectures", None) in (["T5EncoderModel"], ["MT5EncoderModel"]):
+        return _t5_encoder(config, weights, layout)
     # 1.0 scales the input of its tied output projection; newer files have a field for it and are tied.
     is_scaled = not is_mt5 and config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
     tokens, layers = _Tokens(config, generation), config.count("num_layers")
@@ -160,23 +165,59 @@ def _t5(config: Fields, generation: Fields, weights: Weights, *, is_mt5: bool = 
         names,
         changes={"decoder.norm.weight": lambda gain: gain * scale},
         length=config.get("n_positions", MAX_LENGTH),
-        num_heads=config.count("num_heads"),
-        head_dim=config.count("d_kv"),
-        d_ff=config.count("d_ff"),
-        num_encoder_layers=layers,
         num_decoder_layers=config.get("num_decoder_layers", layers),
-        activation=activation,
-        gated=is_gated,
-        norm="rms",
-        norm_eps=config.number("layer_norm_epsilon", 1e-6),
-        attention_scale=1.0,
-        positions="bucketed",
-        position_buckets=config.get("relative_attention_num_buckets", 32),
-        position_range=config.get("relative_attention_max_distance", 128),
-        embedding_scale=1.0,
-        bias=False,
+        **layout,
     )
     weights.drop("*.EncDecAttention.relative_attention_bias.weight")  # unused, in old checkpoints
+    return imported
+
+
+def _t5_layout(config: Fields, *, is_mt5: bool) -> dict[str, Any]:
+    """The fields that an encoder has, too."""
+    activation, is_gated = _t5_feed_forward(config, "gated-gelu" if is_mt5 else "relu")
+    return {
+        "num_heads": config.count("num_heads"),
+        "head_dim": config.count("d_kv"),
+        "d_ff": config.count("d_ff"),
+        "num_encoder_layers": config.count("num_layers"),
+        "activation": activation,
+        "gated": is_gated,
+        "norm": "rms",
+        "norm_eps": config.number("layer_norm_epsilon", 1e-6),
+        "attention_scale": 1.0,
+        "positions": "bucketed",
+        "position_buckets": config.get("relative_attention_num_buckets", 32),
+        "position_range": config.get("relative_attention_max_distance", 128),
+        "embedding_scale": 1.0,
+        "bias": False,
+    }
+
+
+def _t5_encoder(config: Fields, weights: Weights, layout: dict[str, Any]) -> Imported:
+    """The encoder alone, as in sentence-T5 and GTR (Ni et al. 2022); `with_special_tokens` sets its tokens."""
+    table = "encoder.embed_tokens" if "encoder.embed_tokens.weight" in weights else "shared"
+    block = _t5_block("1", is_gated=layout["gated"])
+    names = {
+        **in_blocks("encoder", "encoder.block.{}.layer", block),
+        "encoder.embedding.tokens": table,
+        "encoder.position_encoding.bias": "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+        "encoder.norm": "encoder.final_layer_norm",
+    }
+    for name in ("is_decoder", "num_decoder_layers", "scale_decoder_outputs", "tie_word_embeddings"):
+        config.get(name, None)  # of the decoder, which is not there
+    eos, pad = config.need("eos_token_id"), config.need("pad_token_id")
+    model = EncoderConfig(
+        vocab_size=config.count("vocab_size"),
+        d_model=config.count("d_model"),
+        max_source_len=config.get("n_positions", MAX_LENGTH),
+        pad_id=pad,
+        bos_id=pad,
+        eos_id=eos,
+        unk_id=eos,
+        **layout,
+    )
+    imported = read_weights(model, weights, names)
+    weights.drop("shared.weight", "encoder.embed_tokens.weight")  # a second name of the table
     return imported
 
 

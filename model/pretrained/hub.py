@@ -116,13 +116,19 @@ class Hub:
             for file in NAMED:
                 if file in there:
                     directory = self._placed(name, commit, file)
+            configurations, layers = sentence_vectors.module_files(directory)
+            for file in there.intersection(configurations):
+                self._placed(name, commit, file)
             if check is not None:
                 check(directory)
+            for file in layers:
+                if file not in there:
+                    raise HubError(f"{name}: has no {file}; give a revision or a model that has")
             weights = [WEIGHTS]
             if WEIGHTS_INDEX in there:
                 directory = self._placed(name, commit, WEIGHTS_INDEX)
                 weights = _shards(name, directory, there)
-            for file in weights:
+            for file in (*layers, *weights):
                 self._fill(name, commit, file)
                 directory = self._placed(name, commit, file)
             # After all files: an offline import finds a whole model, or none.
@@ -154,6 +160,8 @@ class Hub:
         needed = {*listed.intersection(NAMED), WEIGHTS_INDEX if WEIGHTS_INDEX in listed else WEIGHTS}
         if WEIGHTS_INDEX in needed & there:
             needed |= set(_named_shards(name, directory))
+        configurations, layers = sentence_vectors.module_files(directory)
+        needed |= {*listed.intersection(configurations), *layers}
         if lost := needed - there:
             raise HubError(f"{name}: {min(lost)} of commit {commit} is not in the cache {self.cache}; {fix}")
         return Snapshot(name=name, commit=commit, directory=directory)
@@ -267,7 +275,8 @@ def _check_files(name: str, commit: str, there: Collection[str]) -> None:
         fix = _fetching_gguf(name, commit, there) or "give a revision or a model that has"
         raise HubError(f"{name}: has no {WEIGHTS}; {fix}")
     shards = ["pytorch_model-*.bin"] if PICKLED_WEIGHTS_INDEX in pickles else []
-    included = [*(file for file in NAMED if file in there), *pickles, *shards]
+    modules = ["[0-9]_*/*"] if sentence_vectors.MODULES in there else []
+    included = [*(file for file in NAMED if file in there), *modules, *pickles, *shards]
     local = name.rpartition("/")[2]
     fetching = shlex.join(
         ["hf", "download", name, "--revision", commit, "--local-dir", local]

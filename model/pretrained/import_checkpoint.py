@@ -42,7 +42,7 @@ from model.pretrained.files import (
     weight_files,
 )
 from model.pretrained.frame import with_source_frame
-from model.pretrained.sentence_vectors import POOLING_CONFIG, sentence_vectors, with_sentence_vectors
+from model.pretrained.sentence_vectors import check_prompts, module_files, sentence_vectors, with_sentence_vectors
 from model.pretrained.special_tokens import added_tokens_of, with_languages, with_special_tokens
 from model.tokenizer import Tokenizer
 from model.training.report import table
@@ -51,7 +51,7 @@ MAX_LENGTH = 4096  # default context in tokens: position tables and KV caches gr
 FAMILIES = decoder.FAMILIES | encoder_decoder.FAMILIES | encoder.FAMILIES  # by model_type
 SENTENCE_FAMILIES = ("marian", "mbart", "m2m_100")  # trained to translate sentences; others read texts
 CHATS = (TEMPLATE_FILE, f"{OTHER_TEMPLATES}/*.jinja")
-DESCRIPTIONS = ("*.json", "*.txt", "*.model", "*.spm", POOLING_CONFIG, *CHATS)  # configuration and tokenizer files
+DESCRIPTIONS = ("*.json", "*.txt", "*.model", "*.spm", *CHATS)  # configuration and tokenizer files
 
 
 def import_model(
@@ -70,7 +70,7 @@ def import_model(
     options, unknown = options_of(config, generation), unknown_fields(config, generation, path)
     imported = replace(imported, options=options, unknown=unknown)
     try:
-        return with_sentence_vectors(with_special_tokens(imported, path), path)
+        return with_sentence_vectors(with_special_tokens(imported, path), path, allow_pickle=allow_pickle)
     except ConfigError as error:
         raise PretrainedError(f"{CONFIG}: the model is not covered: {error}") from error
 
@@ -152,6 +152,7 @@ def import_checkpoint(
     check_new(out)
     theirs = import_model(source, allow_pickle=allow_pickle, eos_id=eos_id, stored=stored)
     check_vocabulary(source, tokenizer)
+    check_prompts(theirs.config, tokenizer)
     ours = with_source_frame(with_languages(theirs, source, added_tokens_of(tokenizer)), source).shortened(max_length)
     ours = replace(ours, config=with_source_unit(ours.config, source_unit, read_json(source / CONFIG)["model_type"]))
     chat = chat_of(source) if ours.config.architecture == "decoder" else Chat()
@@ -201,7 +202,10 @@ def lineage_of(source: Path, origin: Mapping[str, str] | None = None, stored: St
     if stored is not None:
         files = {file.name: file for file in stored.files}
     else:
+        configurations, folders = module_files(source)
         found = {file for pattern in DESCRIPTIONS for file in source.glob(pattern)} | set(weight_files(source))
+        found |= {source / name for name in configurations if (source / name).is_file()}
+        found |= {file for name in folders for file in weight_files((source / name).parent)}
         files = {file.relative_to(source).as_posix(): file for file in sorted(found)}
     return {
         **(origin or {"imported_from": source.resolve().name}),

@@ -4,7 +4,7 @@ row. Pure functions of plans and arrays.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -103,9 +103,13 @@ def mask_positions(new_rows: Iterable[NewRow], width: int) -> np.ndarray:
     return np.array(found or [0], np.int64)
 
 
-def encoder_outputs_by_row(new_rows: Iterable[NewRow], outputs: Mapping[str, np.ndarray]) -> dict[int, EncoderOutput]:
+def encoder_outputs_by_row(
+    new_rows: Iterable[NewRow],
+    outputs: Mapping[str, np.ndarray],
+    embed: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> dict[int, EncoderOutput]:
     """The encoder outputs of each row with an encoder request. outputs: those that a request of the batch
-    wants, by name."""
+    wants, by name. embed: the layers after the pooling, of a model that has them."""
     found, first = {}, 0
     for place, new in enumerate(new_rows):
         request, length = new.encoder_request, len(new.source)
@@ -115,7 +119,10 @@ def encoder_outputs_by_row(new_rows: Iterable[NewRow], outputs: Mapping[str, np.
         chosen = list(request.state_positions)
         vector = outputs[POOLED][place].copy() if POOLED in wanted else None
         if STATES in wanted and request.pooling is not None:
-            vector = vector_of(request.pooling, outputs[STATES][place, :length])
+            vector = vector_of(request.pooling, outputs[STATES][place, :length], request.pooled_from)
+        if vector is not None and request.has_dense:
+            assert embed is not None, "the bundle has no layers after the pooling"
+            vector = embed(vector)
         if vector is not None and request.normalized:
             vector = scaled_to_1(vector)
         found[new.row] = EncoderOutput(

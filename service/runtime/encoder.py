@@ -24,6 +24,7 @@ class Encoder:
 
     def __init__(self, model: ModelSessions, session: Any, scratch: Scratch, rows: RowInputs) -> None:
         self._session, self._scratch = session, scratch
+        self._embed_session = model.sessions.get("embed")
         self._has_mask_positions = "places" in model.variant.graphs["encode"].inputs
         self._memory, self._source_lengths = scratch.arena.memory, rows["source_lengths"]
         self._bindings, self._options = BindingCache(scratch.arena), model.run_options
@@ -43,10 +44,17 @@ class Encoder:
                 binding.upload(name, array, self._memory)
         binding.run()
         outputs = binding.io.get_outputs()[-len(wanted) :] if wanted else ()
-        found = encoder_outputs_by_row(new_rows, dict(zip(wanted, (one.numpy() for one in outputs), strict=True)))
+        arrays = dict(zip(wanted, (one.numpy() for one in outputs), strict=True))
+        found = encoder_outputs_by_row(new_rows, arrays, self._embed)
         for first, stop in contiguous_runs(rows):
             self._scratch.load(first, rows[first], rows=stop - first, length=len(new_rows[stop - 1].source))
         return found
+
+    def _embed(self, vector_M: np.ndarray) -> np.ndarray:
+        """A pooled vector through `embed`, float32: alone, so that its bits do not depend on the batch."""
+        assert self._embed_session is not None
+        embedding_D: np.ndarray = self._embed_session.run(None, {"pooled_vector": vector_M[None]})[0][0]
+        return embedding_D
 
     def _binding(self, count: int, width: int, wanted: Sequence[str], positions: np.ndarray | None) -> Binding:
         """A binding for `count` sources of one width; cached if only the caches are requested. positions: the mask

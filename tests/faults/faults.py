@@ -586,4 +586,25 @@ FAULTS = (
         "if mine < theirs - 100 - test_set.max_loss:",
         ("tests/service/edge/versions/test_reloader.py", "tests/e2e/test_reload.py"),
     ),
+    Fault(
+        "prompt-in-the-pooling",
+        "service/runtime/batching.py",
+        "[place, :length], request.pooled_from)",
+        "[place, :length])",
+        ("tests/service/runtime/test_batching.py", "tests/e2e/test_embedding.py"),
+    ),
+    Fault(
+        "truncation-not-told",
+        "service/edge/requests/prompt_encoder.py",
+        "return (*before, *kept, *after), len(kept) < len(ids)",
+        "return (*before, *kept, *after), False",
+        ("tests/service/edge/requests/test_encoder_request_builder.py", "tests/e2e/test_embedding.py"),
+    ),
+    Fault(
+        "layers-rounded",
+        "export/passes/quantize_products.py",
+        'return is_few or weight.startswith("dense.")',
+        "return is_few",
+        ("tests/export/passes/test_quantize.py",),
+    ),
 )

@@ -10,7 +10,7 @@ from model.architectures import build
 from model.config import ConfigError
 from model.encoder import AttentionPooling, Encoder
 from model.presets import PRESETS
-from tests.tiny import ENCODERS, tiny_config, tiny_encoder, tiny_model
+from tests.tiny import EMBEDDER, ENCODERS, tiny_config, tiny_encoder, tiny_model
 
 LENGTHS = torch.tensor([9, 4, 1])
 SOURCE = torch.randint(5, 20, (3, 9), generator=torch.Generator().manual_seed(2))
@@ -50,6 +50,31 @@ def test_the_masked_head_ends_in_the_embeddings():
     hidden = F.layer_norm(hidden, (32,), head.norm.weight, head.norm.bias, model.config.norm_eps)
     expected = hidden @ model.encoder.embedding.tokens.weight.T + head.unembedding.bias
     torch.testing.assert_close(model.token_logits(states), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_layers_after_the_pooling_are_products_with_activations():
+    model, vectors = tiny_model(tiny_config("encoder", **EMBEDDER)), torch.randn(3, 32)
+    first, second = (layer.linear for layer in model.dense)
+    expected = torch.tanh(vectors @ first.weight.T + first.bias) @ second.weight.T
+    assert second.bias is None
+    torch.testing.assert_close(model.project(vectors), expected)
+    assert model.project(vectors).shape == (3, model.config.vector_size) == (3, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "definition"),
+    [
+        ("identity", lambda x: x),
+        ("relu", lambda x: x.clamp(min=0)),
+        ("gelu", lambda x: x * (1 + torch.erf(x / 2**0.5)) / 2),
+        ("silu", lambda x: x / (1 + torch.exp(-x))),
+        ("sigmoid", lambda x: 1 / (1 + torch.exp(-x))),
+    ],
+)
+def test_activations_after_the_pooling_follow_their_definitions(name, definition):
+    model = build(tiny_config("encoder", **{**EMBEDDER, "dense": ({"size": 5, "activation": name},)}))
+    vectors, layer = torch.randn(3, 32), model.dense[0].linear
+    torch.testing.assert_close(model.project(vectors), definition(layer(vectors)), rtol=1e-5, atol=1e-6)
 
 
 def test_a_label_is_read_from_the_first_token():

@@ -40,6 +40,24 @@ def test_states_are_pooled_in_float32(length, dtype):
     assert largest_M.tolist() == states_SM.max(0).tolist()
 
 
+@pytest.mark.parametrize("first", [0, 2, 4])
+def test_positions_of_a_prompt_are_left_out(first):
+    states_SM = np.random.default_rng(1).normal(0, 1, (5, 4)).astype(np.float32)
+    rest_SM, places_S = states_SM[first:].astype(np.float64), np.arange(5)[first:] + 1.0
+    expected: dict[Any, np.ndarray] = {
+        "mean": rest_SM.sum(0) / len(rest_SM),
+        "mean_sqrt_len": rest_SM.sum(0) / math.sqrt(len(rest_SM)),
+        "weighted_mean": places_S @ rest_SM / places_S.sum(),
+        "max": rest_SM.max(0),
+        "cls": rest_SM[0],
+        "last": rest_SM[-1],
+    }
+    for pooling, vector_M in expected.items():
+        found = vector_of(pooling, states_SM, first)
+        assert found.dtype == np.float32
+        assert found == pytest.approx(vector_M, rel=1e-5, abs=1e-6), pooling
+
+
 def test_a_vector_is_scaled_to_length_1_unless_it_is_zero():
     assert scaled_to_1(np.array([3, 4], np.float32)).tolist() == pytest.approx([0.6, 0.8])
     assert scaled_to_1(np.zeros(2, np.float32)).tolist() == [0, 0]

@@ -42,8 +42,9 @@ def choose_trained(model: nn.Module, tuning: FineTuning, *, fresh: Collection[st
     if still := sorted(frozen & set(fresh)):
         raise ConfigError("freeze", f"matches {still[0]} of the new head, which would stay random; narrow the pattern")
     trained -= frozen
-    if isinstance(model, Encoder) and not model.reads_pooler:
-        trained -= {name for name in names if name.startswith("pooler.")}  # ranks wait for gradients that never come
+    if isinstance(model, Encoder):  # ranks wait for gradients that never come
+        unread = ("dense.",) if model.reads_pooler else ("dense.", "pooler.")
+        trained -= {name for name in names if name.startswith(unread)}
     if not trained:
         raise ConfigError("freeze", f"leaves none of the {len(names)} parameters to train; leave out a pattern")
     for name, parameter in model.named_parameters():

@@ -21,6 +21,7 @@ from export.bundle.manifest import Encoding, Manifest, Quantization, SchemeMeasu
 from model.chat_tokens import ChatTokens
 from model.tokenizer import Tokenizer
 from service.edge.models.alignment import Span, target_spans
+from service.errors import InvalidRequest
 from service.machine.execution_choice import ExecutionChoice
 from service.options import MAX_WIDTH
 from service.request import Caller, Cancel, EventSink, Request
@@ -167,6 +168,19 @@ class ServedModel:
     def encoding(self) -> Encoding | None:
         """The outputs of its encoder, or None for a model without an encoder."""
         return self.manifest.encoding
+
+    def prompt(self, name: str | None) -> str:
+        """The text that a request to embed puts before its own. name: None for the model's default; "" for none.
+        Raises InvalidRequest for one that the model lacks."""
+        encoding = self.encoding
+        known = encoding.prompts if encoding else {}
+        if name is None:
+            name = encoding.default_prompt if encoding else ""
+        if name and name not in known:
+            names = ", ".join(known)
+            fix = f"must be one of {names}" if names else f"must be left out: model {self.name!r} has no prompts"
+            raise InvalidRequest("prompt_name", f"{fix:.4000}, got {name[:64]!r}")
+        return known[name] if name else ""
 
     @functools.cached_property
     def mask_token(self) -> str:

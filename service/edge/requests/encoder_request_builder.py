@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
+from export.bundle.manifest import Encoding
 from service.edge.models.alignment import Span
 from service.edge.models.served_model import ServedModel
 from service.edge.requests.prompt_encoder import NO_LANGUAGES, LanguagePair, PromptEncoder
@@ -21,6 +23,13 @@ MAX_MASKS = 32  # per text: each costs a distribution over the vocabulary
 MAX_SPANS = 1024  # of tokens whose vectors are requested
 MAX_MASK_CANDIDATES = 100  # per mask
 ANYONE = Caller()
+
+
+class Embedding(NamedTuple):
+    """A request for the embedding of a text, and whether the text was truncated."""
+
+    request: Request
+    is_truncated: bool
 
 
 class EncoderRequestBuilder:
@@ -41,15 +50,43 @@ class EncoderRequestBuilder:
             Request, request_id=request_id, deadline_s=deadline_s, trace_id=trace_id, **caller._asdict()
         )
 
-    def embedding(self, text: str, pooling: Pooling | None = None, languages: LanguagePair = NO_LANGUAGES) -> Request:
-        """A request for the embedding of a text. pooling None: that of the model, and its normalization."""
-        if pooling is None:
-            own = self._model.encoding
-            pooling, normalized = (own.pooling, own.normalized) if own else ("mean", False)
-            return self._encoding(text, EncoderRequest(pooling=pooling, normalized=normalized), languages)
-        if pooling == "pooler" and not (self._model.encoding and self._model.encoding.has_pooler):
+    def embedding(
+        self,
+        text: str,
+        pooling: Pooling | None = None,
+        languages: LanguagePair = NO_LANGUAGES,
+        *,
+        prompt_name: str | None = None,
+        truncate: bool = False,
+    ) -> Embedding:
+        """A request for the embedding of a text.
+
+        pooling: None: that of the model, with the layers after it and its normalization. prompt_name: see
+        `ServedModel.prompt`. truncate: a text with too many tokens loses those at its end, instead of being refused.
+        """
+        self._limits.check_text(text)
+        prompt, own = self._model.prompt(prompt_name), self._model.encoding or Encoding(width=1)
+        if pooling == "pooler" and not own.has_pooler:
             raise Unsupported(f"model {self._model.name!r} has no pooler; use pooling mean or cls")
-        return self._encoding(text, EncoderRequest(pooling=pooling), languages)
+        language_ids = self._prompts.language_ids(languages, has_target=False)
+        source, is_truncated = self._prompts.embedded(prompt, text, language_ids, truncate=truncate)
+        wanted = EncoderRequest(pooling=pooling)
+        if pooling is None:
+            is_apart = bool(prompt) and not own.pools_prompt
+            wanted = EncoderRequest(
+                pooling=own.pooling,
+                pooled_from=self._end_of_prompt(prompt, len(source)) if is_apart else 0,
+                has_dense=own.dense_width > 0,
+                normalized=own.normalized,
+            )
+        return Embedding(self._of_source(source, wanted), is_truncated)
+
+    def _end_of_prompt(self, prompt: str, length: int) -> int:
+        """The position after a prompt among `length` tokens, as sentence-transformers counts: the tokens of the prompt
+        alone, and all special ones but the last that follows it. At least one position remains."""
+        template = self._model.manifest.template
+        special = len(template.source_prefix) + max(len(template.source_suffix) - 1, 0)
+        return min(special + self._prompts.prompt_tokens(prompt), length - 1)
 
     def mask_filling(self, text: str, top_k: int) -> Request:
         """A request for the `top_k` most likely tokens of each mask of a text."""
@@ -116,6 +153,9 @@ class EncoderRequestBuilder:
         source = self._prompts.source(text, language_ids, has_masks=encoder_request.top_k > 0)
         if encoder_request.top_k:
             encoder_request = dataclasses.replace(encoder_request, mask_positions=self._mask_positions(source))
+        return self._of_source(source, encoder_request)
+
+    def _of_source(self, source: tuple[int, ...], encoder_request: EncoderRequest) -> Request:
         prompt = self._model.decoder_start
         return self._request(
             source=source, prompt=prompt, max_tokens=len(prompt), encoder_request=encoder_request, is_streamed=False

@@ -18,6 +18,7 @@ from service.errors import InvalidRequest
 INLINE_BYTES = 1024  # tokenized on the event loop, in 0.3 ms; longer text in a thread
 SHOWN_WORDS = 10  # unknown words in an error: trailing metadata has room for about 8 KiB
 SHOWN_CHARACTERS = 24  # of each of them
+EMBED_FIX = "shorten or split it, or set truncate"
 SHOWN_CODES = 4000  # characters of all language codes
 
 
@@ -86,6 +87,29 @@ class PromptEncoder:
         template = self._model.manifest.template
         before, after = _fill(template.source_prefix, language_ids), _fill(template.source_suffix, language_ids)
         return (*before, *self._text(text, beside=len(before) + len(after), has_masks=has_masks), *after)
+
+    def embedded(
+        self, prompt: str, text: str, language_ids: Mapping[str, int], *, truncate: bool
+    ) -> tuple[tuple[int, ...], bool]:
+        """The tokens for the encoder of a text to embed after a prompt, and whether the text was truncated. truncate:
+        tokens at its end are left out where there are too many."""
+        template = self._model.manifest.template
+        before, after = _fill(template.source_prefix, language_ids), _fill(template.source_suffix, language_ids)
+        room, limit = self._room(len(before) + len(after), EMBED_FIX), self._model.max_prompt_tokens
+        if not truncate:
+            return (*before, *self.encode(f"{prompt}{text}", "text", room), *after), False
+        ids = ids_of(self._model.tokenizer, f"{prompt}{text}", is_long=True)
+        kept = ids[: max(room.tokens, 0)]
+        if self._model.manifest.tokens.unk in kept and (unknown := self._model.tokenizer.unknown_words(text)):
+            raise InvalidRequest("text", _unknown_words(unknown, self._model.tokenizer))
+        if len(kept) < len(ids) and (own := self.prompt_tokens(prompt)) >= room.tokens:
+            problem = f"has {own} tokens, and with {room.beside} special ones leaves none of {limit} for a text"
+            raise InvalidRequest("prompt_name", f"must be of a shorter prompt: this one {problem}")
+        return (*before, *kept, *after), len(kept) < len(ids)
+
+    def prompt_tokens(self, prompt: str) -> int:
+        """The number of tokens of a prompt for embeddings, alone."""
+        return len(self._model.tokenizer.encode(prompt)) if prompt else 0
 
     def in_context(
         self,
@@ -217,8 +241,8 @@ class PromptEncoder:
         """The tokens of the field `text`. beside: special tokens."""
         return self.encode(text, "text", self._room(beside), has_masks=has_masks)
 
-    def _room(self, beside: int) -> Room:
-        limit, fix = self._model.max_prompt_tokens, "shorten or split it"
+    def _room(self, beside: int, fix: str = "shorten or split it") -> Room:
+        limit = self._model.max_prompt_tokens
         return Room(limit - beside, beside, lambda count: f"must be at most {limit} tokens, got {count}; {fix}")
 
     def _language_id(self, field: str, code: str) -> int:

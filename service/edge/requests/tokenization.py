@@ -54,11 +54,11 @@ class Tokenization:
         if any(languages):
             self._prompts.language_ids(languages, has_target=bool(languages.target))
 
-    def count(self, text: str) -> Count:
-        """The length of a source or prompt."""
-        tokenizer = self._model.tokenizer
-        tokens = self._prompts.count_around + len(tokenizer.encode_batch([text])[0])  # releases the GIL: one of many
-        return self._count(tokenizer, text, tokens, self._model.max_prompt_tokens)
+    def count(self, text: str, prompt: str = "") -> Count:
+        """The length of a source or prompt. prompt: what a request to embed puts before it."""
+        tokenizer, whole = self._model.tokenizer, f"{prompt}{text}"
+        tokens = self._prompts.count_around + len(tokenizer.encode_batch([whole])[0])  # releases the GIL: one of many
+        return self._count(tokenizer, whole, tokens, self._model.max_prompt_tokens)
 
     def tokens(self, text: str, languages: LanguagePair, *, is_target: bool, has_special: bool) -> Tokens:
         """The tokens of a source, a prompt or a target. has_special: with the special tokens around it."""

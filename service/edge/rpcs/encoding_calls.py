@@ -22,6 +22,7 @@ from service.edge.rpcs.proto_conversion import (
     embed_tokens_response,
     fill_mask_response,
     pooling_from,
+    prompt_name_of,
     tag_response,
 )
 from service.edge.rpcs.similarity import (
@@ -44,9 +45,17 @@ class EncodingCalls(ItemCalls):
 
     async def Embed(self, request: pb.EmbedRequest, call: Call) -> pb.EmbedResponse:
         model = self.find_for(request, call, *ENCODER_TASKS)
-        build = partial(self.builder(model, call).embedding, request.text, pooling_from(request), languages_of(request))
-        finished = await self.finished(model, await self.built(build, request, call), call)
-        return embed_response(finished, normalize=request.normalize)
+        build = partial(
+            self.builder(model, call).embedding,
+            request.text,
+            pooling_from(request),
+            languages_of(request),
+            prompt_name=prompt_name_of(request),
+            truncate=request.truncate,
+        )
+        built, is_truncated = await self.built(build, request, call)
+        finished = await self.finished(model, built, call)
+        return embed_response(finished, normalize=request.normalize, is_truncated=is_truncated)
 
     @takes_items
     def EmbedBatch(self, messages: Messages, call: Call) -> AsyncGenerator[pb.EmbedBatchResponse, None]:
@@ -80,9 +89,11 @@ class EncodingCalls(ItemCalls):
             call.record.note(texts="\n".join(texts.values()))
         embedding, how = self.builder(model, call).embedding, (pooling_from(request), languages_of(request))
         for field, text in texts.items():
-            build = partial(embedding, text, *how)
-            with fields_of(field):
-                ends.append(await self.finished(model, await self.built(build, request, call), call))
+            name = "prompt_name" if field.startswith("items") else "others_prompt_name"
+            build = partial(embedding, text, *how, prompt_name=prompt_name_of(request, name))
+            with fields_of(field, prompt_name=name):
+                built, _ = await self.built(build, request, call)
+                ends.append(await self.finished(model, built, call))
             vectors[field] = vector_of(ends[-1])
             if len(ends) == 1:
                 check_widths(given, len(vectors[field]), f"as the embeddings of model {model.name!r}")

@@ -48,6 +48,11 @@ def pooling_from(request: pb.EmbedRequest | pb.SimilarityRequest) -> Pooling | N
     return cast(Pooling, _enum_name(pb.Pooling.DESCRIPTOR, request.pooling))
 
 
+def prompt_name_of(request: Any, field: str = "prompt_name") -> str | None:
+    """The name of the requested prompt; None: not set."""
+    return getattr(request, field) if request.HasField(field) else None
+
+
 def attention_choice(message: pb.AttendRequest) -> AttentionChoice:
     """The selection of a request, unchecked."""
     return AttentionChoice(
@@ -128,11 +133,12 @@ def score_response(finished: Finished, request: Request, model: ServedModel, *, 
     )
 
 
-def embed_response(finished: Finished, *, normalize: bool) -> pb.EmbedResponse:
+def embed_response(finished: Finished, *, normalize: bool, is_truncated: bool) -> pb.EmbedResponse:
     """The embedding of a text, of length 1 if `normalize`."""
     values = encoder_output(finished).vector
     assert values is not None
-    return pb.EmbedResponse(values=_scaled(values, normalize=normalize).tolist(), **cost_fields(finished))
+    vector = _scaled(values, normalize=normalize).tolist()
+    return pb.EmbedResponse(values=vector, truncated=is_truncated, **cost_fields(finished))
 
 
 def _scaled(values_M: np.ndarray, *, normalize: bool) -> np.ndarray:

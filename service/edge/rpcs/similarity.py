@@ -116,14 +116,17 @@ def texts_of(request: pb.SimilarityRequest) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def fields_of(field: str) -> Iterator[None]:
-    """Errors of the field `text` become those of one item's text."""
+def fields_of(field: str, *, prompt_name: str) -> Iterator[None]:
+    """Errors of the field `text` become those of one item's text, and of `prompt_name` those of the field of that
+    name."""
+    names = {"text": f"{field}.text", "prompt_name": prompt_name}
     try:
         yield
     except InvalidRequest as error:
-        if error.field != "text":
+        if error.field not in names:
             raise
-        raise InvalidRequest(f"{field}.text", error.problem) from None
+        problem = error.problem.removesuffix(", or set truncate")  # which this request cannot
+        raise InvalidRequest(names[error.field], problem) from None
 
 
 def vector_of(finished: Finished) -> np.ndarray:

@@ -15,7 +15,7 @@ from service.edge.requests.request_limits import TOKEN_BYTES
 from service.edge.requests.tokenization import Count, Tokenization, Tokens
 from service.edge.rpcs.chat_messages import chat_of
 from service.edge.rpcs.model_calls import INLINE_SIZE, ModelCalls
-from service.edge.rpcs.proto_conversion import spans_of, token_names
+from service.edge.rpcs.proto_conversion import prompt_name_of, spans_of, token_names
 from service.errors import InvalidRequest
 
 PORTION_CHARACTERS = 16384  # counted in one turn of a thread: 4 to 10 ms
@@ -32,9 +32,10 @@ class TokenCalls(ModelCalls):
             return await self._count_chat(request, model, call)
         tokenization = Tokenization(model, self.catalog.limits)
         tokenization.check_texts(request.texts, LanguagePair(request.source_language, request.target_language))
+        prompt = model.prompt(prompt_name_of(request))
         counts: list[Count] = []
         for texts in _portions(request.texts):  # other tenants' texts go between them
-            counts += await self.built(partial(_counts, tokenization, texts), request, call)
+            counts += await self.built(partial(_counts, tokenization, texts, prompt), request, call)
         return pb.CountTokensResponse(
             counts=[pb.TokenCount(**count._asdict()) for count in counts], max_prompt_tokens=model.max_prompt_tokens
         )
@@ -44,6 +45,8 @@ class TokenCalls(ModelCalls):
     ) -> pb.CountTokensResponse:
         if request.texts:
             raise InvalidRequest("texts", "must be empty with messages; send two requests")
+        if request.HasField("prompt_name"):
+            raise InvalidRequest("prompt_name", "must be left out with messages, which are never embedded")
 
         def count() -> int:
             chat = chat_of(request)
@@ -108,5 +111,5 @@ def _portions(texts: Sequence[str]) -> Iterator[list[str]]:
     yield portion
 
 
-def _counts(tokenization: Tokenization, texts: Sequence[str]) -> list[Count]:
-    return [tokenization.count(text) for text in texts]
+def _counts(tokenization: Tokenization, texts: Sequence[str], prompt: str) -> list[Count]:
+    return [tokenization.count(text, prompt) for text in texts]

@@ -11,6 +11,7 @@ from google.rpc import status_pb2
 from cli.requests.encode import classify, embed, fill_mask, similarity, tag
 from cli.terminal import UsageError
 from glossa.client import ClientError
+from glossa.client.embeddings import Embedding
 from glossa.client.types import (
     Classification,
     LabelProbability,
@@ -21,6 +22,7 @@ from glossa.client.types import (
     TokenVector,
     TokenWeight,
 )
+from glossa.v1 import glossa_pb2 as pb
 
 COST: Any = {"prompt_tokens": 2, "generated_tokens": 0, "queue_s": 0.0, "prefill_s": 0.0, "total_s": 0.0}
 
@@ -40,7 +42,8 @@ class ScriptedClient:
 
     def embed(self, text, **options):
         self.ask(text, options)
-        return [0.5, -1.0]
+        cut = options.get("truncate", False)
+        return Embedding(pb.EmbedResponse(values=[0.5, -1.0], usage=pb.Usage(prompt_tokens=3), truncated=cut))
 
     def similarity(self, items, **options):
         self.calls.append((items, options))
@@ -82,11 +85,20 @@ def called(capsys, monkeypatch):
 
 def test_a_vector_is_a_json_array_a_line(called):
     calls, printed = called(embed, "a cat", pooling="cls", normalize=True, options={"model": "m"})
-    assert calls == [("a cat", {"pooling": "cls", "normalize": True, "model": "m"})]
+    how = {"pooling": "cls", "prompt_name": None, "truncate": False}
+    assert calls == [("a cat", {"normalize": True, "model": "m", **how})]
     assert json.loads(printed) == [0.5, -1.0]
     calls, printed = called(embed, lines="a cat\na dog\n", options={})
     assert [text for text, _ in calls] == ["a cat", "a dog"]
     assert printed == "[0.5, -1.0]\n" * 2
+
+
+def test_a_text_that_was_truncated_has_a_warning(called, capsys):
+    calls, printed = called(embed, "a cat", prompt_name="query", options={})
+    assert calls[0][1] == {"normalize": False, "pooling": None, "prompt_name": "query", "truncate": False}
+    inspect.unwrap(embed)("a cat", truncate=True, client=ScriptedClient(), options={})
+    warning = "warning: of 'a cat'… the first 3 tokens were read, with those of a prompt and special ones\n"
+    assert capsys.readouterr() == (printed, warning)
 
 
 def test_fillings_are_numbered_by_mask(called):
@@ -114,8 +126,9 @@ def test_vectors_of_tokens_are_an_object_a_line(called):
     first, second = map(json.loads, printed.splitlines())
     assert first == {"token": 5, "text": " cat", "span": [1, 5], "values": [0.5, -1.0]}
     assert second["text"] == "<eos>"
-    with pytest.raises(UsageError, match="--pooling: must be left out"):
-        called(embed, "a cat", pooling="cls", tokens=True, options={})
+    for flag, given in (("pooling", "cls"), ("prompt-name", ""), ("truncate", True)):
+        with pytest.raises(UsageError, match=f"--{flag}: must be left out with --tokens"):
+            called(embed, "a cat", tokens=True, options={}, **{flag.replace("-", "_"): given})
 
 
 def test_spans_are_lines_of_probability_label_and_text(called):
@@ -166,7 +179,7 @@ def test_weights_that_would_not_be_shown_are_refused(called):
 
 def test_two_texts_have_one_similarity_and_more_a_table(called):
     calls, printed = called(similarity, ["a cat", "a dog"], measure="dot", options={"model": "m"})
-    assert calls == [(["a cat", "a dog"], {"measure": "dot", "pooling": None, "model": "m"})]
+    assert calls == [(["a cat", "a dog"], {"measure": "dot", "pooling": None, "prompt_name": None, "model": "m"})]
     assert printed == "0.25\n"
     calls, printed = called(similarity, lines="a\nb\nc\n", options={})
     assert calls[0][0] == ["a", "b", "c"]

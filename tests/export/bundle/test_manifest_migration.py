@@ -3,12 +3,13 @@
 import copy
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from export.bundle.manifest import FORMAT_VERSION
 from export.bundle.manifest_fields import SchemaError
-from export.bundle.manifest_migration import MIGRATIONS, SCHEMES_OF_8, from_8, migrated
+from export.bundle.manifest_migration import MIGRATIONS, SCHEMES_OF_8, from_8, from_11, migrated
 from export.bundle.manifest_parser import parse_manifest
 from export.passes.quantization_scheme import SCHEMES
 
@@ -25,7 +26,7 @@ def test_a_manifest_of_format_8_is_one_of_today():
     new = migrated(old, 8)
     assert old == before, "a migration must not change its argument"
     manifest = parse_manifest(new)
-    assert manifest.format_version == FORMAT_VERSION == 12
+    assert manifest.format_version == FORMAT_VERSION == 13
     assert (manifest.calibrations, manifest.context, manifest.source_unit) == ({}, None, "text")
     assert manifest.template.source_suffix == tuple(old["framing"]["after_source"])
     assert manifest.template.target_prefix == tuple(old["framing"]["before_target"])
@@ -56,18 +57,33 @@ def test_every_scheme_of_format_8_is_one_of_today():
 
 def test_a_chain_of_migrations_ends_at_the_current_format():
     for version in MIGRATIONS:
-        new = {"format_version": FORMAT_VERSION, "source_unit": "text"}
+        new: dict[str, Any] = {"format_version": FORMAT_VERSION}
+        new |= {"source_unit": "text"} if version < 12 else {}
         new |= {"calibrations": {}, "context": None} if version < 11 else {}
         assert migrated({"format_version": version}, version) == new
 
 
 def test_vectors_of_format_11_are_means():
-    assert migrated({"format_version": 11, "encoding": {"width": 8}}, 11)["encoding"] == {
+    assert from_11({"format_version": 11, "encoding": {"width": 8}})["encoding"] == {
         "width": 8,
         "pooling": "mean",
         "normalized": False,
     }
     assert migrated({"format_version": 11, "encoding": None}, 11)["encoding"] is None
+
+
+def test_vectors_of_format_12_are_pooled_alone_and_have_no_prompts():
+    old = {"format_version": 12, "encoding": {"width": 8, "pooling": "cls"}}
+    before = copy.deepcopy(old)
+    assert migrated(old, 12)["encoding"] == {
+        "width": 8,
+        "pooling": "cls",
+        "dense_width": 0,
+        "prompts": {},
+        "default_prompt": "",
+        "pools_prompt": True,
+    }
+    assert old == before, "a migration must not change its argument"
 
 
 def test_calibrations_of_format_11_have_no_adequacy():

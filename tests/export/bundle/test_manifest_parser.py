@@ -11,6 +11,7 @@ from export.bundle.manifest import (
     AlignmentSpec,
     AttentionMaps,
     Context,
+    Encoding,
     FileDigest,
     Quantization,
     Shortlist,
@@ -19,6 +20,7 @@ from export.bundle.manifest_fields import SchemaError
 from export.bundle.manifest_parser import parse_json, parse_manifest, parse_shortlist
 from export.bundle.manifest_relations import _context
 from tests.export.bundle.manifests import a_manifest
+from tests.tiny import EMBEDDER, tiny_config, tiny_model
 
 
 @pytest.fixture
@@ -111,6 +113,50 @@ def test_only_translations_have_a_context():
     assert list(_context(manifest)) == []
     problems = list(_context(dataclasses.replace(manifest, task="generation")))
     assert problems == ["context must be null for the task generation"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        (
+            {"default_prompt": "query"},
+            "encoding.default_prompt must be one of the prompts, of which there are none, got",
+        ),
+        (
+            {"prompts": {"a": ""}, "default_prompt": "b"},
+            "encoding.default_prompt must be one of the prompts, a, got 'b'",
+        ),
+        ({"prompts": {"": "a"}}, "encoding.prompts must have names"),
+        ({"prompts": {"a": "b" * 4097}}, "encoding.prompts.a must be str of at most 4096 characters"),
+        ({"prompts": {"a": "\0"}}, "encoding.prompts.a must be str of at most 4096 characters without U+0000"),
+        ({"prompts": ["a"]}, "encoding.prompts must be an object"),
+        ({"dense_width": 3}, "encoding.dense_width must be 0 for the task translation, got 3"),
+        ({"dense_width": -1}, "encoding.dense_width must be int of 0..16777216, got -1"),
+        ({"pools_prompt": 1}, "encoding.pools_prompt must be bool, got 1"),
+    ],
+)
+def test_vectors_that_no_model_could_have_are_refused(values, changes, problem):
+    values["encoding"] = {**dataclasses.asdict(Encoding(width=4)), **changes}
+    with pytest.raises(SchemaError, match=re.escape(problem)):
+        parse_manifest(json.loads(json.dumps(values)))
+
+
+def test_layers_after_the_pooling_have_a_graph(exported):
+    values = json.loads((exported(tiny_model(tiny_config("encoder", **EMBEDDER))) / "manifest.json").read_text())
+    parse_manifest(values)
+    for change, problem in (
+        ({"inputs": ["vector"]}, "variants fp32: embed must read pooled_vector and write embedding"),
+        ({"outputs": ["pooled_vector"]}, "variants fp32: embed must read pooled_vector and write embedding"),
+        (None, "variants fp32: graphs must be exactly embed and encode, got encode"),
+    ):
+        changed = json.loads(json.dumps(values))
+        graphs = changed["variants"][0]["graphs"]
+        if change is None:
+            del graphs["embed"]
+        else:
+            graphs["embed"] |= change
+        with pytest.raises(SchemaError, match=re.escape(problem)):
+            parse_manifest(changed)
 
 
 QUANTIZATION: dict[str, Any] = {

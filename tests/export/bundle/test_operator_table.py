@@ -5,7 +5,7 @@ Graphs are saved without the verification that a bundle gets, and every rule for
 
 import copy
 import dataclasses
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -20,8 +20,9 @@ from model.architectures import build
 from model.checkpoints.checkpoint import load_checkpoint
 from model.pretrained.import_checkpoint import import_checkpoint, import_model
 from model.tokenizer import Tokenizer
+from model.vector_config import DenseActivation
 from tests.export.bundle.manifests import a_manifest
-from tests.tiny import ENCODERS, tiny_config, tiny_encoder, tiny_model
+from tests.tiny import EMBEDDER, ENCODERS, tiny_config, tiny_encoder, tiny_model
 
 pytestmark = pytest.mark.slow
 
@@ -115,6 +116,9 @@ def exported(name, directory):
     if name in ENCODERS:
         schemes = ("fp32", "fp16", "w8a8-dynamic", "w8a8-static", "w4-block32", "w4a16-block32")
         return found_in(tiny_encoder(name), schemes, directory)
+    if name == "embedder":
+        layers = tuple({"size": 5, "activation": kind} for kind in get_args(DenseActivation))
+        return found_in(tiny_model(tiny_config("encoder", **{**EMBEDDER, "dense": layers})), FLOATS, directory)
     if name in BERTS:
         from tests.pretrained_encoder import saved, theirs_of  # transformers, which not every set-up has
 
@@ -147,7 +151,7 @@ def found_of(build_cache):
     return found_of
 
 
-@pytest.mark.parametrize("name", [*OWN, *ENCODERS, *IMPORTED])
+@pytest.mark.parametrize("name", [*OWN, *ENCODERS, "embedder", *IMPORTED])
 def test_graphs_of_every_export_keep_the_rules(name, found_of):
     if name in IMPORTED:
         pytest.importorskip("transformers")

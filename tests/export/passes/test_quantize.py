@@ -2,14 +2,19 @@
 
 import numpy as np
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
+from export.graphs.encoder import embed_signature
+from export.graphs.tracing import trace
 from export.limits import limits_of
+from export.passes.calibrate import Ranges
+from export.passes.optimize import name_weights, optimize, weight_names
 from export.passes.quantization_scheme import SCHEMES
 from export.passes.quantize import quantize
-from export.variants import save_variant
+from export.variants import arrays_of, save_variant
 from export.verification.ort_graphs import OrtGraphs, is_batch_invariant
 from tests.export.passes.quantized_graphs import QUANTIZED, SOURCES, TARGETS, graph, operators, prepared, traced_for
+from tests.tiny import EMBEDDER, tiny_config, tiny_model
 
 
 def served(architecture, scheme, directory):
@@ -42,6 +47,16 @@ def test_forms_that_are_not_quantised_leave_a_graph_alone(scheme):
     copy = ModelProto()
     copy.CopyFrom(traced.graphs["decode"])
     assert quantize(copy, "decode", SCHEMES[scheme]).SerializeToString() == traced.graphs["decode"].SerializeToString()
+
+
+@pytest.mark.parametrize("scheme", ["w8a8-dynamic", "w8a8-static"])
+def test_layers_after_the_pooling_stay_floats(scheme):
+    model = tiny_model(tiny_config("encoder", **EMBEDDER))
+    given = name_weights(optimize(trace(embed_signature(model))), weight_names(arrays_of(model)))
+    before = [node.op_type for node in given.graph.node]
+    found = quantize(given, "embed", SCHEMES[scheme], Ranges({}, {}))
+    assert [node.op_type for node in found.graph.node] == before
+    assert {tensor.data_type for tensor in found.graph.initializer} == {TensorProto.FLOAT}
 
 
 @pytest.mark.parametrize("scheme", ["w8a8-static", "w8-block64", "w4-block32"])

@@ -1,4 +1,6 @@
-"""Faults in `encode` are refused by the check of its outputs."""
+"""Faults in `encode` and `embed` are refused by the checks of their outputs."""
+
+import shutil
 
 import numpy as np
 import onnx
@@ -23,8 +25,9 @@ from tests.export.verification.faults import (
     norm_with_another_epsilon,
     positions,
     weight,
+    with_fault,
 )
-from tests.tiny import TEXTS, tiny_encoder, tiny_model, tiny_tokenizer
+from tests.tiny import EMBEDDER, TEXTS, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer(with_mask=True)
 
@@ -103,6 +106,15 @@ def first_states_exchanged(graph):
         for i, name in enumerate(node.output):
             if name in ("first_hidden.0", "first_cell.0"):
                 node.output[i] = "first_cell.0" if name == "first_hidden.0" else "first_hidden.0"
+
+
+def embed_without_its_bias(graph):
+    weight(graph, "dense.0.linear.bias", np.zeros_like)
+
+
+def embed_with_another_activation(graph):
+    for node in nodes(graph, "Tanh"):
+        node.CopyFrom(helper.make_node("Sigmoid", list(node.input), list(node.output)))
 
 
 FAULTS = [
@@ -213,6 +225,16 @@ def test_places_of_other_rows_are_found(tiny_encoder_bundles, tmp_path):
     del graph.node[:]
     graph.node.extend(nodes)
     assert "encode against PyTorch" in failing(tiny_encoder("masked"))
+
+
+@pytest.mark.parametrize("fault", [embed_without_its_bias, embed_with_another_activation])
+def test_other_layers_after_the_pooling_are_found(exported, fault, tmp_path):
+    model = tiny_model(tiny_config("encoder", **EMBEDDER))
+    bundle = exported(model)
+    shutil.copytree(bundle / "fp32", tmp_path / "fp32")
+    with_fault(fault, tmp_path / "fp32/embed.onnx")
+    checks = verify_graphs(tmp_path, load_bundle(bundle).variants[0], model, sample_inputs(model.config)).checks
+    assert [check.name for check in checks if not check.passed] == ["embed against PyTorch"]
 
 
 def test_graphs_of_another_model_are_not_written(tmp_path, monkeypatch):

@@ -9,8 +9,9 @@ from model.architectures import build
 from model.pretrained.banned_tokens import NEVER
 from model.pretrained.files import PretrainedError
 from model.pretrained.import_checkpoint import import_model
+from model.tokenizer import Tokenizer
 from model.training.evaluate import greedy_batch
-from tests.pretrained_seq2seq import REALISTIC, TINY, VARIANTS, make
+from tests.pretrained_seq2seq import REALISTIC, TINY, VARIANTS, make, transformers
 
 SOURCES = 20
 
@@ -55,6 +56,27 @@ def check_logits(theirs, ours, *, count=SOURCES, longest=30):
         logits = ours.decoder.unembedding(ours(padded, lengths, target))
     assert expected.std() > 0.1
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("variant", ["t5", "t5-1.1", "mt5"])
+def test_states_of_an_encoder_alone_are_those_of_transformers(variant, tmp_path):
+    whole = make(variant)
+    cls = type(whole).__name__.replace("ForConditionalGeneration", "EncoderModel")
+    theirs = getattr(transformers, cls)(whole.config).eval()
+    theirs.load_state_dict({name: whole.state_dict()[name] for name in theirs.state_dict()})
+    theirs.save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(Tokenizer.train(["a b"], kind="words", vocab_size=6).to_json())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<eos>", "unk_token": "<unk>"}))
+    taken = import_model(tmp_path)
+    ours = build(taken.config).eval()
+    ours.load_state_dict(taken.weights)
+    assert (taken.config.architecture, taken.config.template.source_suffix, taken.unknown) == ("encoder", (2,), ())
+    _, padded, lengths, mask = sources(ours.config)
+    with torch.no_grad():
+        expected = theirs(input_ids=padded, attention_mask=mask).last_hidden_state
+        states = ours(padded, lengths)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(states[mask > 0], expected[mask > 0], rtol=0, atol=1e-4)
 
 
 def test_logits_are_those_of_transformers(both):

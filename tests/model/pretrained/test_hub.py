@@ -258,3 +258,34 @@ def test_a_file_that_is_too_large_for_plain_http_is_refused_until_another_progra
 def test_every_file_that_a_tokenizer_may_need_is_named():
     assert {"source.spm", "target.spm", "vocab.json", "spiece.model", "tokenizer_config.json"} < set(NAMED)
     assert not [name for name in NAMED if name.endswith((".bin", ".safetensors", ".py"))]
+
+
+MODULES = json.dumps(
+    [
+        {"path": place, "type": f"sentence_transformers.models.{kind}"}
+        for place, kind in (("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Dense", "Dense"))
+    ]
+).encode()
+
+
+def test_files_of_the_modules_are_fetched_and_weights_after_the_check(hub, client):
+    layer = {"2_Dense/config.json": b"{}", "2_Dense/model.safetensors": WEIGHTS}
+    hub.files[COMMIT] |= {
+        "modules.json": MODULES,
+        "1_Pooling/config.json": b"{}",
+        **layer,
+        "3_Dense/config.json": b"{}",
+    }
+    checked = []
+    directory = client.fetch(
+        "owner/model", check=lambda path: checked.append({file.name for file in path.glob("2_Dense/*")})
+    ).directory
+    assert checked == [{"config.json"}]
+    assert names(directory / "1_Pooling") == {"config.json"}
+    assert names(directory / "2_Dense") == {"config.json", "model.safetensors"}
+    assert not (directory / "3_Dense").exists()
+    assert client.cached("owner/model").directory == directory
+    (directory / "2_Dense/model.safetensors").unlink()
+    assert "2_Dense/model.safetensors of commit" in refusal(client.cached, "owner/model")
+    del hub.files[COMMIT]["2_Dense/model.safetensors"]
+    assert "has no 2_Dense/model.safetensors; give" in refusal(client.fetch, "owner/model")

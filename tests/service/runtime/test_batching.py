@@ -95,5 +95,13 @@ def test_encoder_outputs_are_assigned_to_their_rows():
     assert [[token for token, *_ in filling] for filling in found[6].mask_predictions] == [[0, 1], [2, 1]]
 
 
+def test_a_vector_passes_the_layers_after_the_pooling_before_it_is_scaled():
+    states = {STATES: np.array([[[1, 2], [3, 4], [5, 8]]], np.float32)}
+    row = NewRow(0, (5, 6, 7), EncoderRequest(pooling="mean", pooled_from=1, has_dense=True, normalized=True))
+    vector = encoder_outputs_by_row([row], states, lambda vector_M: vector_M[::-1] / 2)[0].vector
+    assert vector is not None
+    assert vector.tolist() == pytest.approx([3 / 13**0.5, 2 / 13**0.5])  # of the mean (4, 6) of the last two
+
+
 def test_widths_are_those_of_padded_sources():
     assert [source_width(join) for join in joins([0, 1, 4, 5])] == [0, 4, 4, padded(5, 4)]

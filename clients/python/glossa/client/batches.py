@@ -24,6 +24,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 import grpc
 
 from glossa.client.batch_call import BatchCall, request_of, score_request
+from glossa.client.embeddings import Embedding, embed_request
 from glossa.client.errors import ClientError, ServerStatus
 from glossa.client.feed import AsyncFeed, Feed, each
 from glossa.client.fields import check_list, new_message
@@ -34,7 +35,6 @@ from glossa.client.requests import (
     ScoreOptions,
     TranslateOptions,
     call_fields,
-    pooling_number,
     text_fields,
     translation_fields,
 )
@@ -221,16 +221,16 @@ class BatchCalls:
         *,
         normalize: bool = False,
         pooling: Pooling | None = None,
+        prompt_name: str | None = None,
+        truncate: bool = False,
         concurrency: int = 0,
         **options: Unpack[CallOptions],
-    ) -> BatchCall[list[float]]:
-        """Embed many texts in one call. Raises ValueError for an unknown pooling."""
-        number = pooling_number(pooling)
-        defaults = new_message(pb.EmbedRequest, normalize=normalize, pooling=number, **call_fields(options))
+    ) -> BatchCall[Embedding]:
+        """Embed many texts in one call, as `embed` does. Raises ValueError for an unknown pooling."""
+        fields: dict[str, Any] = {"normalize": normalize, "truncate": truncate}
+        defaults = embed_request(options, pooling=pooling, prompt_name=prompt_name, **fields)
         make = functools.partial(request_of, pb.EmbedRequest)
-        return BatchCall(
-            "EmbedBatch", texts, make, defaults, options, lambda response: list(response.values), concurrency
-        )
+        return BatchCall("EmbedBatch", texts, make, defaults, options, Embedding, concurrency)
 
     @batch
     def classify_batch(

@@ -26,6 +26,7 @@ from glossa.client.channel import (
 from glossa.client.chat import Message, chat_fields
 from glossa.client.document_calls import DocumentCalls
 from glossa.client.documents import Document
+from glossa.client.embeddings import Embedding, embed_request
 from glossa.client.errors import ClientError, ServerStatus
 from glossa.client.fields import check_seconds, new_message
 from glossa.client.methods import Call, Reply, streaming, unary
@@ -177,16 +178,23 @@ class _Calls(TokenCalls, DocumentCalls):
 
     @unary
     def embed(
-        self, text: str, *, normalize: bool = False, pooling: Pooling | None = None, **options: Unpack[CallOptions]
-    ) -> Call[list[float]]:
-        """Embed a text: the mean, the largest values, the first or the last one of its last hidden states, or the first
-        one through the model's pooler; without `pooling`, as the model was made for.
+        self,
+        text: str,
+        *,
+        normalize: bool = False,
+        pooling: Pooling | None = None,
+        prompt_name: str | None = None,
+        truncate: bool = False,
+        **options: Unpack[CallOptions],
+    ) -> Call[Embedding]:
+        """Embed a text: the mean, the largest values, the first or the last one of its last hidden states, …, or the
+        first one through the model's pooler; without `pooling`, as the model was made for.
 
-        normalize: scale to length 1. Raises ValueError for an unknown pooling.
+        normalize: scale to length 1. prompt_name: of `Model.prompts`; "": no prompt; None: the model's default.
+        truncate: leave out the end of a text that is too long. Raises ValueError for an unknown pooling.
         """
-        number = pooling_number(pooling)
-        request = new_message(pb.EmbedRequest, text=text, normalize=normalize, pooling=number, **call_fields(options))
-        return Call(request, options, lambda response: list(response.values))
+        fields: dict[str, Any] = {"text": text, "normalize": normalize, "truncate": truncate}
+        return Call(embed_request(options, pooling=pooling, prompt_name=prompt_name, **fields), options, Embedding)
 
     @unary
     def similarity(
@@ -196,11 +204,14 @@ class _Calls(TokenCalls, DocumentCalls):
         *,
         measure: Measure = "cosine",
         pooling: Pooling | None = None,
+        prompt_name: str | None = None,
+        others_prompt_name: str | None = None,
         **options: Unpack[CallOptions],
     ) -> Call[list[list[float]]]:
         """Compare texts, by their embeddings, or vectors: each of `items` with each of `others`, or with one another.
 
-        measure: cosine, dot product or Euclidean distance. Raises ValueError for an unknown measure or pooling and
+        measure: cosine, dot product or Euclidean distance. prompt_name, others_prompt_name: of the texts of `items` and
+        of `others`, as of `embed`. Raises ValueError for an unknown measure or pooling and
         for numbers that are too large, TypeError for what is no list of texts and vectors.
         """
         request = pb.SimilarityRequest(
@@ -208,6 +219,8 @@ class _Calls(TokenCalls, DocumentCalls):
             others=similarity_items("others", others),
             measure=enum_number("measure", pb.SimilarityMeasure.DESCRIPTOR, measure),
             pooling=pooling_number(pooling),
+            prompt_name=prompt_name,
+            others_prompt_name=others_prompt_name,
             **call_fields(options),
         )
         return Call(request, options, lambda response: [list(row.values) for row in response.rows])

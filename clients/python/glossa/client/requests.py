@@ -15,7 +15,7 @@ from glossa.client.types import Span, enum_names
 from glossa.v1 import glossa_pb2 as pb
 
 AttentionKind = Literal["encoder", "decoder", "cross"]
-Pooling = Literal["mean", "cls", "max", "last", "pooler"]
+Pooling = Literal["mean", "cls", "max", "last", "pooler", "mean_sqrt_len", "weighted_mean"]
 Measure = Literal["cosine", "dot", "euclidean"]
 MarkKind = Literal["tags", "placeholders", "urls", "numbers"]
 _LANGUAGES = ("source_language", "target_language")

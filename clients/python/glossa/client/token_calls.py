@@ -36,12 +36,15 @@ class TokenCalls:
         return Call(request, options, functools.partial(read, Tagging))
 
     @unary
-    def count_tokens(self, texts: Sequence[str], **options: Unpack[CallOptions]) -> Call[list[TokenCount]]:
+    def count_tokens(
+        self, texts: Sequence[str], *, prompt_name: str | None = None, **options: Unpack[CallOptions]
+    ) -> Call[list[TokenCount]]:
         """Count the tokens of texts, special ones included. Texts above the model's limit are counted too.
 
-        Raises TypeError for a single text.
+        prompt_name: of the prompt before each text, as of `embed`. Raises TypeError for a single text.
         """
-        request = new_message(pb.CountTokensRequest, texts=texts, **call_fields(options))
+        given = {} if prompt_name is None else {"prompt_name": prompt_name}
+        request = new_message(pb.CountTokensRequest, texts=texts, **given, **call_fields(options))
         return Call(request, options, lambda response: [read(TokenCount, one) for one in response.counts])
 
     @unary

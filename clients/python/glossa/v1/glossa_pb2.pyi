@@ -68,6 +68,8 @@ class Pooling(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     POOLING_POOLER: _ClassVar[Pooling]
     POOLING_MAX: _ClassVar[Pooling]
     POOLING_LAST: _ClassVar[Pooling]
+    POOLING_MEAN_SQRT_LEN: _ClassVar[Pooling]
+    POOLING_WEIGHTED_MEAN: _ClassVar[Pooling]
 
 class SimilarityMeasure(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -121,6 +123,8 @@ POOLING_CLS: Pooling
 POOLING_POOLER: Pooling
 POOLING_MAX: Pooling
 POOLING_LAST: Pooling
+POOLING_MEAN_SQRT_LEN: Pooling
+POOLING_WEIGHTED_MEAN: Pooling
 SIMILARITY_MEASURE_UNSPECIFIED: SimilarityMeasure
 SIMILARITY_MEASURE_COSINE: SimilarityMeasure
 SIMILARITY_MEASURE_DOT: SimilarityMeasure
@@ -792,30 +796,36 @@ class ScoreBatchResult(_message.Message):
     def __init__(self, id: _Optional[str] = ..., response: _Optional[_Union[ScoreResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
-    __slots__ = ("model", "text", "normalize", "pooling", "source_language", "target_language")
+    __slots__ = ("model", "text", "normalize", "pooling", "source_language", "target_language", "prompt_name", "truncate")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     NORMALIZE_FIELD_NUMBER: _ClassVar[int]
     POOLING_FIELD_NUMBER: _ClassVar[int]
     SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATE_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     normalize: bool
     pooling: Pooling
     source_language: str
     target_language: str
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., normalize: bool = ..., pooling: _Optional[_Union[Pooling, str]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ...) -> None: ...
+    prompt_name: str
+    truncate: bool
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., normalize: bool = ..., pooling: _Optional[_Union[Pooling, str]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., prompt_name: _Optional[str] = ..., truncate: bool = ...) -> None: ...
 
 class EmbedResponse(_message.Message):
-    __slots__ = ("values", "usage", "timings")
+    __slots__ = ("values", "usage", "timings", "truncated")
     VALUES_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     values: _containers.RepeatedScalarFieldContainer[float]
     usage: Usage
     timings: Timings
-    def __init__(self, values: _Optional[_Iterable[float]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+    truncated: bool
+    def __init__(self, values: _Optional[_Iterable[float]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., truncated: bool = ...) -> None: ...
 
 class Vector(_message.Message):
     __slots__ = ("values",)
@@ -832,7 +842,7 @@ class SimilarityItem(_message.Message):
     def __init__(self, text: _Optional[str] = ..., vector: _Optional[_Union[Vector, _Mapping]] = ...) -> None: ...
 
 class SimilarityRequest(_message.Message):
-    __slots__ = ("model", "items", "others", "measure", "pooling", "source_language", "target_language")
+    __slots__ = ("model", "items", "others", "measure", "pooling", "source_language", "target_language", "prompt_name", "others_prompt_name")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     ITEMS_FIELD_NUMBER: _ClassVar[int]
     OTHERS_FIELD_NUMBER: _ClassVar[int]
@@ -840,6 +850,8 @@ class SimilarityRequest(_message.Message):
     POOLING_FIELD_NUMBER: _ClassVar[int]
     SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
     model: str
     items: _containers.RepeatedCompositeFieldContainer[SimilarityItem]
     others: _containers.RepeatedCompositeFieldContainer[SimilarityItem]
@@ -847,7 +859,9 @@ class SimilarityRequest(_message.Message):
     pooling: Pooling
     source_language: str
     target_language: str
-    def __init__(self, model: _Optional[str] = ..., items: _Optional[_Iterable[_Union[SimilarityItem, _Mapping]]] = ..., others: _Optional[_Iterable[_Union[SimilarityItem, _Mapping]]] = ..., measure: _Optional[_Union[SimilarityMeasure, str]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ...) -> None: ...
+    prompt_name: str
+    others_prompt_name: str
+    def __init__(self, model: _Optional[str] = ..., items: _Optional[_Iterable[_Union[SimilarityItem, _Mapping]]] = ..., others: _Optional[_Iterable[_Union[SimilarityItem, _Mapping]]] = ..., measure: _Optional[_Union[SimilarityMeasure, str]] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., prompt_name: _Optional[str] = ..., others_prompt_name: _Optional[str] = ...) -> None: ...
 
 class SimilarityRow(_message.Message):
     __slots__ = ("values",)
@@ -1200,7 +1214,14 @@ class Calibration(_message.Message):
     def __init__(self, ece_before: _Optional[float] = ..., ece_after: _Optional[float] = ..., samples: _Optional[int] = ..., method: _Optional[str] = ..., sentence_ece_before: _Optional[float] = ..., sentence_ece_after: _Optional[float] = ..., sentence_method: _Optional[str] = ..., data: _Optional[str] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_alignment", "alignment_layers", "alignment_heads", "has_shortlist", "quantization", "languages", "draft_tokens", "labels", "embedding_size", "mask_token", "multi_label", "has_pooler", "attention", "engines", "engine_processes", "version", "is_default", "calibration", "token_labels", "context_sentences", "splits_sentences", "pooling", "embeddings_normalized", "has_chat_template")
+    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_alignment", "alignment_layers", "alignment_heads", "has_shortlist", "quantization", "languages", "draft_tokens", "labels", "embedding_size", "mask_token", "multi_label", "has_pooler", "attention", "engines", "engine_processes", "version", "is_default", "calibration", "token_labels", "context_sentences", "splits_sentences", "pooling", "embeddings_normalized", "has_chat_template", "prompts", "default_prompt_name")
+    class PromptsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     ARCHITECTURE_FIELD_NUMBER: _ClassVar[int]
@@ -1236,6 +1257,8 @@ class Model(_message.Message):
     POOLING_FIELD_NUMBER: _ClassVar[int]
     EMBEDDINGS_NORMALIZED_FIELD_NUMBER: _ClassVar[int]
     HAS_CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    PROMPTS_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
     task: Task
     architecture: str
@@ -1271,7 +1294,9 @@ class Model(_message.Message):
     pooling: Pooling
     embeddings_normalized: bool
     has_chat_template: bool
-    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_alignment: bool = ..., alignment_layers: _Optional[int] = ..., alignment_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., languages: _Optional[_Iterable[str]] = ..., draft_tokens: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., mask_token: _Optional[str] = ..., multi_label: bool = ..., has_pooler: bool = ..., attention: _Optional[_Iterable[_Union[AttentionLayers, _Mapping]]] = ..., engines: _Optional[int] = ..., engine_processes: _Optional[int] = ..., version: _Optional[str] = ..., is_default: bool = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., token_labels: _Optional[_Iterable[str]] = ..., context_sentences: _Optional[int] = ..., splits_sentences: bool = ..., pooling: _Optional[_Union[Pooling, str]] = ..., embeddings_normalized: bool = ..., has_chat_template: bool = ...) -> None: ...
+    prompts: _containers.ScalarMap[str, str]
+    default_prompt_name: str
+    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_alignment: bool = ..., alignment_layers: _Optional[int] = ..., alignment_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., languages: _Optional[_Iterable[str]] = ..., draft_tokens: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., mask_token: _Optional[str] = ..., multi_label: bool = ..., has_pooler: bool = ..., attention: _Optional[_Iterable[_Union[AttentionLayers, _Mapping]]] = ..., engines: _Optional[int] = ..., engine_processes: _Optional[int] = ..., version: _Optional[str] = ..., is_default: bool = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., token_labels: _Optional[_Iterable[str]] = ..., context_sentences: _Optional[int] = ..., splits_sentences: bool = ..., pooling: _Optional[_Union[Pooling, str]] = ..., embeddings_normalized: bool = ..., has_chat_template: bool = ..., prompts: _Optional[_Mapping[str, str]] = ..., default_prompt_name: _Optional[str] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()
@@ -1378,20 +1403,22 @@ class AttendResponse(_message.Message):
     def __init__(self, source: _Optional[_Iterable[_Union[AttentionToken, _Mapping]]] = ..., target: _Optional[_Iterable[_Union[AttentionToken, _Mapping]]] = ..., predicted: _Optional[_Iterable[_Union[AttentionToken, _Mapping]]] = ..., target_text: _Optional[str] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., matrices: _Optional[_Iterable[_Union[AttentionMatrix, _Mapping]]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
 
 class CountTokensRequest(_message.Message):
-    __slots__ = ("model", "texts", "source_language", "target_language", "messages", "chat")
+    __slots__ = ("model", "texts", "source_language", "target_language", "messages", "chat", "prompt_name")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     CHAT_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_NAME_FIELD_NUMBER: _ClassVar[int]
     model: str
     texts: _containers.RepeatedScalarFieldContainer[str]
     source_language: str
     target_language: str
     messages: _containers.RepeatedCompositeFieldContainer[ChatMessage]
     chat: ChatOptions
-    def __init__(self, model: _Optional[str] = ..., texts: _Optional[_Iterable[str]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., chat: _Optional[_Union[ChatOptions, _Mapping]] = ...) -> None: ...
+    prompt_name: str
+    def __init__(self, model: _Optional[str] = ..., texts: _Optional[_Iterable[str]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[ChatMessage, _Mapping]]] = ..., chat: _Optional[_Union[ChatOptions, _Mapping]] = ..., prompt_name: _Optional[str] = ...) -> None: ...
 
 class TokenCount(_message.Message):
     __slots__ = ("tokens", "exceeds_limit", "unknown_words")

@@ -57,7 +57,10 @@ def test_empty_languages_are_left_out():
 
 def test_a_choice_is_found_by_its_short_name():
     assert enum_number("pooling", pb.Pooling.DESCRIPTOR, "cls") == pb.POOLING_CLS
-    with pytest.raises(ValueError, match="pooling must be one of mean, cls, pooler, max, last, got 'unspecified!'"):
+    with pytest.raises(
+        ValueError,
+        match="pooling must be one of mean, cls, pooler, max, last, mean_sqrt_len, weighted_mean, got 'unspecified!'",
+    ):
         enum_number("pooling", pb.Pooling.DESCRIPTOR, "unspecified!")
 
 

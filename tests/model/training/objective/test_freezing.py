@@ -6,7 +6,7 @@ import torch
 from model.config import ConfigError
 from model.fine_tuning import FineTuning
 from model.training.objective.freezing import choose_trained, counts_of, steps_from_top
-from tests.tiny import ENCODERS, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
+from tests.tiny import EMBEDDER, ENCODERS, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
 
 
 def trained(model):
@@ -85,6 +85,13 @@ def test_a_pooler_is_trained_if_the_head_reads_it(kind):
     choose_trained(model, FineTuning())
     others = {name for name, _ in model.named_parameters() if not name.startswith("pooler.")}
     assert trained(model) == others | ({"pooler.dense.weight", "pooler.dense.bias"} if kind == "classify" else set())
+
+
+def test_layers_after_the_pooling_are_not_trained():
+    model = tiny_model(tiny_config("encoder", **{**EMBEDDER, "head": "masked", "mask_id": 4}))
+    choose_trained(model, FineTuning())
+    names = {name for name, _ in model.named_parameters()}
+    assert names - trained(model) == {name for name in names if name.startswith("dense.")} != set()
 
 
 def test_layers_are_counted_from_the_top_of_their_stack():

@@ -6,6 +6,7 @@ from export.bundle.manifest import Encoding
 from service.edge.requests.encoder_request_builder import MAX_SPANS
 from service.edge.requests.request_builder import RequestBuilder
 from service.edge.requests.request_limits import MAX_RESPONSE_BYTES, answer_size, states_size
+from service.encoder_request import EncoderRequest
 from service.errors import InvalidRequest, Unsupported
 from tests.edge import CALL, LIMITS, TRANSLATION, manifest
 
@@ -60,12 +61,78 @@ def test_a_bundle_without_a_description_of_its_states_has_none():
 )
 def test_a_vector_is_pooled_as_the_model_was_made_for_unless_a_request_says_otherwise(asked, own, expected):
     served = dataclasses.replace(TRANSLATION, manifest=manifest(encoding=Encoding(width=4, **own)))
-    request = RequestBuilder(served, LIMITS, *CALL).embedding("the house", asked).encoder_request
+    request = RequestBuilder(served, LIMITS, *CALL).embedding("the house", asked).request.encoder_request
     assert request is not None
     assert (request.pooling, request.normalized) == expected
 
 
+PROMPTS = {"query": "the small ", "none": ""}
+
+
+def embedder(limit=8, **own):
+    given = manifest(encoding=Encoding(width=4, prompts=PROMPTS, **own))
+    given = dataclasses.replace(given, limits=dataclasses.replace(given.limits, max_source_len=limit))
+    return dataclasses.replace(TRANSLATION, manifest=given)
+
+
+def embedded(text, served, **how):
+    return RequestBuilder(served, LIMITS, *CALL).embedding(text, **how)
+
+
+@pytest.mark.parametrize(
+    ("default", "name", "text"),
+    [
+        ("", None, "red house"),
+        ("", "query", "the small red house"),
+        ("query", None, "the small red house"),
+        ("query", "", "red house"),
+        ("query", "none", "red house"),
+    ],
+)
+def test_a_prompt_stands_before_the_text(default, name, text):
+    request, is_truncated = embedded("red house", embedder(default_prompt=default), prompt_name=name)
+    assert request.source == embedded(text, embedder()).request.source
+    assert not is_truncated
+
+
+def test_a_prompt_that_a_model_lacks_is_refused_with_those_it_has():
+    with pytest.raises(InvalidRequest, match="prompt_name: must be one of query, none, got 'passage'"):
+        embedded("the house", embedder(), prompt_name="passage")
+    with pytest.raises(InvalidRequest, match=r"prompt_name: must be left out: model .* has no prompts, got 'query'"):
+        embedded("the house", TRANSLATION, prompt_name="query")
+
+
+def test_a_prompt_may_be_left_out_of_the_pooling():
+    served = embedder(pools_prompt=False, dense_width=2)
+    own, _ = embedded("red house", served, prompt_name="query")
+    assert own.encoder_request == EncoderRequest(pooling="mean", pooled_from=2, has_dense=True)
+    plain, _ = embedded("red house", served)
+    assert plain.encoder_request == EncoderRequest(pooling="mean", has_dense=True)
+    named, _ = embedded("red house", served, prompt_name="query", pooling="max")
+    assert named.encoder_request == EncoderRequest(pooling="max")
+
+
+def test_a_text_is_refused_or_truncated_where_the_model_ends():
+    served = embedder(limit=4)
+    whole = embedded("the small red", served, truncate=True)
+    assert (len(whole.request.source), whole.is_truncated) == (4, False)
+    with pytest.raises(InvalidRequest, match=r"text: must be at most 4 tokens, got 5; .*, or set truncate"):
+        embedded("the small red house", served)
+    cut = embedded("the small red house", served, truncate=True)
+    assert cut == (whole.request, True)
+    assert embedded("red house", served, truncate=True, prompt_name="query") == cut
+    with pytest.raises(InvalidRequest, match=r"prompt_name: .* has 2 tokens, and with 1 special ones leaves none of 3"):
+        embedded("red house", embedder(limit=3), truncate=True, prompt_name="query")
+
+
+def test_only_unknown_words_that_are_left_in_are_refused():
+    served = embedder(limit=3)
+    assert embedded("the small zebra", served, truncate=True).is_truncated
+    with pytest.raises(InvalidRequest, match=r"text: .*zebra"):
+        embedded("the zebra small", served, truncate=True)
+
+
 def test_a_bundle_without_a_description_of_its_states_gives_their_mean():
-    request = RequestBuilder(TRANSLATION, LIMITS, *CALL).embedding("the house").encoder_request
+    request = RequestBuilder(TRANSLATION, LIMITS, *CALL).embedding("the house").request.encoder_request
     assert request is not None
     assert request.pooling == "mean"

@@ -43,7 +43,8 @@ def test_special_tokens_include_the_languages_of_the_request():
     request = decoding_request(FRAMED, "a black cat", languages=languages)
     assert (request.source, request.prompt) == ((5, *tokens, 2), (2, 4))
     assert request.max_tokens == FRAMED.max_tokens == 15  # of 16 positions one more is given
-    embedded = RequestBuilder(FRAMED, LIMITS, *CALL).embedding("a black cat", languages=LanguagePair("deu_Latn"))
+    builder = RequestBuilder(FRAMED, LIMITS, *CALL)
+    embedded = builder.embedding("a black cat", languages=LanguagePair("deu_Latn")).request
     assert (embedded.source, len(embedded.prompt)) == ((4, *tokens, 2), 1)
     assert decoding_request(FRAMED, "cat " * 6, languages=languages).source
     with pytest.raises(InvalidRequest, match="text: must be at most 8 tokens, got 9"):

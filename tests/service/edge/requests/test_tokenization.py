@@ -28,6 +28,11 @@ def test_a_count_includes_the_languages_without_knowing_them():
         Tokenization(FRAMED, LIMITS).check_texts(["a"], LanguagePair("en"))
 
 
+def test_a_count_includes_a_prompt():
+    assert Tokenization(TRANSLATION, LIMITS).count("black cat", "a ") == Count(4, False, [])
+    assert Tokenization(TRANSLATION, LIMITS).count("cat " * 7, "a ") == Count(9, True, [])
+
+
 def test_special_tokens_include_the_languages():
     request = decoding_request(FRAMED, "a black cat", languages=LANGUAGES)
     found = tokens(FRAMED, "a black cat", LANGUAGES)
