@@ -15,6 +15,9 @@ from numpy.typing import ArrayLike
 from export.passes.calibrate import Moments
 
 DAMPING = 0.01  # of the mean moment, added to the diagonal
+PEAK = 3.0  # of the largest input's size to that of all of them, from which inputs are spread
+SHARE = 0.6  # of the inputs in a spread: feedback makes the rounding of weights cost less
+SMALLEST = 1e-8
 GROUP = 64  # inputs whose errors reach the inputs after them together
 
 
@@ -26,20 +29,48 @@ class Feedback:
     """Rounds the weights whose moments it has; each only once in a grid, as several graphs and schemes share it."""
 
     def __init__(self, moments: Moments) -> None:
-        self._moments, self._rounded = moments, dict[tuple[str, tuple[int, ...], float], np.ndarray]()
+        self._moments, self._rounded = moments, dict[tuple[str, tuple[int, ...], float, bool], np.ndarray]()
 
-    def of(self, weight: str) -> Round | None:
-        """Return the function that rounds the weight of this name; None for one without moments."""
-        return partial(self._round, weight) if weight in self._moments else None
+    def of(self, weight: str, spread_K: np.ndarray | None = None) -> Round | None:
+        """Return the function that rounds the weight of this name; None for one without moments. spread_K: divisors
+        of the inputs, by which the weight is multiplied."""
+        return partial(self._round, weight, spread_K) if weight in self._moments else None
+
+    def spread(self, weight: str, weight_KN: np.ndarray) -> np.ndarray | None:
+        """Return divisors of a product's inputs, float32 (K,), after which rounding of its inputs and of its weights
+        cost alike (Xiao et al. 2023, SmoothQuant, 4); None where no input is much larger than the others."""
+        if weight not in self._moments:
+            return None
+        size_K = np.sqrt(np.concatenate([moment_KK.diagonal() for moment_KK in self._moments[weight]]))
+        if size_K.max() <= PEAK * np.sqrt(np.square(size_K).mean()):
+            return None
+        weight_K = np.abs(weight_KN).max(1).astype(np.float32)
+        spread_K = np.maximum(size_K, SMALLEST) ** SHARE / np.maximum(weight_K, SMALLEST) ** (1 - SHARE)
+        return (spread_K / np.median(spread_K)).astype(np.float32)
 
     def _round(
-        self, weight: str, weight_KN: np.ndarray, step_KN: ArrayLike, low_KN: ArrayLike, high_KN: ArrayLike
+        self,
+        weight: str,
+        spread_K: np.ndarray | None,
+        weight_KN: np.ndarray,
+        step_KN: ArrayLike,
+        low_KN: ArrayLike,
+        high_KN: ArrayLike,
     ) -> np.ndarray:
-        grid = weight, np.shape(step_KN), float(np.max(high_KN))
+        grid = weight, np.shape(step_KN), float(np.max(high_KN)), spread_K is not None
         if grid not in self._rounded:
-            rounded_KN = round_with_feedback(weight_KN, step_KN, low_KN, high_KN, self._moments[weight])
+            moments = self._moments[weight]
+            if spread_K is not None:
+                moments = _spread_out(moments, spread_K)
+            rounded_KN = round_with_feedback(weight_KN, step_KN, low_KN, high_KN, moments)
             self._rounded[grid] = rounded_KN.astype(np.int8)
         return self._rounded[grid]
+
+
+def _spread_out(moments: Sequence[np.ndarray], spread_K: np.ndarray) -> list[np.ndarray]:
+    """The moments of inputs that are divided by `spread_K`."""
+    parts = np.split(spread_K, np.cumsum([len(moment_KK) for moment_KK in moments])[:-1])
+    return [moment_KK / (part[:, None] * part) for moment_KK, part in zip(moments, parts, strict=True)]
 
 
 def round_with_feedback(

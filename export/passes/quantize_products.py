@@ -22,13 +22,17 @@ from onnx import NodeProto, TensorProto, numpy_helper
 from export.passes.calibrate import Ranges
 from export.passes.error_feedback import Feedback
 from export.passes.graph_rewriter import MICROSOFT, GraphRewriter
-from export.passes.integer_weights import INT8_MAX, rounded_blocks, symmetric_columns
+from export.passes.integer_weights import rounded_blocks, symmetric_columns
 from export.passes.optimize import attributes_of, makers_of
 from export.passes.quantization_scheme import QuantizationScheme
 from export.passes.vector_products import COLUMN
 
 GROUP_INDEX = 4  # the input of MatMulNBits after the zero points, which is not used
 ROW_ZERO = 128  # zero point of activations that are as often negative as positive
+SPREAD = ".int8.spread"
+NORMS = ("LayerNormalization", "RMSNormalization")
+ZEROS = {"Relu": 0, "Gelu": 24}
+"""Zero points of the rows that an operator makes. GELU is hardly negative: -0.17 at least."""
 
 
 def is_kept(weight: str) -> bool:
@@ -52,6 +56,7 @@ class _Product:
     bias_N: np.ndarray | None
     nodes: tuple[NodeProto, ...]  # the last one outputs the result
     per_output_N: np.ndarray | float = 1.0  # divisor of the result: the steps of a cache
+    spread_K: np.ndarray | None = None  # divisor of x, by which the weight is multiplied
 
     @property
     def output(self) -> str:
@@ -133,10 +138,13 @@ class ProductQuantizer:
 
     def integers(self, product: _Product) -> tuple[str, str]:
         """Return the names of the int8 weights (K, N) and of their scales (N,)."""
-        name = f"{product.weight_name}.int8"
-        weight_KN, scale_N = symmetric_columns(product.weight_KN, feedback=self.feedback.of(product.weight_name))
+        name, weight_KN = f"{product.weight_name}.int8", product.weight_KN
+        if product.spread_K is not None:
+            weight_KN = weight_KN * product.spread_K[:, None]
+        feedback = self.feedback.of(product.weight_name, product.spread_K)
+        integers_KN, scale_N = symmetric_columns(weight_KN, feedback=feedback)
         scale_N = (scale_N / product.per_output_N).astype(np.float32)
-        return self.rewriter.constant(f"{name}.weight", weight_KN), self.rewriter.constant(f"{name}.scale", scale_N)
+        return self.rewriter.constant(f"{name}.weight", integers_KN), self.rewriter.constant(f"{name}.scale", scale_N)
 
     def bias(self, product: _Product) -> str:
         """Return the name of the bias; "" if there is none."""
@@ -146,20 +154,29 @@ class ProductQuantizer:
         return self.rewriter.constant(f"{product.weight_name}.int8.bias", bias_N)
 
     def by_row(self, product: _Product) -> None:
-        """x → u8 with zero point 128 and step top / 127, where `top` is the row's largest magnitude.
+        """x → u8 with a fixed zero point. The row's step lets its largest value, and its least one, just fit.
 
         An all-zero row divides by zero, but its result is then multiplied by zero.
         """
         add, constant = self.rewriter.add, self.rewriter.constant
-        unit, zero = self.rewriter.scalar(np.float32(1 / INT8_MAX)), self.rewriter.scalar(np.uint8(ROW_ZERO))
-        key = (product.x, "")
+        maker = self.makers[product.x].op_type if product.x in self.makers else ""
+        if maker in NORMS:  # elsewhere an equalized model has scaled the channels
+            product.spread_K = self.feedback.spread(product.weight_name, product.weight_KN)
+        middle = ZEROS.get(maker, ROW_ZERO)
+        high = 255 - middle
+        unit, zero = self.rewriter.scalar(np.float32(1 / high)), self.rewriter.scalar(np.uint8(middle))
+        key = (product.x, product.weight_name if product.spread_K is not None else "")
         if key not in self.quantized:
+            x = product.x
+            if product.spread_K is not None:
+                inverse_K = (1 / product.spread_K).astype(np.float32)
+                x = add("Mul", [x, constant(f"{product.weight_name}{SPREAD}", inverse_K)])
             # x may have no rows: `decode` without requested positions, or an expert without tokens. Then the runtime's
             # maximum over the last axis keeps the full width of x, unless the axis is counted from the first one.
             is_flat = product.nodes[0].op_type == "Gemm"
             axis = constant("axes.1", np.array([1])) if is_flat else constant("axes.last", np.array([-1]))
-            top = add("ReduceMax", [add("Abs", [product.x]), axis], keepdims=1)
-            share = add("Div", [product.x, top])
+            top = add("ReduceMax", [self.magnitudes(x, middle), axis], keepdims=1)
+            share = add("Div", [x, top])
             self.quantized[key] = add("QuantizeLinear", [share, unit, zero]), top, zero
         x_u8, top, _ = self.quantized[key]
         weight, scale = self.integers(product)
@@ -168,6 +185,14 @@ class ProductQuantizer:
             add("Add", [add("Mul", [raw, top]), bias], product.output)
         else:
             add("Mul", [raw, top], product.output)
+
+    def magnitudes(self, x: str, zero: int) -> str:
+        """The smallest value that stands for 255 where x just fits, for each value of x."""
+        if zero == 0:
+            return x
+        if zero == ROW_ZERO:
+            return self.rewriter.add("Abs", [x])
+        return self.rewriter.add("LeakyRelu", [x], alpha=-(255 - zero) / zero)
 
     def statically(self, product: _Product) -> None:
         """x → u8 with a constant step and zero point. For a rectified x the zero point is 0; saturation rectifies."""

@@ -16,6 +16,7 @@ import copy
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from export.passes.equalize import Exponents
 from export.passes.integer_weights import INT8_MAX, MOST_WEIGHT, unpack
 from export.passes.optimize import attributes_of, makers_of, with_inner
-from export.passes.quantize_products import is_kept
+from export.passes.quantize_products import ROW_ZERO, SPREAD, is_kept
 from export.passes.rounding_notes import read_notes
 from export.verification.measure import Array, Measured, largest_error, worst
 from model.architectures import Model
@@ -126,11 +127,15 @@ class _Reader:
         integers_KN, scales = self.array(node.input[1]), self.array(node.input[3])
         integers_NK = integers_KN.T.astype(np.float32)
         scales_NK = np.broadcast_to(scales.reshape(-1, 1), integers_NK.shape)
+        step, zero = self.array(node.input[2]).item(), self.array(node.input[4]).item()
         divide = self.makers.get(self.makers[node.input[0]].input[0])
         if divide is not None and divide.op_type == "Div":
-            round_input: Round = round_rows
+            round_input: Round = partial(round_rows, zero=zero)
+            if (multiply := _spreading(self.makers.get(divide.input[0]))) is not None:
+                inverse_K = self.array(multiply.input[1])
+                scales_NK, round_input = scales_NK * inverse_K, round_spread(round_input, inverse_K)
         else:
-            round_input = round_to_grid(self.array(node.input[2]).item(), self.array(node.input[4]).item(), 0, 255)
+            round_input = round_to_grid(step, zero, 0, 255)
         weight = RoundedWeight(
             integers_NK, scales_NK, most=MOST_WEIGHT, has_feedback=self.notes.has_feedback, round_input=round_input
         )
@@ -222,17 +227,32 @@ def product_values(model: ModelProto) -> list[ProductValues]:
             divide = makers.get(source)
             if divide is not None and divide.op_type == "Div":  # by row: rescaled before the bias is added
                 source, result = divide.input[0], next(users(result)).output[0]
+                if (multiply := _spreading(makers.get(source))) is not None:
+                    source = multiply.input[0]
                 bias = f"{node.input[1].removesuffix('.weight')}.bias"
                 result = next((use.output[0] for use in users(result) if bias in use.input), result)
             found.append(ProductValues(_weight_name(node.input[1]), source, result, True))
     return found
 
 
-def round_rows(x: Tensor) -> Tensor:
-    """Rounds each row to 127 steps on either side of 0; step 127 is the row's largest magnitude."""
-    top = x.abs().amax(-1, keepdim=True)
-    steps = torch.where(top > 0, x / top, 0.0).div(1 / INT8_MAX).round()
-    return steps * (1 / INT8_MAX) * top
+def _spreading(node: NodeProto | None) -> NodeProto | None:
+    """The node, if it divides the inputs of a product before they are rounded."""
+    return node if node is not None and node.op_type == "Mul" and node.input[1].endswith(SPREAD) else None
+
+
+def round_rows(x: Tensor, zero: int = ROW_ZERO) -> Tensor:
+    """Rounds each row to the same number of steps above 0, and of others below; a row's step lets all of it fit."""
+    high = 255 - zero
+    low = min(zero, high)
+    top = torch.maximum(x, -x * (high / low) if low else x).amax(-1, keepdim=True)
+    steps = torch.where(top > 0, x / top, 0.0).div(1 / high).round()
+    return steps.clamp(-zero, high) * (1 / high) * top
+
+
+def round_spread(rounding: Round, inverse_K: Array) -> Round:
+    """Rounds inputs after they are multiplied by `inverse_K`, and divides them by it again."""
+    factors = torch.from_numpy(inverse_K.copy())
+    return lambda x: rounding(x * factors) / factors
 
 
 def round_to_grid(step: float, zero: int, low: int, high: int) -> Round:

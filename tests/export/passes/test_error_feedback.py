@@ -76,3 +76,25 @@ def test_a_weight_is_rounded_once_in_each_grid(problem, monkeypatch):
     assert np.abs(coarse).max() <= 3
     monkeypatch.setattr("export.passes.error_feedback.round_with_feedback", None)
     assert rounded(weight_KN, step_N, -7, 7) is first
+
+
+def test_inputs_are_spread_where_one_is_far_larger_and_rounded_by_their_spread_moments(problem):
+    weight_KN, x_RK, step_N = problem
+    even = Feedback({"layer.weight": [x_RK.T @ x_RK]})
+    assert even.spread("layer.weight", weight_KN) is None
+    x_RK[:, 5] *= 60
+    moments = [x_RK.T @ x_RK]
+    feedback = Feedback({"layer.weight": [moments[0][:20, :20], moments[0][20:, 20:]]})
+    assert feedback.spread("other.weight", weight_KN) is None
+    spread_K = feedback.spread("layer.weight", weight_KN)
+    assert spread_K is not None
+    size_K, largest_K = np.sqrt(moments[0].diagonal()), np.abs(weight_KN).max(1)
+    expected_K = size_K**0.6 / largest_K**0.4
+    assert spread_K == pytest.approx(expected_K / np.median(expected_K), rel=1e-5)
+    wide_KN = weight_KN * spread_K[:, None]
+    step_N = np.abs(wide_KN).max(0) / 7
+    rounded = feedback.of("layer.weight", spread_K)
+    assert rounded is not None
+    divided = moments[0] / (spread_K[:, None] * spread_K)
+    alone = [divided[:20, :20], divided[20:, 20:]]
+    assert np.array_equal(rounded(wide_KN, step_N, -7, 7), round_with_feedback(wide_KN, step_N, -7, 7, alone))

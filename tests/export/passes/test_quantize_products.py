@@ -1,12 +1,18 @@
 """Products over integer weights: exact, complete, and each input rounded once."""
 
+import copy
+
 import numpy as np
 import onnxruntime
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
+from export.passes.error_feedback import Feedback
 from export.passes.integer_weights import symmetric_columns
 from export.passes.quantization_scheme import SCHEMES
+from export.passes.quantize import quantize
+from export.verification.emulated_quantization import read_roundings
 from tests.export.passes.quantized_graphs import QUANTIZED, graph, operators
 
 
@@ -81,3 +87,82 @@ def test_products_of_weights_alone_round_no_activations_and_leave_the_bias_to_ot
 def test_a_static_product_after_a_rectifier_needs_no_rectifier():
     assert operators(graph("encoder_decoder", "decode", "w8a8-dynamic")).count("Relu") == 2
     assert operators(graph("encoder_decoder", "decode", "w8a8-static")).count("Relu") == 0
+
+
+WIDTH, WIDER = 16, 40
+
+
+def feed_forward(activation):
+    """A norm, a product, an activation and another product: the graph, and the weights (K, N) of the products."""
+    rng = np.random.default_rng(5)
+    weights = {"inner.weight": rng.normal(size=(WIDTH, WIDER)), "outer.weight": rng.normal(size=(WIDER, WIDTH))}
+    weights = {name: array.astype(np.float32) for name, array in weights.items()}
+    constants = {**weights, "gain": np.ones(WIDTH, np.float32)}
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "gain"], ["normed"]),
+        helper.make_node("MatMul", ["normed", "inner.weight"], ["hidden"]),
+        helper.make_node(activation, ["hidden"], ["active"]),
+        helper.make_node("MatMul", ["active", "outer.weight"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", WIDTH]) for name in "xy")
+    kept = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "feed_forward", [x], [y], kept)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), weights
+
+
+def peaked(rows):
+    """Inputs of a norm of which the third is far larger than the others."""
+    x = np.random.default_rng(6).normal(size=(rows, WIDTH)).astype(np.float32)
+    x[:, 2] *= 40
+    return x
+
+
+def moments_of(model, weights):
+    """Of the inputs of both products for such inputs."""
+    given = dict(zip(weights, ("normed", "active"), strict=True))
+    seen = dict(zip(given, outputs(model, peaked(400), list(given.values())), strict=True))
+    return {name: [value.T @ value] for name, value in seen.items()}
+
+
+def outputs(model, x, names):
+    asked = copy.deepcopy(model)
+    del asked.graph.output[:]
+    asked.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
+    session = onnxruntime.InferenceSession(asked.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(names, {"x": x})
+
+
+@pytest.mark.parametrize(("activation", "zero"), [("Relu", 0), ("Gelu", 24), ("Tanh", 128)])
+def test_rows_by_hand_have_the_zero_point_of_what_makes_them(activation, zero):
+    model, weights = feed_forward(activation)
+    quantized = quantize(model, "decode", SCHEMES["w8a8-dynamic"])
+    x = peaked(7)
+    found, active = outputs(quantized, x, ["y", "active"])
+    high, low = 255 - zero, min(zero, 255 - zero)
+    top = np.maximum(active, -active * high / low if low else active).max(1, keepdims=True)
+    steps = np.rint(active / top * high)
+    assert steps.min() >= -zero
+    assert steps.max() == high
+    integers_KN, scale_N = symmetric_columns(weights["outer.weight"])
+    assert found == pytest.approx(steps @ integers_KN * scale_N * top / high, rel=1e-4, abs=1e-4)
+    rounding = read_roundings([quantized]).products["outer.weight"].round_input
+    assert rounding is not None
+    assert rounding(torch.from_numpy(active)).numpy() == pytest.approx(steps * top / high, abs=1e-5)
+
+
+def test_the_norm_of_large_channels_is_spread_before_it_is_rounded():
+    model, weights = feed_forward("Gelu")
+    moments, x = moments_of(model, weights), peaked(200)
+    exact, normed = outputs(model, x, ["hidden", "normed"])
+    spread, plain = (
+        quantize(*feed_forward("Gelu")[:1], "decode", SCHEMES["w8a8-dynamic"], None, feedback)
+        for feedback in (Feedback(moments), None)
+    )
+    assert operators(spread).count("Mul") == operators(plain).count("Mul") + 1
+    errors = [float(np.abs(outputs(one, x, ["hidden"])[0] - exact).mean()) for one in (spread, plain)]
+    assert errors[0] < errors[1] / 2
+    found = read_roundings([spread]).products["inner.weight"]
+    assert np.abs(found.values_NK - weights["inner.weight"].T).max() < 0.2
+    assert found.round_input is not None
+    rounded = found.round_input(torch.from_numpy(normed)).numpy()
+    assert outputs(spread, x, ["hidden"])[0] == pytest.approx(rounded @ found.values_NK.T, rel=1e-4, abs=1e-4)
