@@ -45,8 +45,9 @@ class Feedback:
         if size_K.max() <= PEAK * np.sqrt(np.square(size_K).mean()):
             return None
         weight_K = np.abs(weight_KN).max(1).astype(np.float32)
-        spread_K = np.maximum(size_K, SMALLEST) ** SHARE / np.maximum(weight_K, SMALLEST) ** (1 - SHARE)
-        return (spread_K / np.median(spread_K)).astype(np.float32)
+        spread_K: np.ndarray = np.maximum(size_K, SMALLEST) ** SHARE / np.maximum(weight_K, SMALLEST) ** (1 - SHARE)
+        spread_K /= np.median(spread_K)
+        return spread_K.astype(np.float32, copy=False)
 
     def _round(
         self,
