@@ -37,7 +37,6 @@ def test_the_service_config_is_that_of_our_client():
     ("setting", "shown"),
     [
         ("max_message_bytes", "256 KiB"),
-        ("max_text_bytes", "16,384 bytes"),
         ("max_document_bytes", "4 MiB"),
         ("max_concurrent_streams", "256"),
         ("min_ping_interval_s", "one in 5 s"),
@@ -48,7 +47,6 @@ def test_the_service_config_is_that_of_our_client():
 def test_limits_are_the_defaults_of_the_settings(setting, shown):
     values = {
         "256 KiB": 1 << 18,
-        "16,384 bytes": 16384,
         "4 MiB": 1 << 22,
         "256": 256,
         "one in 5 s": 5,

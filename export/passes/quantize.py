@@ -41,8 +41,10 @@ def quantize(
     ranges: Ranges | None = None,
     feedback: Feedback | None = None,
 ) -> ModelProto:
-    """Quantize the graph of `role`, optimized and with named weights; `scheme.needs_ranges` requires `ranges`. feedback:
-    rounds the weights of products; without, they become the nearest integers."""
+    """Quantize the graph of `role`, optimized and with named weights; `scheme.needs_ranges` requires `ranges`.
+
+    feedback: rounds the weights of products; without, they become the nearest integers.
+    """
     if not scheme.is_quantized:
         return model
     assert ranges is not None or not scheme.needs_ranges, scheme.name

@@ -119,6 +119,10 @@ class Engine:
         response = Response(ticket, sequence, lambda: Detokenizer(tokenizer.incremental(), request.stop), self._clock())
         self.inbox.put(response)
 
+    def cached_chunks(self, request: Request) -> int:
+        """How many chunks of a request's prompt the prefix cache has. See `PrefixCache.count`."""
+        return self._core.scheduler.prefix_cache.count(request.prompt)
+
     def close(self, timeout_s: float = 10.0) -> None:
         """Ends every unfinished request with ShuttingDown, and the thread. A second call changes nothing.
 

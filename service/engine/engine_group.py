@@ -1,4 +1,5 @@
-"""Several engines with one `submit`: a request goes to the one with the fewest unfinished requests.
+"""Several engines with one `submit`: a request goes to the one with the fewest unfinished requests, and among those to
+the one that has most of its prompt in its prefix cache.
 
 What crosses this border is plain data: requests with a ticket and cancellations by ticket go in; batches of
 (ticket, event), one a turn, come out. Any thread may call everything here; events arrive on the engines' threads.
@@ -33,7 +34,8 @@ class EngineGroup:
     def submit(self, ticket: int, request: Request) -> None:
         """Accepts a request. Raises and blocks as `Engine.submit`."""
         engines = [engine for engine in self.engines if engine.is_healthy] or self.engines
-        min(engines, key=lambda engine: engine.inbox.unfinished).submit(ticket, request)
+        best = min(engines, key=lambda engine: (engine.inbox.unfinished, -engine.cached_chunks(request)))
+        best.submit(ticket, request)
 
     def cancel(self, ticket: int) -> None:
         """Ends an accepted request with Cancelled at the next step boundary, unless it has ended."""

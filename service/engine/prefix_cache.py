@@ -36,19 +36,28 @@ class PrefixCache:
         self._touch(path)
         return slots
 
+    def count(self, prompt: tuple[int, ...]) -> int:
+        """How many chunks of a prompt are cached. Any thread may ask; the answer may be old by a turn."""
+        return sum(1 for _ in self._path(prompt[:-1])) if self._entries else 0
+
     def store(self, prompt: tuple[int, ...], start: int) -> int | None:
-        """The slot for the chunk that begins at `start`. None: it is cached already, or what precedes it is not."""
+        """The slot for the chunk that begins at `start`. None: it is cached already, or what precedes it is not, or
+        takes all slots: the beginning of a prompt is worth more than what follows it."""
         assert start % self.chunk_tokens == 0, start
         stop = start + self.chunk_tokens
         path = list(self._path(prompt[:stop]))
         if not self.slots or len(path) * self.chunk_tokens != start:
             return None
+        slot = len(self._entries)
+        if slot == self.slots:
+            if (oldest := next(iter(self._entries))) in path:
+                return None
+            slot = self._entries.pop(oldest).slot
         parent = self._entries[path[-1]].serial if path else ROOT
-        slot = len(self._entries) if len(self._entries) < self.slots else self._entries.popitem(last=False)[1].slot
         self._serial += 1
         key = parent, prompt[start:stop]
         self._entries[key] = _Entry(self._serial, slot)
-        self._touch([*(known for known in path if known in self._entries), key])
+        self._touch([*path, key])
         return slot
 
     def clear(self) -> None:

@@ -28,6 +28,7 @@ from service.engine.admission import Capacity
 from service.engine.fair_shares import FairShares
 from service.engine.parking import Parking
 from service.engine.prefill import Prefill, PrefillPlanner
+from service.engine.prefix_cache import PrefixCache
 from service.engine.prompt_lookup import DraftProposer
 from service.engine.row_assignment import Assigned, Assignment, assign, is_settled
 from service.engine.waiting_queue import WaitingQueue
@@ -92,6 +93,11 @@ class Scheduler:
         )
 
     @property
+    def prefix_cache(self) -> PrefixCache:
+        """What of recent prompts is cached."""
+        return self._prefill.prefix_cache
+
+    @property
     def is_idle(self) -> bool:
         """No sequence is live or waiting."""
         return not self.waiting and not self.live
@@ -129,7 +135,7 @@ class Scheduler:
         prefill = self._prefill.plan(self.rows, unfinished, turn.admitted, live=len(self.live))
         moves = Moves(prefill.abandoned_rows, tuple(turn.stored), assignment.resumed, slots, assignment.copies)
         step = self._step(rows_before, moves, turn.admitted, prefill)
-        queried = sum([len(new.request.prompt) for new in turn.admitted]) if self._prefill.prefix_cache.slots else 0
+        queried = sum([len(new.request.prompt) for new in turn.admitted]) if self.prefix_cache.slots else 0
         admitted, parked = tuple(turn.admitted), tuple(turn.parked)
         return Plan(step, tuple(self.live), admitted, tuple(ended), prefill, queried, parked)
 

@@ -48,6 +48,9 @@ SINGLE_ENGINE_ROWS = 16
 """Rows of a step that may use all cores. A load of more rows is soon shared with other engines, and such a step would
 occupy their cores for long."""
 
+PROMPT_TOKENS_PER_STEP = 4
+"""Tokens of a prompt that take as long as a step of one row, or longer."""
+
 
 class OnnxModel(ModelSessions):
     """The sessions of one bundle, and runners on them."""
@@ -132,7 +135,7 @@ class OnnxRunner:
         self.cross_attention, self.attention = attention.cross_attention, attention.attention
         self._shortlist_rows: frozenset[int] = frozenset()  # of the last run
         self._encoder_outputs: dict[int, EncoderOutput] = {}  # by row; of the last run
-        self._steps = 0  # of the last run; 1 for one that only encodes or prefills
+        self._steps = 0  # of the last run, with its prompts; 1 for one that only encodes
         self._shared = self._passes = self._passes_of(model.sessions)
         single = model.single_engine_sessions
         self._single_engine = self._passes_of({**model.sessions, **single}) if single else None
@@ -182,7 +185,8 @@ class OnnxRunner:
         prefilled_s = time.perf_counter()
         decoder = self._passes.decoder
         extra = decoder.step(plan.decode, plan) if decoder and plan.decode else []
-        self._steps = 1 + len(extra)
+        prompt_tokens = sum([len(chunk.tokens) for chunk in plan.prompts.chunks])
+        self._steps = 1 + len(extra) + prompt_tokens // PROMPT_TOKENS_PER_STEP
         stepped_s = time.perf_counter()
         drafts = decoder.verify(plan.drafts, plan.step_rows) if decoder and plan.drafts else {}
         predictions, wrong = self._read(plan, extra)

@@ -230,7 +230,11 @@ class ServerSettings(_LimitSettings):  # type: ignore[misc]
     drain_timeout_s: Seconds = Field(30.0, description="seconds after that for running requests to finish")
 
     max_text_bytes: int = Field(
-        16384, ge=1, le=1 << 20, description="limit of a text in bytes, checked before tokenization"
+        0,
+        ge=0,
+        le=1 << 20,
+        description="limit of a text in bytes, checked before tokenization; "
+        "0: 8 for each token of the model's context, at least 16,384",
     )
     max_document_bytes: int = Field(
         1 << 22,

@@ -3,7 +3,8 @@
 usage: python -m tests.faults [NAME ...] [--fast]
 
 Without --fast, slow tests run as well. A line is a fault, with the modules that catch it: a number in brackets is how
-many tests fail, those that `make test` runs / all. The exit status is 1 if `make test` catches a fault with none.
+many tests fail, those that `make test` runs / all. The exit status is 1 if `make test` catches a fault with none. With
+--fast the first test that fails ends the tests of its fault.
 """
 
 import argparse
@@ -63,7 +64,7 @@ def failures(tree: Path, tests: Iterable[str], *, is_fast: bool) -> dict[str, bo
             "-p",
             "tests.faults.record",
         ]
-        command += ["-m", FAST_ONLY if is_fast else "not cuda", *tests]
+        command += ["-x", "-m", FAST_ONLY, *tests] if is_fast else ["-m", "not cuda", *tests]
         try:
             run = subprocess.run(
                 command, cwd=tree, env=environment, stdout=subprocess.PIPE, text=True, check=False, timeout=LONGEST_S

@@ -26,7 +26,7 @@ class Catalog:
     `defaults` may be read from any thread."""
 
     def __init__(self, models: Sequence[ServedModel] = (), limits: TextLimits | None = None) -> None:
-        self.limits = limits or TextLimits()
+        self._limits = limits or TextLimits()
         self.defaults: tuple[ServedModel, ...] = ()  # sorted by name, replaced as a whole
         self._models: dict[str, ServedModel] = {}  # by NAME, the defaults, and by NAME@VERSION
         for model in models:
@@ -40,6 +40,10 @@ class Catalog:
                 (model for model in self.versions(default.name) if model is not default),
                 key=lambda model: model.version,
             )
+
+    def limits_of(self, model: ServedModel) -> TextLimits:
+        """The limits of the texts of a request to a model."""
+        return self._limits.for_context(model.max_prompt_tokens)
 
     def versions(self, name: str) -> list[ServedModel]:
         """All versions of a model."""

@@ -7,7 +7,7 @@ the engine pool. Every check raises InvalidRequest with the field's name, or Uns
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from export.bundle.manifest import AttentionMaps, Manifest
@@ -21,18 +21,26 @@ MAX_RESPONSE_BYTES = 3 << 20  # gRPC clients accept messages of 4 MiB by default
 # Attention weights of all layers and heads, before an alignment is computed from them. They reach the edge in one
 # message: `service.wire.messages.MAX_MESSAGE_BYTES` is larger.
 MAX_ATTENTION_BYTES = 1 << 28
+MIN_TEXT_BYTES = 1 << 14
+MAX_TEXT_BYTES = 1 << 20
+TOKEN_TEXT_BYTES = 8  # of a long token: English text has 4 to 5
 TOKEN_BYTES = 24  # of a token with its text and log-probability in a message
 WORD_BYTES = 32  # of a word with its confidence, and of its span among the uncertain ones
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextLimits:
-    """Limits of a request's texts, whatever the model."""
+    """Limits of a request's texts. max_text_bytes: 0: in proportion to the model's context."""
 
-    max_text_bytes: int = 16384
+    max_text_bytes: int = 0
     max_stop_strings: int = 8
     max_stop_bytes: int = 64
     max_document_bytes: int = 1 << 22
+
+    def for_context(self, tokens: int) -> TextLimits:
+        """The limits for a model that reads at most so many tokens, with a number of bytes."""
+        size = self.max_text_bytes or max(MIN_TEXT_BYTES, min(TOKEN_TEXT_BYTES * tokens, MAX_TEXT_BYTES))
+        return replace(self, max_text_bytes=size)
 
     def check_bytes(self, text: str, field: str) -> None:
         """Rejects a text of too many bytes."""

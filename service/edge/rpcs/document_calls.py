@@ -38,8 +38,9 @@ class DocumentCalls(ItemCalls):
     async def TranslateDocument(
         self, messages: AsyncGenerator[Any, None], call: Call
     ) -> AsyncGenerator[pb.TranslateDocumentResponse, None]:
-        first, limits = await anext(messages), self.catalog.limits
+        first = await anext(messages)
         model = self.find(first.model, call, "translation")
+        limits = self.catalog.limits_of(model)
         options, builder = decoding_options(first.options), self.builder(model, call)
         check = partial(check_document, model, options, languages_of(first), builder)
         prompts = await self.built(check, first, call, is_slow=options.use_shortlist)

@@ -59,7 +59,7 @@ class ModelCalls:
 
     def builder(self, model: ServedModel, call: Call) -> RequestBuilder:
         """What builds the request of a call."""
-        limits, rpc = self.catalog.limits, call.rpc
+        limits, rpc = self.catalog.limits_of(model), call.rpc
         return RequestBuilder(model, limits, rpc.request_id, rpc.deadline_s, rpc.trace_id, rpc.caller)
 
     async def built(self, build: Callable[[], T], message: Message, call: Call, *, is_slow: bool = False) -> T:

@@ -119,7 +119,7 @@ class SentenceCalls(TextCalls):
         """As `split`. Takes milliseconds for a long text."""
         if not _is_split(message, model):
             return None
-        self.catalog.limits.check_text(message.text)
+        self.catalog.limits_of(model).check_text(message.text)
         splitter = splitter_for(message.splitter_language or message.source_language)
         kinds = Kinds(*(getattr(message.markup, kind) for kind in Kinds._fields))
         found = split(message.text, splitter, kinds, PromptEncoder(model).fits)

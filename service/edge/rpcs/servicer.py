@@ -158,7 +158,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls, SentenceCalls):
 
     def _describe(self, model: ServedModel, *, has_checks: bool = True) -> pb.Model:
         is_default = self.catalog.is_default(model)
-        return describe(model, self.catalog.limits, is_default=is_default, has_checks=has_checks)
+        return describe(model, self.catalog.limits_of(model), is_default=is_default, has_checks=has_checks)
 
     async def translated(
         self, model: ServedModel, message: pb.TranslateRequest, call: Call, *, is_fragment: bool = False
@@ -173,7 +173,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls, SentenceCalls):
         self, message: pb.TranslateRequest, model: ServedModel, call: Call, *, is_fragment: bool
     ) -> pb.TranslateResponse:
         """The response to a request whose text or answer is changed around the translation."""
-        limits, glossaries = self.catalog.limits, self._glossaries
+        limits, glossaries = self.catalog.limits_of(model), self._glossaries
         read = partial(Rewriting, message, model, limits, glossaries, is_fragment=is_fragment)
         rewriting = await self.built(read, message, call, is_slow=message.ByteSize() > INLINE_BYTES // 2)
         request, text, tokens, finished = await self._answered(rewriting, rewriting.options, model, message, call)
@@ -196,7 +196,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls, SentenceCalls):
             answer_confidence(request, model)
             return
         tried = merged(request, pb.TranslateRequest(text="a"))
-        await self.built(partial(Rewriting, tried, model, self.catalog.limits, self._glossaries), tried, call)
+        await self.built(partial(Rewriting, tried, model, self.catalog.limits_of(model), self._glossaries), tried, call)
 
     async def _with_terms(
         self, rewriting: Rewriting, forced: ForcedTerms, model: ServedModel, message: pb.TranslateRequest, call: Call

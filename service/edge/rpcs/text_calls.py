@@ -106,7 +106,7 @@ class TextCalls(ItemCalls):
 
         def build() -> tuple[Request, Sequence[Spelled]]:
             if (chat := chat_of(message)) is not None:
-                prompt, spelled = ChatPrompts(model, self.catalog.limits).prompt(chat)
+                prompt, spelled = ChatPrompts(model, self.catalog.limits_of(model)).prompt(chat)
                 return continuation(prompt, options, field="messages"), spelled
             if message.prompt_tokens:
                 return continuation(tuple(message.prompt_tokens), options, field="prompt_tokens"), ()

@@ -30,7 +30,7 @@ class TokenCalls(ModelCalls):
             call.record.note(texts="\n".join(request.texts))
         if request.messages or request.HasField("chat"):
             return await self._count_chat(request, model, call)
-        tokenization = Tokenization(model, self.catalog.limits)
+        tokenization = Tokenization(model, self.catalog.limits_of(model))
         tokenization.check_texts(request.texts, LanguagePair(request.source_language, request.target_language))
         prompt = model.prompt(prompt_name_of(request))
         counts: list[Count] = []
@@ -51,7 +51,7 @@ class TokenCalls(ModelCalls):
         def count() -> int:
             chat = chat_of(request)
             assert chat is not None
-            return len(ChatPrompts(model, self.catalog.limits).prompt(chat).tokens)
+            return len(ChatPrompts(model, self.catalog.limits_of(model)).prompt(chat).tokens)
 
         tokens, most = await self.built(count, request, call, is_slow=True), model.max_prompt_tokens
         return pb.CountTokensResponse(
@@ -65,7 +65,7 @@ class TokenCalls(ModelCalls):
         if request.text and request.target:
             raise InvalidRequest("target", "must be empty with text; send two requests")
         tokenize = partial(
-            Tokenization(model, self.catalog.limits).tokens,
+            Tokenization(model, self.catalog.limits_of(model)).tokens,
             request.target or request.text,
             LanguagePair(request.source_language, request.target_language),
             is_target=bool(request.target),
@@ -74,7 +74,7 @@ class TokenCalls(ModelCalls):
         tokens = await self.built(tokenize, request, call)
         size = TOKEN_BYTES * len(tokens.ids)
         call.budget.memory.grow(answer_bytes(size, 0))
-        convert = partial(tokenize_response, model, tokens, max_text_bytes=self.catalog.limits.max_text_bytes)
+        convert = partial(tokenize_response, model, tokens, max_text_bytes=self.catalog.limits_of(model).max_text_bytes)
         return convert() if size <= INLINE_SIZE else await self.preparation.convert(call.rpc.caller, convert)
 
 

@@ -264,7 +264,9 @@ class Reloader:
         try:
             scores = None
             if order.test_set is not None:
-                scores = await compare(model, self._catalog.default(order.model), order.test_set, self._catalog.limits)
+                scores = await compare(
+                    model, self._catalog.default(order.model), order.test_set, self._catalog.limits_of(model)
+                )
         except BaseException:
             self._drain(model)
             raise

@@ -8,6 +8,7 @@ from service.errors import Cancelled, InternalFailure, ShuttingDown
 from service.request import TextDelta
 from tests.engines import engine_limits, never_ends, request
 from tests.fakes import CheckedEngine, FakeClock, LetterTokenizer, ScriptedRunner
+from tests.scheduling import generation
 
 
 class Turned(EngineGroup):
@@ -45,6 +46,30 @@ def test_a_request_goes_to_the_engine_with_the_fewest_unfinished_ones():
     group.engines[1].turn()
     group.submit(7, request())
     assert [engine.inbox.unfinished for engine in group.engines] == [3, 1, 2]
+
+
+def test_a_request_goes_to_the_engine_that_has_its_prompt_if_it_is_not_busier():
+    group = Turned(
+        *(ScriptedRunner(has_source=False, max_block=0) for _ in range(2)), chunk_tokens=16, prefix_cache_bytes=10_000
+    )
+    prompt = tuple(3 + n % 20 for n in range(40))
+
+    def taken_by(ticket, prompt):
+        before = [engine.inbox.unfinished for engine in group.engines]
+        group.submit(ticket, generation(prompt=prompt, max_tokens=2))
+        return next(i for i, engine in enumerate(group.engines) if engine.inbox.unfinished > before[i])
+
+    def turn_until_idle():
+        while any(engine.inbox.unfinished for engine in group.engines):
+            for engine in group.engines:
+                engine.turn()
+
+    assert (taken_by(0, (1, 2)), taken_by(1, prompt)) == (0, 1)
+    turn_until_idle()
+    assert taken_by(2, (*prompt[:33], 9)) == 1
+    assert taken_by(3, prompt) == 0, "the other one is busier"
+    turn_until_idle()
+    assert taken_by(4, (1, 2)) == 0
 
 
 def test_a_cancellation_ends_its_request_alone_whatever_engine_has_it():

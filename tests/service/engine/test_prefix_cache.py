@@ -53,6 +53,15 @@ def test_the_least_recently_used_chunk_is_evicted_and_the_end_of_a_prompt_before
     assert (index.find((1, 1, 2, 2, 0)), index.find((6, 6, 0)), index.find((7, 7, 0))) == ([0], [2], [1])
 
 
+def test_of_a_prompt_that_is_too_long_the_beginning_stays():
+    index = PrefixCache(slots=3, chunk_tokens=2)
+    keep_all(index, (9, 9, 0))
+    prompt = (1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 0)
+    assert keep_all(index, prompt) == [1, 2, 0, None, None]
+    assert index.find(prompt) == [1, 2, 0]
+    assert (index.count(prompt), index.count((1, 1, 2, 2)), index.count((9, 9, 0))) == (3, 1, 0)
+
+
 def test_an_evicted_prefix_that_is_cached_again_does_not_lead_to_its_old_continuation():
     index = PrefixCache(slots=2, chunk_tokens=2)
     keep_all(index, (1, 1, 2, 2, 0))

@@ -132,6 +132,16 @@ def test_single_engine_sessions_are_opened_after_enough_steps(opens_late):
     assert {used_all for _, used_all in runner.noted} == {True}
 
 
+def test_a_long_prompt_counts_as_steps(opens_late):
+    """Sessions are opened while it is computed, if it is long enough."""
+    runner = Noting(opens_late, max_rows=1)
+    request = replace(requests_for(opens_late, 1)[0], prompt=(1,) * (4 * 5 + 1), max_tokens=1)
+    logprobs_of(runner, [request])  # the steps of a turn are counted in the next one
+    runner.mark_idle()
+    logprobs_of(runner, [replace(request, prompt=(1,))])
+    assert opened_late(opens_late) == {"decode"}
+
+
 def test_only_steps_that_ran_count(opens_late):
     """A turn plans all steps of its only row at once; here it has no time for more than one."""
     runner = Noting(opens_late, max_rows=1)

@@ -136,7 +136,7 @@ class DecodingOptions(ScoringOptions, total=False):
     bad_words: Sequence[str]
     """Texts that the answer must not contain, in any tokenization. At most 64 of 256 bytes. Default: none."""
     prefix: str
-    """Text that the answer begins with. At most 16384 bytes (a setting of the server). Default: none."""
+    """Text that the answer begins with. As many bytes as a text may have. Default: none."""
     prefix_tokens: Sequence[int]
     """Token ids that the answer begins with, instead of prefix. At most 65536. Default: none."""
     prefix_bias: float

@@ -4,7 +4,7 @@ import pytest
 
 from export.bundle.manifest import AlignmentSpec
 from service.edge.requests import request_limits
-from service.edge.requests.request_limits import MAX_ATTENTION_BYTES, MAX_RESPONSE_BYTES, response_size
+from service.edge.requests.request_limits import MAX_ATTENTION_BYTES, MAX_RESPONSE_BYTES, TextLimits, response_size
 from service.errors import InvalidRequest, Unsupported
 from service.options import DecodingOptions
 from service.wire.messages import MAX_MESSAGE_BYTES
@@ -177,3 +177,13 @@ def test_a_coverage_penalty_that_needs_too_much_attention_is_rejected(monkeypatc
 
 def test_a_message_has_room_for_the_largest_answer():
     assert MAX_ATTENTION_BYTES + 8 * MAX_RESPONSE_BYTES < MAX_MESSAGE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("given", "tokens", "most"), [(0, 256, 16384), (0, 8192, 65536), (0, 1 << 20, 1 << 20), (5000, 8192, 5000)]
+)
+def test_texts_are_limited_in_proportion_to_the_context_unless_a_limit_is_given(given, tokens, most):
+    limits = TextLimits(max_text_bytes=given).for_context(tokens)
+    limits.check_bytes("a" * most, "text")
+    with pytest.raises(InvalidRequest, match=f"must be at most {most} bytes, got {most + 1}; shorten or split it"):
+        limits.check_bytes("a" * (most + 1), "text")
