@@ -218,7 +218,7 @@ class OpenInference(SentenceCalls):
         messages = [merged(pb.TranslateRequest(text=text), options.translation) for text in texts]
         for index, message in enumerate(messages):
             with _of_text(index):
-                self.catalog.limits.check_text(message.text)
+                self.catalog.limits_of(model).check_text(message.text)
         return self.split_together(messages, model)
 
     async def _answers_in_sentences(self, inference: Inference, call: Call) -> list[tuple[str, Finished]]:

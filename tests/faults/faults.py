@@ -95,8 +95,8 @@ FAULTS = (
     _engine(
         "prefix-with-last-token",
         "prefix_cache",
-        "self._path(prompt[:-1])",
-        "self._path(prompt)",
+        "list(self._path(prompt[:-1]))",
+        "list(self._path(prompt))",
         "test_prefix_cache.py",
         "test_prefill.py",
     ),
