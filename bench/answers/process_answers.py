@@ -88,7 +88,7 @@ def kinds_of(model: ServedModel, max_tokens: int) -> dict[str, Kind]:
     }
     kinds["score"] = lambda builder, text, target, _: builder.scoring(text, target, DecodingOptions())
     if model.encoding is not None:
-        kinds["embedding"] = lambda builder, text, *_: builder.embedding(text)
+        kinds["embedding"] = lambda builder, text, *_: builder.embedding(text).request
     if model.manifest.attention_maps:
         kinds["attention"] = lambda builder, text, target, _: builder.attention(text, target, AttentionChoice())[0]
         kinds["alignment"] = decoded({"alignment": "both"}, max_tokens)

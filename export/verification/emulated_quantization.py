@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,15 +27,14 @@ from torch import Tensor, nn
 from export.passes.equalize import Exponents
 from export.passes.integer_weights import INT8_MAX, MOST_WEIGHT, unpack
 from export.passes.optimize import attributes_of, makers_of, with_inner
-from export.passes.quantize_products import ROW_ZERO, SPREAD, is_kept
+from export.passes.quantize_products import SPREAD, is_kept
 from export.passes.rounding_notes import read_notes
+from export.verification.input_rounding import Round, round_blocks, round_rows, round_spread, round_to_grid
 from export.verification.measure import Array, Measured, largest_error, worst
 from model.architectures import Model
 from model.attention import Attend, PositionBias
 from model.layers import Block
 from model.transformer import Decoder, EncoderDecoder
-
-Round = Callable[[Tensor], Tensor]
 
 # Steps by which a weight may lie beyond the last integer, by bits. A block's scale makes the largest magnitude 128, but
 # the integer 128 does not exist; at 4 bits the scale may clip three tenths of the magnitude, 8 / 0.7 - 7, or of the
@@ -238,37 +237,6 @@ def product_values(model: ModelProto) -> list[ProductValues]:
 def _spreading(node: NodeProto | None) -> NodeProto | None:
     """The node, if it divides the inputs of a product before they are rounded."""
     return node if node is not None and node.op_type == "Mul" and node.input[1].endswith(SPREAD) else None
-
-
-def round_rows(x: Tensor, zero: int = ROW_ZERO) -> Tensor:
-    """Rounds each row to the same number of steps above 0, and of others below; a row's step lets all of it fit."""
-    high = 255 - zero
-    low = min(zero, high)
-    top = torch.maximum(x, -x * (high / low) if low else x).amax(-1, keepdim=True)
-    steps = torch.where(top > 0, x / top, 0.0).div(1 / high).round()
-    return steps.clamp(-zero, high) * (1 / high) * top
-
-
-def round_spread(rounding: Round, inverse_K: Array) -> Round:
-    """Rounds inputs after they are multiplied by `inverse_K`, and divides them by it again."""
-    factors = torch.from_numpy(inverse_K.copy())
-    return lambda x: rounding(x * factors) / factors
-
-
-def round_to_grid(step: float, zero: int, low: int, high: int) -> Round:
-    """Rounds to multiples of a step, where the integers with their zero point lie between `low` and `high`."""
-    return lambda x: ((x / step).round() + zero).clamp(low, high).sub(zero) * step
-
-
-def round_blocks(block: int) -> Round:
-    """Rounds each block of `block` inputs like a row of `round_rows`."""
-
-    def rounded(x: Tensor) -> Tensor:
-        inputs = x.shape[-1]
-        padded = nn.functional.pad(x, (0, -inputs % block))
-        return round_rows(torch.unflatten(padded, -1, (-1, block))).flatten(-2)[..., :inputs]
-
-    return rounded
 
 
 class _Part(NamedTuple):

@@ -30,9 +30,9 @@ WORD_BYTES = 32  # of a word with its confidence, and of its span among the unce
 
 @dataclass(frozen=True, kw_only=True)
 class TextLimits:
-    """Limits of a request's texts. max_text_bytes: 0: in proportion to the model's context."""
+    """Limits of a request's texts. max_text_bytes: 0: in proportion to the model's context, see `for_context`."""
 
-    max_text_bytes: int = 0
+    max_text_bytes: int = MIN_TEXT_BYTES
     max_stop_strings: int = 8
     max_stop_bytes: int = 64
     max_document_bytes: int = 1 << 22

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from export.passes.equalize import can_equalize, equalized, find_exponents
-from export.verification.emulated_quantization import round_rows
+from export.verification.input_rounding import round_rows
 from model.encoder import Encoder
 from model.transformer import EncoderDecoder
 from tests.tiny import tiny_config, tiny_encoder, tiny_model
