@@ -94,7 +94,7 @@ def state_inputs(states: Iterable[StateSpec], dtype: torch.dtype, prefix: str = 
 
 def trace(signature: Signature) -> ModelProto:
     """Return the graph of a module as torch's exporter creates it."""
-    with _quiet_exporter(), _shared_operators(), _lowered_in_place(), torch.no_grad():
+    with _quiet_exporter(), _shared_operators(), _lowered_in_place(), _linear_rewriting(), torch.no_grad():
         program = torch.onnx.export(
             signature.module.eval(),
             pytree.tree_map(lambda argument: argument.example, signature.arguments),
@@ -164,6 +164,20 @@ def _lowered_in_place() -> Iterator[None]:
         yield
     finally:
         _fx_passes.decompose_with_registry = original
+
+
+@contextlib.contextmanager
+def _linear_rewriting() -> Iterator[None]:
+    """Leave out a rule of the exporter's optimizer that compares each pair of slices, of which none of ours match: half
+    of the time of a rotary model with 30 layers."""
+    from onnxscript import rewriter
+
+    rules = rewriter._DEFAULT_REWRITE_RULES
+    rewriter._DEFAULT_REWRITE_RULES = tuple(rule for rule in rules if rule.name != "SlicesSplit")
+    try:
+        yield
+    finally:
+        rewriter._DEFAULT_REWRITE_RULES = rules
 
 
 @functools.cache

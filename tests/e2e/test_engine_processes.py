@@ -102,8 +102,7 @@ def test_a_model_tells_its_engines_and_a_killed_server_leaves_no_process(tiny_tr
         until(lambda: not server.engine_pids())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGINT])
 def test_a_signal_to_all_processes_drains(tiny_translation_bundle, number):
     models = {"en-de": str(tiny_translation_bundle)}
     with serving(models=models, **TWO) as server, Client(server.address) as client:

@@ -225,6 +225,12 @@ def test_a_missing_output_projection_is_refused_without_tied_embeddings(tmp_path
         import_model(save(make("bart"), tmp_path, tie_word_embeddings=False))
 
 
+@pytest.mark.parametrize("variant", ["t5-1.1", "mt5"])
+def test_the_gelu_of_a_gated_feed_forward_of_t5_is_the_tanh_form(variant, tmp_path):
+    """Random models hardly tell the two forms apart."""
+    assert import_model(save(make(variant), tmp_path)).config.to_json()["activation"] == "gelu_tanh"
+
+
 def test_t5_reads_scale_decoder_outputs(tmp_path):
     scaled = import_model(save(make("t5"), tmp_path / "scaled")).weights["decoder.norm.weight"]
     plain = import_model(save(make("t5"), tmp_path / "plain", scale_decoder_outputs=False))

@@ -21,10 +21,12 @@ class Recorder(stubs.TranslationServiceServicer):
     """Answers every call, and keeps its metadata."""
 
     def __init__(self):
-        self.metadata = {}
+        self.metadata, self.refusals = {}, []
 
     async def Translate(self, request, context):
         self.metadata = dict(context.invocation_metadata())
+        if self.refusals:
+            await context.abort(self.refusals.pop(), "later", (("grpc-retry-pushback-ms", "1"),))
         return pb.TranslateResponse(text=request.text.upper())
 
     async def StreamTranslate(self, request, context):
@@ -80,6 +82,17 @@ async def test_a_client_does_not_wait_out_the_failures_of_another():
                     await other.translate("text", timeout_s=5)
             async with serving(port=port) as (_, address), AsyncClient(address) as client:
                 assert (await client.translate("text")).text == "TEXT"
+
+
+async def test_calls_that_no_server_has_begun_to_answer_are_sent_again():
+    later = [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED]
+    async with serving() as (recorder, address), AsyncClient(address) as client:
+        recorder.refusals = list(later)
+        assert (await client.translate("text")).text == "TEXT"
+        recorder.refusals = [grpc.StatusCode.INTERNAL, *later]
+        with pytest.raises(ClientError, match="INTERNAL"):
+            await client.translate("text")
+        assert recorder.refusals == []
 
 
 async def test_calls_over_tls_carry_token_and_metadata(secure, certificates):
