@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from export.bundle.manifest import PAD_MULTIPLE, SchemeMeasurement
-from export.pooling import pool
+from export.bundle.pooling import pool
 from export.scheme_speed import ROWS, measure_speeds
 from export.texts import MAX_SENTENCES, Development
 from export.verification.golden import Answer, answer_greedily

@@ -14,7 +14,9 @@ from typing import Literal
 
 import numpy as np
 
-Pooling = Literal["mean", "cls", "max", "last", "pooler", "mean_sqrt_len", "weighted_mean"]
+from export.bundle.manifest import Pooling as StatePooling
+
+Pooling = StatePooling | Literal["pooler"]
 
 STATES, POOLED, PLACES, LABELS, WEIGHTS, TOKEN_LABELS = (
     "encoder_states",
@@ -30,9 +32,9 @@ STATES, POOLED, PLACES, LABELS, WEIGHTS, TOKEN_LABELS = (
 class EncoderRequest:
     """Encoder outputs requested of one text.
 
-    pooling: how states become one vector (`vector_of`), or the output of the model's pooler. pooled_from: the first
-    position that counts. has_dense: whether the layers of `embed` follow. normalized: whether the vector is scaled to
-    length 1 in the end.
+    pooling: how states become one vector (`export.bundle.pooling`), or the output of the model's pooler. pooled_from:
+    the first position that counts. has_dense: whether the layers of `embed` follow. normalized: whether the vector is
+    scaled to length 1 in the end.
     mask_positions: positions of the text whose most likely tokens are requested, `top_k` of each.
     state_positions: positions of the text whose states are requested, ascending.
     labels, token_weights: whether the label logits, or the weights of all tokens, are requested.
@@ -88,29 +90,6 @@ class EncoderOutput:
         arrays = [array for array in found if array is not None]
         logprobs = [logprob for filling in self.mask_predictions for _, logprob in filling]
         return all(bool(np.isfinite(array).all()) for array in arrays) and bool(np.isfinite(logprobs).all())
-
-
-def vector_of(pooling: Pooling, states_SM: np.ndarray, first: int = 0) -> np.ndarray:
-    """One vector, float32 (M,), of a text's states (S, M) without padding, by any pooling but the pooler's.
-
-    The state of the first or last position, the largest values, the mean, the sum divided by the root of the number of
-    positions, or the mean weighted by the position, from 1. first: the positions before it are left out, as
-    sentence-transformers 6.2 does with those of a prompt.
-    """
-    states_SM = states_SM[first:].astype(np.float32)
-    vector_M: np.ndarray
-    if pooling in ("cls", "last"):
-        vector_M = states_SM[0 if pooling == "cls" else -1].copy()
-    elif pooling == "max":
-        vector_M = states_SM.max(0)
-    elif pooling == "weighted_mean":
-        weights_S = np.arange(first + 1, first + 1 + len(states_SM), dtype=np.float32)
-        vector_M = np.average(states_SM, axis=0, weights=weights_S)
-    else:
-        vector_M = states_SM.mean(0)
-        if pooling == "mean_sqrt_len":
-            vector_M *= np.float32(len(states_SM) ** 0.5)
-    return vector_M
 
 
 def scaled_to_1(vector_M: np.ndarray) -> np.ndarray:

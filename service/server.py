@@ -128,6 +128,7 @@ class Server:
             max_stop_strings=settings.max_stop_strings,
             max_stop_bytes=settings.max_stop_bytes,
             max_document_bytes=settings.max_document_bytes,
+            max_message_bytes=settings.max_message_bytes,
         )
         self._catalog, self._glossaries = Catalog(limits=limits), Glossaries(settings.glossaries)
         opener = open_model or ModelOpener(settings, self.metrics).open

@@ -98,7 +98,7 @@ class _Sizes:
         given, *rest = arguments
         shape = given.meta["val"].shape
         if node.target is ATEN.flatten.using_ints:
-            first, last = (axis % len(shape) for axis in (*rest, *(0, -1)[len(rest) :]))
+            first, last = (axis % max(len(shape), 1) for axis in (*rest, *(0, -1)[len(rest) :]))
             made: list[Any] = [-1]
         else:
             first = last = rest[0] % len(shape)

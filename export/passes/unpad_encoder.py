@@ -30,22 +30,8 @@ ATTENTION = "GroupQueryAttention"
 # or along the last axis there.
 TOKEN_BY_TOKEN = frozenset(
     (
-        *(
-            "Abs",
-            "Add",
-            "Cast",
-            "Div",
-            "Erf",
-            "Gelu",
-            "LeakyRelu",
-            "Mul",
-            "Pow",
-            "Reciprocal",
-            "Relu",
-            "Sigmoid",
-            "Sqrt",
-            "Sub",
-        ),
+        *("Abs", "Add", "Cast", "Div", "Erf", "Gelu", "LeakyRelu", "Mul", "Pow"),
+        *("Reciprocal", "Relu", "Sigmoid", "Sqrt", "Sub"),
         *("LayerNormalization", "MatMulIntegerToFloat", "QuantizeLinear", "ReduceMax", "ReduceMean"),
     )
 )

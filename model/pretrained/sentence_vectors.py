@@ -225,7 +225,7 @@ def _prompts(config: Fields) -> tuple[Prompts, str]:
     except ConfigError as error:
         raise PretrainedError(f"{config.file}: {error}") from error
     default = config.get("default_prompt_name", "")
-    if default and default not in named:
+    if default and default not in [*named]:
         if default in EMPTY_PROMPTS:
             return found, ""
         raise config.refuse("default_prompt_name", f"it must be one of the prompts: {', '.join(named) or 'none'}")
@@ -240,7 +240,8 @@ def _max_length(config: Fields, path: Path) -> int:
     config.get("unpad_inputs", None)
     for name in ("query_length", "document_length", "query_expansion"):
         config.only(name, None, default=None)
-    if any(config.get("processing_kwargs", {}).values()):
+    processing = config.inner("processing_kwargs")
+    if any(processing.get(name, None) for name in processing.unread):
         raise config.refuse("processing_kwargs")
     output = config.inner("modality_config").inner("text")
     output.only("method_output_name", "last_hidden_state", default="last_hidden_state")

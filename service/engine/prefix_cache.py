@@ -48,6 +48,7 @@ class PrefixCache:
         path = list(self._path(prompt[:stop]))
         if not self.slots or len(path) * self.chunk_tokens != start:
             return None
+        self._touch(path)
         slot = len(self._entries)
         if slot == self.slots:
             if (oldest := next(iter(self._entries))) in path:

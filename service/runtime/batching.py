@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from export.bundle.manifest import SOURCE_MULTIPLE
+from export.bundle.pooling import pool
 from service.encoder_request import (
     LABELS,
     PLACES,
@@ -19,7 +20,6 @@ from service.encoder_request import (
     EncoderOutput,
     most_likely,
     scaled_to_1,
-    vector_of,
 )
 from service.step import NewRow, PrefillChunk, padded
 
@@ -117,9 +117,11 @@ def encoder_outputs_by_row(
             continue
         wanted, count = request.outputs, len(request.mask_positions)
         chosen = list(request.state_positions)
-        vector = outputs[POOLED][place].copy() if POOLED in wanted else None
-        if STATES in wanted and request.pooling is not None:
-            vector = vector_of(request.pooling, outputs[STATES][place, :length], request.pooled_from)
+        vector = None
+        if request.pooling == "pooler":
+            vector = outputs[POOLED][place].copy()
+        elif request.pooling is not None:
+            vector = pool(request.pooling, outputs[STATES][place, :length], request.pooled_from)
         if vector is not None and request.has_dense:
             assert embed is not None, "the bundle has no layers after the pooling"
             vector = embed(vector)

@@ -234,7 +234,7 @@ class ServerSettings(_LimitSettings):  # type: ignore[misc]
         ge=0,
         le=1 << 20,
         description="limit of a text in bytes, checked before tokenization; "
-        "0: 8 for each token of the model's context, at least 16,384",
+        "0: 8 for each token of the model's context, at least 16,384, at most max_message_bytes and 1 MiB",
     )
     max_document_bytes: int = Field(
         1 << 22,

@@ -72,6 +72,10 @@ def test_queries_and_passages_have_prompts_of_their_own(client):
         client.similarity([TEXTS[0]], [TEXTS[1]], others_prompt_name="passage")
     with pytest.raises(ClientError, match=r"items\[1\].text: must be at most 16 tokens, got 34; shorten or split it$"):
         client.similarity([TEXTS[0], LONG])
+    with pytest.raises(ClientError, match="INVALID_ARGUMENT: others_prompt_name: must be left out: no text is among"):
+        client.similarity(TEXTS[:2], others_prompt_name="")
+    with pytest.raises(ClientError, match="INVALID_ARGUMENT: prompt_name: must be left out: no text is among items"):
+        client.similarity([[0.5] * 8], TEXTS[:2], prompt_name="query")
 
 
 def test_a_prompt_that_the_model_lacks_is_refused(client):

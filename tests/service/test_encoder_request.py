@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.encoder_request import EncoderOutput, EncoderRequest, most_likely, scaled_to_1, vector_of
+from service.encoder_request import EncoderOutput, EncoderRequest, most_likely, scaled_to_1
 
 
 @pytest.mark.parametrize(
@@ -26,45 +26,9 @@ def test_a_request_needs_only_the_outputs_it_returns(fields, outputs):
     assert EncoderRequest(**fields).outputs == outputs
 
 
-@pytest.mark.parametrize("length", [1, 5])
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_states_are_pooled_in_float32(length, dtype):
-    states_SM = np.random.default_rng(1).normal(0, 100, (length, 4)).astype(dtype)
-    mean_M, first_M = vector_of("mean", states_SM), vector_of("cls", states_SM)
-    assert mean_M.dtype == first_M.dtype == np.float32
-    assert mean_M == pytest.approx(states_SM.astype(np.float64).mean(0), rel=1e-5)
-    assert first_M.tolist() == states_SM[0].tolist()
-    last_M, largest_M = vector_of("last", states_SM), vector_of("max", states_SM)
-    assert last_M.dtype == largest_M.dtype == np.float32
-    assert last_M.tolist() == states_SM[-1].tolist()
-    assert largest_M.tolist() == states_SM.max(0).tolist()
-
-
-@pytest.mark.parametrize("first", [0, 2, 4])
-def test_positions_of_a_prompt_are_left_out(first):
-    states_SM = np.random.default_rng(1).normal(0, 1, (5, 4)).astype(np.float32)
-    rest_SM, places_S = states_SM[first:].astype(np.float64), np.arange(5)[first:] + 1.0
-    expected: dict[Any, np.ndarray] = {
-        "mean": rest_SM.sum(0) / len(rest_SM),
-        "mean_sqrt_len": rest_SM.sum(0) / math.sqrt(len(rest_SM)),
-        "weighted_mean": places_S @ rest_SM / places_S.sum(),
-        "max": rest_SM.max(0),
-        "cls": rest_SM[0],
-        "last": rest_SM[-1],
-    }
-    for pooling, vector_M in expected.items():
-        found = vector_of(pooling, states_SM, first)
-        assert found.dtype == np.float32
-        assert found == pytest.approx(vector_M, rel=1e-5, abs=1e-6), pooling
-
-
 def test_a_vector_is_scaled_to_length_1_unless_it_is_zero():
     assert scaled_to_1(np.array([3, 4], np.float32)).tolist() == pytest.approx([0.6, 0.8])
     assert scaled_to_1(np.zeros(2, np.float32)).tolist() == [0, 0]
-
-
-def test_the_mean_of_large_float16_states_does_not_overflow():
-    assert vector_of("mean", np.full((4, 2), 60_000, np.float16)).tolist() == [60_000.0, 60_000.0]
 
 
 def test_the_most_likely_tokens_are_ordered_and_ties_go_to_the_lower_id():

@@ -30,7 +30,7 @@ def rotary_scaling(factors_F: npt.NDArray[np.float32], base: float, head_dim: in
     factors = factors_F.astype(np.float64)
     if np.all(factors == 1.0):
         return {}
-    if not np.all(factors >= 1.0):
+    if not np.all((factors >= 1.0) & np.isfinite(factors)):
         raise _other(factors)
     frequencies = base ** (-2.0 * np.arange(head_dim // 2) / head_dim)
     for high, original in _candidates(factors, frequencies):

@@ -39,10 +39,7 @@ class ContextSentence(NamedTuple):
     translation: str
 
 
-ANSWER_FACTOR, ANSWER_TOKENS = (
-    2,
-    8,
-)  # of a text's tokens, and beside them, for which context leaves room: as in training
+ANSWER_FACTOR, ANSWER_TOKENS = 2, 8  # of a text's tokens, and beside them: room that context leaves, as in training
 
 
 class SpecialTokens(NamedTuple):

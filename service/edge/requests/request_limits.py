@@ -30,16 +30,19 @@ WORD_BYTES = 32  # of a word with its confidence, and of its span among the unce
 
 @dataclass(frozen=True, kw_only=True)
 class TextLimits:
-    """Limits of a request's texts. max_text_bytes: 0: in proportion to the model's context, see `for_context`."""
+    """Limits of a request's texts. max_text_bytes: 0: in proportion to the model's context, see `for_context`.
+    max_message_bytes: of a request, in which such a text must have room."""
 
     max_text_bytes: int = MIN_TEXT_BYTES
     max_stop_strings: int = 8
     max_stop_bytes: int = 64
     max_document_bytes: int = 1 << 22
+    max_message_bytes: int = MAX_TEXT_BYTES
 
     def for_context(self, tokens: int) -> TextLimits:
         """The limits for a model that reads at most so many tokens, with a number of bytes."""
-        size = self.max_text_bytes or max(MIN_TEXT_BYTES, min(TOKEN_TEXT_BYTES * tokens, MAX_TEXT_BYTES))
+        most = min(MAX_TEXT_BYTES, self.max_message_bytes)
+        size = self.max_text_bytes or min(max(MIN_TEXT_BYTES, TOKEN_TEXT_BYTES * tokens), most)
         return replace(self, max_text_bytes=size)
 
     def check_bytes(self, text: str, field: str) -> None:

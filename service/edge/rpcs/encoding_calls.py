@@ -26,6 +26,7 @@ from service.edge.rpcs.proto_conversion import (
     tag_response,
 )
 from service.edge.rpcs.similarity import (
+    PROMPT_NAMES,
     check_widths,
     fields_of,
     given_vectors,
@@ -89,7 +90,7 @@ class EncodingCalls(ItemCalls):
             call.record.note(texts="\n".join(texts.values()))
         embedding, how = self.builder(model, call).embedding, (pooling_from(request), languages_of(request))
         for field, text in texts.items():
-            name = "prompt_name" if field.startswith("items") else "others_prompt_name"
+            name = PROMPT_NAMES[field.partition("[")[0]]
             build = partial(embedding, text, *how, prompt_name=prompt_name_of(request, name))
             with fields_of(field, prompt_name=name):
                 built, _ = await self.built(build, request, call)

@@ -21,7 +21,7 @@ from service.request import Finished
 MAX_ITEMS = 32  # of either list: as many embeddings as a prefill takes in one or two batches
 MAX_WIDTH = 8192  # values of a vector; encoders in use have at most 4,096
 INLINE_PRODUCTS = 1 << 16  # of numbers, computed on the event loop
-FIELDS = ("items", "others")
+PROMPT_NAMES = {"items": "prompt_name", "others": "others_prompt_name"}  # by the list whose texts they precede
 
 
 def _dot(items_NM: np.ndarray, others_CM: np.ndarray) -> np.ndarray:
@@ -66,15 +66,17 @@ def similarities(measure: int, items: Sequence[np.ndarray], others: Sequence[np.
 
 def given_vectors(request: pb.SimilarityRequest) -> dict[str, np.ndarray]:
     """The vectors of a request, float32, by their fields, such as "others[1]". Raises InvalidRequest for any field but
-    texts."""
+    texts, and for prompts that stand before none."""
     if not request.items:
         raise InvalidRequest("items", f"must be 1..{MAX_ITEMS} texts or vectors, got 0")
     if request.measure not in MEASURES:
         names = ", ".join(pb.SimilarityMeasure.keys())
         raise InvalidRequest("measure", f"must be one of {names}, got {request.measure}")
     vectors: dict[str, np.ndarray] = {}
-    for name in FIELDS:
+    for name, prompt_name in PROMPT_NAMES.items():
         items = getattr(request, name)
+        if request.HasField(prompt_name) and not any(item.HasField("text") for item in items):
+            raise InvalidRequest(prompt_name, f"must be left out: no text is among {name}")
         if len(items) > MAX_ITEMS:
             raise InvalidRequest(name, f"must be at most {MAX_ITEMS} texts or vectors, got {len(items)}")
         for number, item in enumerate(items):
@@ -109,7 +111,7 @@ def texts_of(request: pb.SimilarityRequest) -> dict[str, str]:
     """The texts of a request by their fields."""
     return {
         f"{name}[{number}]": item.text
-        for name in FIELDS
+        for name in PROMPT_NAMES
         for number, item in enumerate(getattr(request, name))
         if item.HasField("text")
     }
@@ -162,7 +164,8 @@ def similarity_response(
 ) -> pb.SimilarityResponse:
     """The measure of each item with each of the others. vectors: of all, by their fields. finished: None if no text was
     embedded."""
-    items, others = ([vectors[f"{name}[{number}]"] for number in range(len(getattr(request, name)))] for name in FIELDS)
+    counts = {name: len(getattr(request, name)) for name in PROMPT_NAMES}
+    items, others = ([vectors[f"{name}[{number}]"] for number in range(count)] for name, count in counts.items())
     rows = similarities(request.measure, items, others).tolist()
     cost = cost_fields(finished) if finished else {}
     return pb.SimilarityResponse(rows=[pb.SimilarityRow(values=row) for row in rows], **cost)

@@ -20,7 +20,7 @@ class Lowered(torch.nn.Module):
         wide = pairs.flatten(1).to(torch.float64).to(torch.float32)
         mixed = torch.zeros_like(rows[0]).index_add(0, torch.tensor([0, 5, 0]), wide.sum(1))
         same = (rows.detach().to(torch.float32) @ constant.repeat(3, 1)).flatten()
-        return [wide, mixed, same, rows @ torch.ones(2, 6).T, rows[: count.item()]]
+        return [wide, mixed, same, rows @ torch.ones(2, 6).T, rows[: count.item()], rows.sum().flatten()]
 
 
 class Changing(torch.nn.Module):
@@ -59,7 +59,7 @@ def decomposed(monkeypatch):
 @pytest.mark.parametrize("batch", [1, 5])
 def test_a_lowered_program_computes_the_same(batch, decomposed):
     module, count = Lowered(), Input("count", (1,))
-    graph = trace(Signature(module=module, arguments=(ROWS, count), outputs=("a", "b", "c", "d", "e")))
+    graph = trace(Signature(module=module, arguments=(ROWS, count), outputs=("a", "b", "c", "d", "e", "f")))
     assert not decomposed
     rows = torch.from_numpy(np.random.default_rng(0).standard_normal((batch, 6), np.float32))
     found = run(graph, rows.numpy(), np.array([1]))

@@ -146,6 +146,7 @@ TRANSFORMER_FILE, VECTORS_FILE = "sentence_bert_config", "config_sentence_transf
         (BOTH, {}, {"sentence_roberta_config": {"do_lower_case": True}}, "sentence_roberta_config.json: do_lower_case"),
         (BOTH, {}, {TRANSFORMER_FILE: {"query_length": 8}}, "query_length 8 is not covered"),
         (BOTH, {}, {TRANSFORMER_FILE: {"processing_kwargs": {"text": {"a": 1}}}}, "processing_kwargs"),
+        (BOTH, {}, {TRANSFORMER_FILE: {"processing_kwargs": ["a"]}}, "processing_kwargs must be an object, got"),
         (
             BOTH,
             {},
@@ -160,6 +161,7 @@ TRANSFORMER_FILE, VECTORS_FILE = "sentence_bert_config", "config_sentence_transf
             "method_output_name 'pooler_output' is not covered",
         ),
         (BOTH, {}, {VECTORS_FILE: {"default_prompt_name": "q"}}, "default_prompt_name 'q' is not covered; it must be"),
+        (BOTH, {}, {VECTORS_FILE: {"prompts": {"q": "a"}, "default_prompt_name": ["q"]}}, "is not covered; it must be"),
         (
             BOTH,
             {},

@@ -62,6 +62,14 @@ def test_of_a_prompt_that_is_too_long_the_beginning_stays():
     assert (index.count(prompt), index.count((1, 1, 2, 2)), index.count((9, 9, 0))) == (3, 1, 0)
 
 
+def test_of_prompts_that_are_stored_in_turn_one_goes_on():
+    index = PrefixCache(slots=4, chunk_tokens=2)
+    prompt, other = (1, 1, 2, 2, 3, 3, 4, 4, 0), (5, 5, 6, 6, 7, 7, 8, 8, 0)
+    assert [index.store(one, start) for start in (0, 2) for one in (prompt, other)] == [0, 1, 2, 3]
+    assert [index.store(one, start) for start in (4, 6) for one in (prompt, other)] == [3, None, 1, None]
+    assert (index.find(prompt), index.find(other)) == ([0, 2, 3, 1], [])
+
+
 def test_an_evicted_prefix_that_is_cached_again_does_not_lead_to_its_old_continuation():
     index = PrefixCache(slots=2, chunk_tokens=2)
     keep_all(index, (1, 1, 2, 2, 0))

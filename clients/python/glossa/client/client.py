@@ -187,8 +187,9 @@ class _Calls(TokenCalls, DocumentCalls):
         truncate: bool = False,
         **options: Unpack[CallOptions],
     ) -> Call[Embedding]:
-        """Embed a text: the mean, the largest values, the first or the last one of its last hidden states, …, or the
-        first one through the model's pooler; without `pooling`, as the model was made for.
+        """Embed a text: the mean, also weighted, the largest values, the first or the last one of its last hidden
+        states, their sum over the root of their number, or the first one through the model's pooler; without `pooling`,
+        as the model was made for.
 
         normalize: scale to length 1. prompt_name: of `Model.prompts`; "": no prompt; None: the model's default.
         truncate: leave out the end of a text that is too long. Raises ValueError for an unknown pooling.

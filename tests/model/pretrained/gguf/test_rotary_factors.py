@@ -46,7 +46,16 @@ def test_factors_of_1_scale_nothing():
     assert rotary_scaling(np.ones(16, np.float32), 1e4, 32) == {}
 
 
-@pytest.mark.parametrize("factors", [np.linspace(1, 8, 16), np.linspace(8, 1, 16), np.full(16, 0.5), np.zeros(16)])
+@pytest.mark.parametrize(
+    "factors",
+    [
+        np.linspace(1, 8, 16),
+        np.linspace(8, 1, 16),
+        np.full(16, 0.5),
+        np.zeros(16),
+        np.where(np.arange(16) < 15, 1, np.inf),
+    ],
+)
 def test_other_factors_are_refused(factors):
     with pytest.raises(PretrainedError, match=r"rope_freqs.weight: is no scaling of Llama 3, got factors \["):
         rotary_scaling(factors.astype(np.float32), 1e4, 32)

@@ -184,6 +184,9 @@ def test_a_message_has_room_for_the_largest_answer():
 )
 def test_texts_are_limited_in_proportion_to_the_context_unless_a_limit_is_given(given, tokens, most):
     limits = TextLimits(max_text_bytes=given).for_context(tokens)
+    assert TextLimits(max_text_bytes=given, max_message_bytes=most - 1).for_context(tokens).max_text_bytes == (
+        given or most - 1
+    ), "a larger text could not be sent"
     limits.check_bytes("a" * most, "text")
     with pytest.raises(InvalidRequest, match=f"must be at most {most} bytes, got {most + 1}; shorten or split it"):
         limits.check_bytes("a" * (most + 1), "text")
