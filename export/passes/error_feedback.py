@@ -93,22 +93,22 @@ def _round(
     order = np.argsort(-moment_KK.diagonal(), kind="stable")
     rest_KN, step_KN = weight_KN[order].astype(np.float32), step_KN[order]
     low_KN, high_KN = low_KN[order], high_KN[order]
-    spread_KK = _spread(moment_KK[order][:, order].astype(np.float64))
+    factor_KK = _inverse_factor(moment_KK[order][:, order].astype(np.float64))
     integers_KN = np.empty_like(rest_KN)
     for start in range(0, len(order), GROUP):
         stop = min(start + GROUP, len(order))
         error_KN = np.empty_like(rest_KN[start:stop])
         for k in range(start, stop):
             integers_KN[k] = np.clip(np.rint(rest_KN[k] / step_KN[k]), low_KN[k], high_KN[k])
-            error_KN[k - start] = (rest_KN[k] - integers_KN[k] * step_KN[k]) / spread_KK[k, k]
-            rest_KN[k + 1 : stop] -= spread_KK[k, k + 1 : stop, None] * error_KN[k - start]
-        rest_KN[stop:] -= spread_KK[start:stop, stop:].T @ error_KN
+            error_KN[k - start] = (rest_KN[k] - integers_KN[k] * step_KN[k]) / factor_KK[k, k]
+            rest_KN[k + 1 : stop] -= factor_KK[k, k + 1 : stop, None] * error_KN[k - start]
+        rest_KN[stop:] -= factor_KK[start:stop, stop:].T @ error_KN
     found_KN = np.empty_like(integers_KN)
     found_KN[order] = integers_KN
     return found_KN
 
 
-def _spread(moment_KK: np.ndarray) -> np.ndarray:
+def _inverse_factor(moment_KK: np.ndarray) -> np.ndarray:
     """The upper Cholesky factor of the inverse, float32: row k tells how the error of input k spreads to later ones."""
     damping = max(DAMPING * float(moment_KK.diagonal().mean()), 1e-12)
     inverse_KK = np.linalg.inv(moment_KK + damping * np.eye(len(moment_KK)))

@@ -56,7 +56,6 @@ class _Product:
     bias_N: np.ndarray | None
     nodes: tuple[NodeProto, ...]  # the last one outputs the result
     per_output_N: np.ndarray | float = 1.0  # divisor of the result: the steps of a cache
-    spread_K: np.ndarray | None = None  # divisor of x, by which the weight is multiplied
 
     @property
     def output(self) -> str:
@@ -136,12 +135,12 @@ class ProductQuantizer:
             replacements[indices[product.nodes[0].output[0]]] = self.rewriter.added()
         self.rewriter.replace(replacements)
 
-    def integers(self, product: _Product) -> tuple[str, str]:
-        """Return the names of the int8 weights (K, N) and of their scales (N,)."""
+    def integers(self, product: _Product, spread_K: np.ndarray | None = None) -> tuple[str, str]:
+        """Return the names of the int8 weights (K, N) and of their scales (N,). spread_K: divisors of x."""
         name, weight_KN = f"{product.weight_name}.int8", product.weight_KN
-        if product.spread_K is not None:
-            weight_KN = weight_KN * product.spread_K[:, None]
-        feedback = self.feedback.of(product.weight_name, product.spread_K)
+        if spread_K is not None:
+            weight_KN = weight_KN * spread_K[:, None]
+        feedback = self.feedback.of(product.weight_name, spread_K)
         integers_KN, scale_N = symmetric_columns(weight_KN, feedback=feedback)
         scale_N = (scale_N / product.per_output_N).astype(np.float32)
         return self.rewriter.constant(f"{name}.weight", integers_KN), self.rewriter.constant(f"{name}.scale", scale_N)
@@ -160,16 +159,17 @@ class ProductQuantizer:
         """
         add, constant = self.rewriter.add, self.rewriter.constant
         maker = self.makers[product.x].op_type if product.x in self.makers else ""
+        spread_K = None
         if maker in NORMS:  # elsewhere an equalized model has scaled the channels
-            product.spread_K = self.feedback.spread(product.weight_name, product.weight_KN)
+            spread_K = self.feedback.spread(product.weight_name, product.weight_KN)
         middle = ZEROS.get(maker, ROW_ZERO)
         high = 255 - middle
         unit, zero = self.rewriter.scalar(np.float32(1 / high)), self.rewriter.scalar(np.uint8(middle))
-        key = (product.x, product.weight_name if product.spread_K is not None else "")
+        key = (product.x, product.weight_name if spread_K is not None else "")
         if key not in self.quantized:
             x = product.x
-            if product.spread_K is not None:
-                inverse_K = (1 / product.spread_K).astype(np.float32)
+            if spread_K is not None:
+                inverse_K = (1 / spread_K).astype(np.float32)
                 x = add("Mul", [x, constant(f"{product.weight_name}{SPREAD}", inverse_K)])
             # x may have no rows: `decode` without requested positions, or an expert without tokens. Then the runtime's
             # maximum over the last axis keeps the full width of x, unless the axis is counted from the first one.
@@ -179,7 +179,7 @@ class ProductQuantizer:
             share = add("Div", [x, top])
             self.quantized[key] = add("QuantizeLinear", [share, unit, zero]), top, zero
         x_u8, top, _ = self.quantized[key]
-        weight, scale = self.integers(product)
+        weight, scale = self.integers(product, spread_K)
         raw = add("MatMulIntegerToFloat", [x_u8, weight, unit, scale, zero], domain=MICROSOFT)
         if bias := self.bias(product):
             add("Add", [add("Mul", [raw, top]), bias], product.output)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -127,14 +127,11 @@ class _Reader:
         integers_NK = integers_KN.T.astype(np.float32)
         scales_NK = np.broadcast_to(scales.reshape(-1, 1), integers_NK.shape)
         step, zero = self.array(node.input[2]).item(), self.array(node.input[4]).item()
-        divide = self.makers.get(self.makers[node.input[0]].input[0])
-        if divide is not None and divide.op_type == "Div":
-            round_input: Round = partial(round_rows, zero=zero)
-            if (multiply := _spreading(self.makers.get(divide.input[0]))) is not None:
-                inverse_K = self.array(multiply.input[1])
-                scales_NK, round_input = scales_NK * inverse_K, round_spread(round_input, inverse_K)
-        else:
-            round_input = round_to_grid(step, zero, 0, 255)
+        given = _given(node, self.makers)
+        round_input: Round = partial(round_rows, zero=zero) if given.by_row else round_to_grid(step, zero, 0, 255)
+        if given.inverse:
+            inverse_K = self.array(given.inverse)
+            scales_NK, round_input = scales_NK * inverse_K, round_spread(round_input, inverse_K)
         weight = RoundedWeight(
             integers_NK, scales_NK, most=MOST_WEIGHT, has_feedback=self.notes.has_feedback, round_input=round_input
         )
@@ -222,21 +219,33 @@ def product_values(model: ModelProto) -> list[ProductValues]:
             has_bias = len(node.input) > 5
             found.append(ProductValues(_weight_name(node.input[1]), node.input[0], node.output[0], has_bias))
         elif node.op_type == "MatMulIntegerToFloat":
-            source, result = makers[node.input[0]].input[0], node.output[0]
-            divide = makers.get(source)
-            if divide is not None and divide.op_type == "Div":  # by row: rescaled before the bias is added
-                source, result = divide.input[0], next(users(result)).output[0]
-                if (multiply := _spreading(makers.get(source))) is not None:
-                    source = multiply.input[0]
+            given, result = _given(node, makers), node.output[0]
+            if given.by_row:  # rescaled before the bias is added
+                result = next(users(result)).output[0]
                 bias = f"{node.input[1].removesuffix('.weight')}.bias"
                 result = next((use.output[0] for use in users(result) if bias in use.input), result)
-            found.append(ProductValues(_weight_name(node.input[1]), source, result, True))
+            found.append(ProductValues(_weight_name(node.input[1]), given.value, result, True))
     return found
 
 
-def _spreading(node: NodeProto | None) -> NodeProto | None:
-    """The node, if it divides the inputs of a product before they are rounded."""
-    return node if node is not None and node.op_type == "Mul" and node.input[1].endswith(SPREAD) else None
+class _Given(NamedTuple):
+    """What a `MatMulIntegerToFloat` rounds. by_row: with a step for each row. inverse: the name of what multiplies it
+    before; "": nothing."""
+
+    value: str
+    by_row: bool = False
+    inverse: str = ""
+
+
+def _given(node: NodeProto, makers: Mapping[str, NodeProto]) -> _Given:
+    value = makers[node.input[0]].input[0]
+    divide = makers.get(value)
+    if divide is None or divide.op_type != "Div":
+        return _Given(value)
+    multiply = makers.get(divide.input[0])
+    if multiply is not None and multiply.op_type == "Mul" and multiply.input[1].endswith(SPREAD):
+        return _Given(multiply.input[0], True, multiply.input[1])
+    return _Given(divide.input[0], True)
 
 
 class _Part(NamedTuple):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from export.bundle.pooling import pool
 from export.verification.case import Case
 from export.verification.inputs import predicted_places
 from export.verification.measure import Comparison
@@ -29,7 +30,7 @@ def outputs_alone(case: Case) -> Iterator[Comparison]:
 def embeddings(case: Case) -> Iterator[Comparison]:
     """What `embed` makes of the mean state of each source."""
     for outputs, source in zip(case.encoded, case.sources, strict=True):
-        mean_M = outputs["encoder_states"][: len(source)].astype(np.float32).mean(0)
+        mean_M = pool("mean", outputs["encoder_states"][: len(source)])
         yield "embedding", case.graphs.embed(mean_M), case.expected.embedding(mean_M)
 
 

@@ -218,8 +218,8 @@ FAULTS = (
     Fault(
         "later-groups-make-up-for-nothing",
         "export/passes/error_feedback.py",
-        "rest_KN[stop:] -= spread_KK[start:stop, stop:].T @ error_KN",
-        "rest_KN[stop:] -= 0 * spread_KK[start:stop, stop:].T @ error_KN",
+        "rest_KN[stop:] -= factor_KK[start:stop, stop:].T @ error_KN",
+        "rest_KN[stop:] -= 0 * factor_KK[start:stop, stop:].T @ error_KN",
         ("tests/export/passes/test_error_feedback.py",),
     ),
     Fault(
