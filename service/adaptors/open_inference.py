@@ -216,9 +216,10 @@ class OpenInference(SentenceCalls):
                 raise InvalidRequest("parameters.split_sentences", "must be left out: the model translates nothing")
             return []
         messages = [merged(pb.TranslateRequest(text=text), options.translation) for text in texts]
+        limits = self.catalog.limits_of(model)
         for index, message in enumerate(messages):
             with _of_text(index):
-                self.catalog.limits_of(model).check_text(message.text)
+                limits.check_text(message.text)
         return self.split_together(messages, model)
 
     async def _answers_in_sentences(self, inference: Inference, call: Call) -> list[tuple[str, Finished]]:

@@ -26,7 +26,7 @@ class Catalog:
     `defaults` may be read from any thread."""
 
     def __init__(self, models: Sequence[ServedModel] = (), limits: TextLimits | None = None) -> None:
-        self._limits = limits or TextLimits()
+        self._limits, self._limits_of = limits or TextLimits(), dict[int, TextLimits]()  # by tokens of the context
         self.defaults: tuple[ServedModel, ...] = ()  # sorted by name, replaced as a whole
         self._models: dict[str, ServedModel] = {}  # by NAME, the defaults, and by NAME@VERSION
         for model in models:
@@ -43,7 +43,10 @@ class Catalog:
 
     def limits_of(self, model: ServedModel) -> TextLimits:
         """The limits of the texts of a request to a model."""
-        return self._limits.for_context(model.max_prompt_tokens)
+        tokens = model.max_prompt_tokens
+        if tokens not in self._limits_of:
+            self._limits_of[tokens] = self._limits.for_context(tokens)
+        return self._limits_of[tokens]
 
     def versions(self, name: str) -> list[ServedModel]:
         """All versions of a model."""

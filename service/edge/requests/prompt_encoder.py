@@ -81,8 +81,7 @@ class PromptEncoder:
 
     def source(self, text: str, language_ids: Mapping[str, int], *, has_masks: bool = False) -> tuple[int, ...]:
         """The tokens for the encoder. has_masks: the mask token's text in `text` is the mask token."""
-        template = self._model.manifest.template
-        before, after = _fill(template.source_prefix, language_ids), _fill(template.source_suffix, language_ids)
+        before, after = self._around_source(language_ids)
         return (*before, *self._text(text, beside=len(before) + len(after), has_masks=has_masks), *after)
 
     def embedded(
@@ -90,8 +89,7 @@ class PromptEncoder:
     ) -> tuple[tuple[int, ...], bool]:
         """The tokens for the encoder of a text to embed after a prompt, and whether the text was truncated. truncate:
         tokens at its end are left out where there are too many."""
-        template = self._model.manifest.template
-        before, after = _fill(template.source_prefix, language_ids), _fill(template.source_suffix, language_ids)
+        before, after = self._around_source(language_ids)
         room, limit = self._room(len(before) + len(after), EMBED_FIX), self._model.max_prompt_tokens
         if not truncate:
             return (*before, *self.encode(f"{prompt}{text}", "text", room), *after), False
@@ -164,13 +162,15 @@ class PromptEncoder:
 
     def special_tokens(self, languages: LanguagePair, *, is_target: bool) -> SpecialTokens:
         """Those around the text of a request: of a target those that the decoder starts from, and the end token."""
-        template, has_source = self._model.manifest.template, self._model.has_source
+        manifest, has_source = self._model.manifest, self._model.has_source
         ids = self.language_ids(languages, has_target=is_target or not has_source)
         if has_source and not is_target:
-            return SpecialTokens(_fill(template.source_prefix, ids), _fill(template.source_suffix, ids))
-        return SpecialTokens(
-            _fill(template.target_prefix, ids), (self._model.manifest.tokens.eos,) if is_target else ()
-        )
+            return self._around_source(ids)
+        return SpecialTokens(_fill(manifest.template.target_prefix, ids), (manifest.tokens.eos,) if is_target else ())
+
+    def _around_source(self, language_ids: Mapping[str, int]) -> SpecialTokens:
+        template = self._model.manifest.template
+        return SpecialTokens(_fill(template.source_prefix, language_ids), _fill(template.source_suffix, language_ids))
 
     @property
     def count_around(self) -> int:
