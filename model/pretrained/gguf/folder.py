@@ -56,7 +56,7 @@ def _write(gguf: Gguf, folder: Path) -> None:
     config |= {theirs: special[ours] for theirs, ours in others.items() if ours in special}
     files = {
         CONFIG: config,
-        TOKENIZER: tokenizer_of(gguf),
+        TOKENIZER: tokenizer_of(gguf, vocabulary),
         TOKENIZER_CONFIG: tokenizer_config_of(gguf.fields, vocabulary),
     }
     check_keys(gguf)

@@ -74,9 +74,9 @@ def vocabulary_of(fields: Fields) -> Vocabulary:
     return Vocabulary(texts[:size], types[:size])
 
 
-def tokenizer_of(gguf: Gguf) -> dict[str, Any]:
+def tokenizer_of(gguf: Gguf, vocabulary: Vocabulary) -> dict[str, Any]:
     """The values of a tokenizer.json, with the tokens around a text. Raises PretrainedError."""
-    fields, vocabulary = gguf.fields, vocabulary_of(gguf.fields)
+    fields = gguf.fields
     kind = fields.only(key("model"), "gpt2", "llama", default=None)
     beside = gguf.parts[0].with_name(TOKENIZER)
     pre = str(fields.get(key("pre"), ""))
