@@ -79,7 +79,7 @@ def verify_graphs(
     tell: gets how many checks of how many are done.
     """
     case = Case(OrtGraphs(directory, variant, limits_of(model.config)), model, samples, plain)
-    told = functools.partial(tell, f"comparing {variant.precision} with PyTorch")
+    told = functools.partial(tell, f"verifying {variant.precision}")
     checks = run_checks(case, only, told)
     has_answers = model.config.has_decoder and not only and all(check.passed for check in checks)
     return Verification(checks, right_answers(case) if has_answers else ())

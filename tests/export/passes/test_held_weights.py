@@ -50,7 +50,10 @@ def test_another_model_of_the_same_shape_gives_its_own_weights(holding, tmp_path
     assert swapped is not None
     save_variant(swapped, tmp_path / "swapped", SCHEMES["fp32"])
     save_variant(trace_model(second), tmp_path / "anew", SCHEMES["fp32"])
-    assert files_of(tmp_path / "swapped") == files_of(tmp_path / "anew")
+    made, expected = (onnx.load(tmp_path / name / "fp32/decode.onnx") for name in ("swapped", "anew"))
+    values = [{one.name: one.raw_data for one in model.graph.initializer} for model in (made, expected)]
+    assert values[0] == values[1]
+    assert made.graph.node == expected.graph.node
 
 
 def test_a_large_constant_that_is_no_weight_keeps_its_values(holding):
@@ -71,7 +74,7 @@ def test_a_transpose_is_found_whether_it_is_a_view_or_a_copy(holding):
         (tensor,) = hold(onnx.helper.make_model(graph), {"w": array}, names).graph.initializer
         assert tensor.name == name
         np.testing.assert_array_equal(values_of(tensor, {"layer.weight": weight}), array)
-    with pytest.raises(ValueError, match="external data"):
+    with pytest.raises(onnx.checker.ValidationError, match="should not be empty"):
         onnx.numpy_helper.to_array(tensor)
 
 

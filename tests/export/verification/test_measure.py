@@ -14,7 +14,6 @@ from export.verification.measure import (
     LARGEST_TOLERANCE,
     SETTLED,
     Expectation,
-    Measured,
     count_differences,
     judged_tolerance,
     largest_error,
@@ -76,12 +75,13 @@ def test_another_output_is_computed_only_where_the_own_one_does_not_settle_a_che
         return own + 0.001
 
     row = ("row", own + 0.002, Expectation(own, other))
-    assert largest_error([row], 3.1e-5) == Measured(pytest.approx(2e-5, rel=1e-4), "worst in row", 0.0)
+    settled = largest_error([row], 3.1e-5)
+    assert (settled.error, settled.float32_error) == (pytest.approx(2e-5, rel=1e-4), 0.0)
     assert not computed
     found = largest_error([row], 2.9e-5)
-    assert found == Measured(pytest.approx(1e-5, rel=1e-4), "worst in row", pytest.approx(1e-5, rel=1e-4))
+    assert (found.error, found.float32_error) == (pytest.approx(1e-5, rel=1e-4), pytest.approx(1e-5, rel=1e-4))
     rounded = largest_error([row], 1e-5, is_quantized=True)
-    assert rounded == Measured(pytest.approx(0.002 / 50.5), "worst in row", pytest.approx(0.001 / 50.5))
+    assert (rounded.error, rounded.float32_error) == (pytest.approx(0.002 / 50.5), pytest.approx(0.001 / 50.5))
     assert len(computed) == 2
     assert largest_error([row], 1e-4, is_quantized=True).float32_error == 0.0
 

@@ -36,6 +36,25 @@ def test_what_is_loaded_is_what_was_saved(architecture, tied, tmp_path):
     assert all(torch.equal(loaded[name], parameter) for name, parameter in model.named_parameters())
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_mapped_weights_are_those_of_the_file_and_draw_nothing(tied, tmp_path):
+    model = tiny_model(tiny_config("encoder_decoder", tie_embeddings=tied))
+    path = save(tmp_path / "checkpoint", model)
+    torch.manual_seed(0)
+    mapped = load_checkpoint(path, maps_weights=True).model
+    assert torch.rand(1) == torch.rand(1, generator=torch.Generator().manual_seed(0))
+    loaded = load_checkpoint(path).model
+    assert len(list(mapped.parameters())) == len(list(loaded.parameters()))
+    for (name, one), other in zip(mapped.named_parameters(), loaded.parameters(), strict=True):
+        assert torch.equal(one, other), name
+    buffers = dict(loaded.named_buffers())
+    assert all(torch.equal(buffer, buffers[name]) for name, buffer in mapped.named_buffers())
+    with torch.no_grad():
+        mapped.decoder.unembedding.weight.zero_()
+    kept = load_checkpoint(path).model.decoder.unembedding.weight
+    assert torch.equal(kept, loaded.decoder.unembedding.weight), "the file is never written"
+
+
 def test_extra_files_are_part_of_it(tmp_path):
     path = save(tmp_path / "checkpoint", extra={"model_card.md": b"# Card\n"})
     assert (path / "model_card.md").read_bytes() == b"# Card\n"
