@@ -73,16 +73,19 @@ def worst(errors: Iterable[tuple[str, float]], note: str = "") -> Measured:
     return Measured(largest, note)
 
 
-def largest_error(comparisons: Iterable[Comparison], limit: float = 0.0, *, is_quantized: bool = False) -> Measured:
+def largest_error(
+    comparisons: Iterable[Comparison], limit: float | None = None, *, is_quantized: bool = False
+) -> Measured:
     """The largest error of any output, as a share of the output's largest value.
 
-    limit: of the check; what it takes to judge a larger error is not computed for a smaller one. is_quantized: measure
+    limit: of the check; what it takes to judge a larger error is not computed for a smaller one. None: it is computed
+    in any case. is_quantized: measure
     an output's root mean squared error as a share of its standard deviation instead; expectations then are those of an
     emulated quantized model.
     """
     compared = list(comparisons)
     found = _largest([(name, actual, _own(expected)) for name, actual, expected in compared], is_quantized)
-    if found.error <= limit * (1 if is_quantized else SETTLED):
+    if limit is not None and found.error <= limit * (1 if is_quantized else SETTLED):
         return found
     others = [_other(expected) for _, _, expected in compared]
     if not is_quantized:

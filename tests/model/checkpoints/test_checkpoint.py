@@ -37,12 +37,10 @@ def test_what_is_loaded_is_what_was_saved(architecture, tied, tmp_path):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_mapped_weights_are_those_of_the_file_and_draw_nothing(tied, tmp_path):
+def test_mapped_weights_are_those_of_the_file_which_is_never_written(tied, tmp_path):
     model = tiny_model(tiny_config("encoder_decoder", tie_embeddings=tied))
     path = save(tmp_path / "checkpoint", model)
-    torch.manual_seed(0)
     mapped = load_checkpoint(path, maps_weights=True).model
-    assert torch.rand(1) == torch.rand(1, generator=torch.Generator().manual_seed(0))
     loaded = load_checkpoint(path).model
     assert len(list(mapped.parameters())) == len(list(loaded.parameters()))
     for (name, one), other in zip(mapped.named_parameters(), loaded.parameters(), strict=True):
@@ -52,7 +50,7 @@ def test_mapped_weights_are_those_of_the_file_and_draw_nothing(tied, tmp_path):
     with torch.no_grad():
         mapped.decoder.unembedding.weight.zero_()
     kept = load_checkpoint(path).model.decoder.unembedding.weight
-    assert torch.equal(kept, loaded.decoder.unembedding.weight), "the file is never written"
+    assert torch.equal(kept, loaded.decoder.unembedding.weight)
 
 
 def test_extra_files_are_part_of_it(tmp_path):
