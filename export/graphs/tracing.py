@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from export.bundle.manifest import StateSpec
+from export.graphs.large_weights import is_large
 from export.graphs.lowering import lowered, run_promoted
-from export.passes.held_weights import is_large
 from model.architectures import Model
 
 OPSET = 23

@@ -1,9 +1,9 @@
 """Large weights of graphs, which stay in the memory of their model: a graph has their names, types and shapes alone.
 
 A graph with its weights inside is another copy of them, a pass that moves them makes one more, and each role and scheme
-has a graph. So matrices of at least HELD_BYTES that are weights of the model, or transposes of some, become constants
-without values until `export.variants.save_graph` writes them. Whoever reads values of constants asks `values_of`; ONNX
-itself refuses to read them.
+has a graph. So large matrices (`export.graphs.large_weights`) that are weights of the model, or transposes of some,
+become constants without values until `export.variants.save_graph` writes them. Whoever reads values of constants asks
+`values_of`; ONNX itself refuses to read them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from export.passes.optimize import (
-    HELD_BYTES,
     POSITION_TABLES,
     WeightNames,
     digest,
@@ -72,8 +71,3 @@ def values_of(tensor: TensorProto, weights: Weights) -> np.ndarray:
     if not is_held(tensor):
         return numpy_helper.to_array(tensor)
     return weights[tensor.name] if tensor.name in weights else weights[tensor.name.removesuffix(".T")].T
-
-
-def is_large(array: np.ndarray) -> bool:
-    """Report whether a graph should not have the values of a constant."""
-    return array.ndim == 2 and array.nbytes >= HELD_BYTES

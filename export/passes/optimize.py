@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from export.graphs.large_weights import is_large
+
 Pass = Callable[[ModelProto], ModelProto]
-HELD_BYTES = 1 << 20  # of a matrix that `export.passes.held_weights` leaves in the memory of its model
 POSITION_TABLES = (".embedding.positions", ".position_encoding.cos", ".position_encoding.sin")
 
 
@@ -199,11 +200,11 @@ WeightNames = Mapping[tuple[tuple[int, ...], bytes], str]  # by shape and digest
 
 def weight_names(weights: Mapping[str, np.ndarray]) -> WeightNames:
     """Return the names of a model's weights, and of their transposes with the suffix ".T"; of equal ones the first.
-    Transposes of at least HELD_BYTES are not among them."""
+    Transposes of large ones are not among them."""
     names = dict[tuple[tuple[int, ...], bytes], str]()
     for name, array in weights.items():
         names.setdefault((array.shape, digest(array)), name)
-        if array.ndim == 2 and array.nbytes < HELD_BYTES:
+        if array.ndim == 2 and not is_large(array):
             names.setdefault((array.shape[::-1], digest(array.T)), f"{name}.T")
     return names
 

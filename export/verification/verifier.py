@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from export.bundle.directory import load_bundle, load_shortlist
 from export.bundle.manifest import SESSION_CONFIG, SESSION_OPTIMIZATION, SESSION_THREADS, Golden, Limits, Variant
 from export.limits import limits_of
-from export.options import Tell
 from export.sessions import PROVIDER
 from export.verification.answer_checks import right_answers
 from export.verification.case import Case
@@ -36,6 +35,9 @@ from model.architectures import Model
 from model.checkpoints.atomic_write import DIGESTS
 from model.checkpoints.checkpoint import load_checkpoint
 from model.encoder import Encoder
+
+Tell = Callable[[str, int, int], object]
+"""Called with what is being done, and with how much of how much is done; see `export.options.Tell`."""
 
 
 class Verification(NamedTuple):

@@ -5,10 +5,9 @@ import onnx
 import pytest
 import torch
 
-from export.graphs import encoder_decoder
+from export.graphs import encoder_decoder, large_weights
 from export.graphs.tracing import trace
-from export.passes import held_weights, optimize
-from export.passes.held_weights import hold, values_of
+from export.passes.held_weights import hold, values_of, without_values
 from export.passes.optimize import is_held, name_weights, weight_names
 from export.passes.quantization_scheme import SCHEMES
 from export.variants import arrays_of, save_variant, trace_model, with_weights
@@ -19,8 +18,7 @@ HELD = 4096  # bytes: of the tiny model, the feed-forwards, projections and some
 
 @pytest.fixture
 def holding(monkeypatch):
-    for module in (held_weights, optimize):
-        monkeypatch.setattr(module, "HELD_BYTES", HELD)
+    monkeypatch.setattr(large_weights, "HELD_BYTES", HELD)
 
 
 def files_of(folder):
@@ -32,8 +30,7 @@ def test_held_weights_are_written_as_those_of_a_graph_that_has_them(scheme, tmp_
     model = tiny_model(tiny_config("decoder"))
     plain = trace_model(model)
     save_variant(plain, tmp_path / "plain", SCHEMES[scheme], inline_limit=0)
-    for module in (held_weights, optimize):
-        monkeypatch.setattr(module, "HELD_BYTES", HELD)
+    monkeypatch.setattr(large_weights, "HELD_BYTES", HELD)
     held = trace_model(model)
     assert sum(map(is_held, held.graphs["decode"].graph.initializer)) > 4
     assert held.graphs["decode"].ByteSize() < plain.graphs["decode"].ByteSize() / 2
@@ -70,7 +67,7 @@ def test_a_transpose_is_found_whether_it_is_a_view_or_a_copy(holding):
     weight = np.random.default_rng(0).standard_normal((32, 48)).astype(np.float32)
     names = weight_names({"layer.weight": weight})
     for array, name in ((weight, "layer.weight"), (weight.T, "layer.weight.T"), (weight.T.copy(), "layer.weight.T")):
-        graph = onnx.helper.make_graph([], "g", [], [], [held_weights.without_values("w", array)])
+        graph = onnx.helper.make_graph([], "g", [], [], [without_values("w", array)])
         (tensor,) = hold(onnx.helper.make_model(graph), {"w": array}, names).graph.initializer
         assert tensor.name == name
         np.testing.assert_array_equal(values_of(tensor, {"layer.weight": weight}), array)
