@@ -15,7 +15,7 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 Pass = Callable[[ModelProto], ModelProto]
-POSITION_TABLES = (".embedding.positions", ".position_encoding.cos", ".position_encoding.sin")
+POSITION_TABLES = (".embedding.positions", ".cos", ".sin")
 
 
 def optimize(model: ModelProto) -> ModelProto:

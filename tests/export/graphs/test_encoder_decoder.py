@@ -88,7 +88,19 @@ def test_tied_embeddings_are_one_constant_of_gather_and_head(tiny_translation_bu
     assert users == ["Gather", "Gemm"]
 
 
-SLOW = ("rotary", "rotary-source", "post-norm", "shaw", "bucketed", "beside", "unequal-sides", "experts", "two-experts")
+SLOW = (
+    "layered",
+    "whole-norms",
+    "rotary",
+    "rotary-source",
+    "post-norm",
+    "shaw",
+    "bucketed",
+    "beside",
+    "unequal-sides",
+    "experts",
+    "two-experts",
+)
 """Imported checkpoints, other kinds and quantized graphs have what they have."""
 
 
