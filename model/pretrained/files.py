@@ -25,6 +25,7 @@ from torch import Tensor
 
 from model.architectures import build
 from model.config import ModelConfig
+from model.pretrained.text_part import text_part
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -183,6 +184,11 @@ class Weights:
         """Replaces the last component of names."""
         self._tensors = {re.sub(rf"\.{old}$", f".{new}", name): tensor for name, tensor in self._tensors.items()}
 
+    def strip(self, *prefixes: str) -> None:
+        """Takes such a beginning off names."""
+        for prefix in prefixes:
+            self._tensors = {name.removeprefix(prefix): tensor for name, tensor in self._tensors.items()}
+
     def drop(self, *patterns: str) -> None:
         """Drops redundant tensors, such as tables that can be computed. patterns: as in `fnmatch`."""
         names = [name for name in self._tensors if any(fnmatchcase(name, pattern) for pattern in patterns)]
@@ -326,7 +332,7 @@ ACTIVATIONS = {
 def read_configuration(path: Path) -> tuple[Fields, Fields]:
     """config.json and generation_config.json of a directory. Raises PretrainedError."""
     generation = read_optional_json(path / GENERATION_CONFIG)
-    return Fields(read_json(path / CONFIG)), Fields(generation, file=GENERATION_CONFIG)
+    return Fields(text_part(read_json(path / CONFIG))), Fields(generation, file=GENERATION_CONFIG)
 
 
 def read_json(path: Path) -> dict[str, Any]:
