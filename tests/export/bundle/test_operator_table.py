@@ -67,7 +67,22 @@ OWN: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {  # name: archite
     "dot": ("recurrent", {"cell": "gru", "score": "dot", "encoder_dim": 0, "input_feeding": False}, PLAIN),
     "no score": ("recurrent", {"score": "none", "input_feeding": False, "bidirectional": False}, PLAIN),
 }
-DECODERS = ("gpt2", "llama3", "mistral", "qwen2", "qwen3", "gemma", "phi", "phi3")
+DECODERS = (
+    "gpt2",
+    "llama3",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "phi",
+    "phi3",
+    "gemma2",
+    "gemma3_text",
+    "smollm3",
+    "olmo2",
+    "granite",
+    "hunyuan_v1_dense",
+)
 SEQ2SEQ = ("marian", "bart", "mbart", "m2m_100", "t5", "t5-1.1", "mt5")
 BERTS = {
     "bert": "Model",
