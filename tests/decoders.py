@@ -94,7 +94,7 @@ DECODERS: dict[str, tuple[Any, dict[str, Any]]] = {
         transformers.Gemma3TextConfig,
         {**GEMMA, "final_logit_softcapping": 5.0, "num_hidden_layers": 2},
     ),
-    "smollm3": (transformers.SmolLM3Config, {**GROUPED, "num_hidden_layers": 5}),
+    "smollm3": (transformers.SmolLM3Config, {**GROUPED, "num_hidden_layers": 5, "initializer_range": 0.2}),
     "smollm3 windows": (
         transformers.SmolLM3Config,
         {**GROUPED, "no_rope_layers": [0, 1], "use_sliding_window": True, "sliding_window": 20},

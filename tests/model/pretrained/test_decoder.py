@@ -163,6 +163,7 @@ def test_what_layers_that_differ_cannot_be_is_refused(name, changes, problem, sa
 def test_layers_have_the_windows_and_angles_of_their_kind(saved):
     def layers(name):
         config = import_model(saved(name)).config
+        assert isinstance(config, DecoderConfig)
         found = [config.layer(layer) for layer in range(config.num_decoder_layers)]
         return [(one.sliding_window, one.positions, one.rotary_base, one.rotary_factor) for one in found]
 

@@ -1,5 +1,7 @@
 """Models in GGUF files against the models of `transformers` from which the files were made."""
 
+from typing import Any
+
 import gguf
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ NAMES = (
     *("qwen2", "qwen3", "qwen3 biases", "gemma", "gemma2", "gemma3_text", "phi", "phi narrow", "phi3"),
 )
 # What the format cannot say: the scale of scores is the head's, and layers are those of published models.
-SAYABLE = {
+SAYABLE: dict[str, dict[str, Any]] = {
     "gemma2": {"query_pre_attn_scalar": 32},
     "gemma3_text": {
         "query_pre_attn_scalar": 32,
