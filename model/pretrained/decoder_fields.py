@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -157,16 +158,13 @@ def _later_gemma(config: Fields, ropes: Mapping[str, dict[str, Any]], *, pattern
     config.only("use_bidirectional_attention", False, default=False)
     kinds = _kinds(config, [SLIDING if (layer + 1) % pattern else FULL for layer in range(_layers(config))])
     layers = [{"sliding_window": _window(config, kind, usual=4096), **ropes[kind]} for kind in kinds]
-    scalar = config.number("query_pre_attn_scalar", 256)
-    if scalar <= 0:
-        raise config.refuse("query_pre_attn_scalar", "covered: numbers above 0")
     return {
         **_block(config, head_dim=256, tied=True),
         **_by_layer(config, layers),
         "activation": _activation(config, ACTIVATIONS, "hidden_activation", default="gelu_pytorch_tanh"),
         "norm_position": "sandwich",
         "embedding_scale": 0.0,
-        "attention_scale": scalar**-0.5,
+        "attention_scale": _factor(config, "query_pre_attn_scalar", 256) ** -0.5,
     }
 
 
@@ -194,24 +192,17 @@ def olmo2(config: Fields) -> dict[str, Any]:
 def granite(config: Fields) -> dict[str, Any]:
     """IBM 2024: Llama with multipliers; those of residuals and logits become part of weights, see `granite_factors`."""
     scales = {"attention_scale": "attention_multiplier", "embedding_scale": "embedding_multiplier"}
-    found = {ours: config.number(theirs, 1.0) for ours, theirs in scales.items()}
-    for ours, theirs in scales.items():
-        if found[ours] <= 0:
-            raise config.refuse(theirs, "covered: numbers above 0")
-    return {**llama(config), **found}
+    return {**llama(config), **{ours: _factor(config, theirs, 1.0) for ours, theirs in scales.items()}}
 
 
 def granite_factors(config: Fields) -> dict[str, float]:
     """Factors of parameters: the last products of sublayers, and the last norm, whose states the logits multiply."""
-    scaling = config.number("logits_scaling", 1.0)
-    if not scaling:
-        raise config.refuse("logits_scaling", "covered: other numbers than 0")
-    writers = ("self_attention.output", "feed_forward.outer")
-    factors = dict.fromkeys(writers, config.number("residual_multiplier", 1.0))
-    in_every_block = {
-        f"decoder.blocks.{{}}.{name}.{part}": factor for name, factor in factors.items() for part in ("weight", "bias")
-    }
-    return {**in_every_block, "decoder.norm.weight": 1.0 / scaling}
+    names = [f"self_attention.output.{part}" for part in ("weight", "bias")]
+    names += [f"feed_forward.outer.{part}" for part in ("weight", "bias")]
+    in_every_block = dict.fromkeys(
+        (f"decoder.blocks.{{}}.{name}" for name in names), _factor(config, "residual_multiplier", 1.0)
+    )
+    return {**in_every_block, "decoder.norm.weight": 1.0 / _factor(config, "logits_scaling", 1.0)}
 
 
 def hunyuan(config: Fields) -> dict[str, Any]:
@@ -235,7 +226,7 @@ def _layers(config: Fields) -> int:
 def _kinds(config: Fields, usual: list[str]) -> list[str]:
     """FULL or SLIDING for each layer. usual: without `layer_types`."""
     kinds = config.get("layer_types", usual)
-    if not isinstance(kinds, list) or len(kinds) != len(usual) or not {*kinds} <= {FULL, SLIDING}:
+    if not isinstance(kinds, list) or len(kinds) != len(usual) or any(kind not in (FULL, SLIDING) for kind in kinds):
         raise config.refuse("layer_types", f"covered: {FULL} or {SLIDING} for each of {len(usual)} layers")
     return kinds
 
@@ -249,10 +240,16 @@ def _window(config: Fields, kind: str, *, usual: int = 0) -> int:
 
 def _cap(config: Fields, name: str, usual: float) -> float:
     """A soft cap; 0: none. usual: where the field is missing."""
-    cap = config.get(name, 0.0) if name in config else usual
-    if (cap and config.number(name, cap) <= 0) or (cap == 0 and config.get(name, None) is not None):
-        raise config.refuse(name, "covered: numbers above 0, or null")
-    return float(cap)
+    if config.get(name, None) is None:
+        return 0.0 if name in config else usual
+    return _factor(config, name, usual)
+
+
+def _factor(config: Fields, name: str, usual: float) -> float:
+    """A number above 0. usual: where the field is missing."""
+    if not 0 < (found := config.number(name, usual)) < math.inf:
+        raise config.refuse(name, "covered: numbers above 0")
+    return found
 
 
 def _by_layer(config: Fields, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -68,6 +68,8 @@ def _fields(rope: Fields, config: Fields, head_dim: int, share: float | None, th
     if has_alpha:
         if config.get("model_type", "") != "hunyuan_v1_dense":  # others turn by the length of the text
             raise rope.refuse(name)
+        if rope.number("alpha") < 0 or head_dim <= 2:
+            raise rope.refuse("alpha", "covered: numbers above 0, of heads wider than 2")
         base *= rope.number("alpha") ** (head_dim / (head_dim - 2))
     found: dict[str, Any] = {
         "positions": "rotary",
@@ -90,7 +92,7 @@ def _fields(rope: Fields, config: Fields, head_dim: int, share: float | None, th
 def _yarn(rope: Fields) -> dict[str, Any]:
     """Peng et al. 2024. Without an amplitude, that of their section 3.4."""
     rope.only("truncate", True, default=True)
-    factor, scale, whole = rope.number("factor"), rope.get("mscale", 0.0), rope.get("mscale_all_dim", 0.0)
+    factor, scale, whole = (rope.number(name, 0.0) for name in ("factor", "mscale", "mscale_all_dim"))
 
     def grown(by: float) -> float:
         return 0.1 * by * math.log(factor) + 1.0 if factor > 1 else 1.0
