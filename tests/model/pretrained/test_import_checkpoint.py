@@ -25,6 +25,13 @@ def theirs(tmp_path_factory):
     return path
 
 
+def test_a_checkpoint_of_ours_is_not_imported_again(theirs, tmp_path):
+    import_checkpoint(theirs, tmp_path / "ours", TOKENIZER, max_length=64)
+    with pytest.raises(PretrainedError, match=r"ours: is a checkpoint of Glossa already; export it"):
+        import_checkpoint(tmp_path / "ours", tmp_path / "again", TOKENIZER)
+    assert not (tmp_path / "again").exists()
+
+
 def test_a_checkpoint_records_its_lineage(theirs, tmp_path):
     taken = import_checkpoint(theirs, tmp_path / "ours", TOKENIZER, max_length=64)
     assert (taken.config.max_target_len, taken.max_target_len) == (64, 160)
