@@ -192,9 +192,8 @@ class Weights:
 
     def drop(self, *patterns: str) -> None:
         """Drops redundant tensors, such as tables that can be computed. patterns: as in `fnmatch`."""
-        names = [name for name in self._tensors if any(fnmatchcase(name, pattern) for pattern in patterns)]
-        for name in names:
-            del self._tensors[name]
+        kept = [name for name in self._tensors if not any(fnmatchcase(name, pattern) for pattern in patterns)]
+        self._tensors = {name: self._tensors[name] for name in kept}
 
     def finish(self) -> None:
         """Raises PretrainedError if tensors remain."""
@@ -320,12 +319,8 @@ Family = Callable[[Fields, Fields, Weights], Imported]
 """config.json, generation_config.json ({} if there is none) and the weights → the model."""
 
 ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "silu": "silu",
+    **{name: name for name in ("relu", "gelu", "silu")},
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_tanh"),
     "swish": "silu",
 }
 
