@@ -238,7 +238,7 @@ def test_scores_are_scaled_then_capped_then_biased_then_masked():
     inputs += [Input(f"past_{name}", (1, 1, length, HEAD_DIM), torch.float32) for name in ("key", "value")]
     graph = trace(Signature(module=BiasedNode(config), arguments=tuple(inputs), outputs=("y",)))
     random = np.random.default_rng(0)
-    feeds = {one.name: random.normal(size=one.shape).astype(np.float32) for one in inputs}
+    feeds = {one.name: random.normal(size=one.example.shape).astype(np.float32) for one in inputs}
     (y_1TE,) = open_session(graph.SerializeToString()).run(["y"], feeds)
     query_THD, key_SD, value_SD = feeds["query"].reshape(length, heads, HEAD_DIM), feeds["key"][0], feeds["value"][0]
     expected = np.zeros((length, heads, HEAD_DIM))
