@@ -52,7 +52,7 @@ class RealDecoder:
         with self._served("fp32") as client, ThreadPoolExecutor(CALLERS) as pool:
             call = partial(client.generate, max_tokens=ANSWER_TOKENS, include_tokens=True)
             asked = [pool.submit(call, prompt_tokens=ids) for ids in prompts]
-            ours = [answer.result().hypotheses[0].tokens for answer in asked]
+            ours = [answer.result().tokens for answer in asked]
         differ = {}
         for row, (prompt, found) in enumerate(zip(prompts, ours, strict=True)):
             wanted, margins = self._generated(prompt)
@@ -151,10 +151,14 @@ class RealDecoder:
         path, folder = self._cache / "genai-int4", self._cache / "transformers"
         if not path.exists():
             model, tokenizer = self._transformers()
+            model.hf_quantizer = None  # which refuses to save what it has dequantized
+            del model.config.quantization_config
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
             builder = [sys.executable, "-m", "onnxruntime_genai.models.builder"]
-            subprocess.run([*builder, "-i", folder, "-o", path, "-p", "int4", "-e", "cpu"], check=True)
+            subprocess.run(
+                [*builder, "-i", folder, "-o", path, "-p", "int4", "-e", "cpu"], check=True, capture_output=True
+            )
         return path
 
     def _transformers(self) -> tuple[Any, Any]:

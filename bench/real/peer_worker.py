@@ -24,8 +24,8 @@ CALLERS = 16
 
 
 class Peer(Protocol):
-    def start(self, prompts: Sequence[Sequence[int]]) -> list[int]:
-        """Forgets all before, reads the prompts and chooses a token for each."""
+    def start(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[int]:
+        """Forgets all before, reads the prompts and chooses the first of so many tokens for each."""
         ...
 
     def step(self, chosen: list[int]) -> list[int]: ...
@@ -52,7 +52,7 @@ class LlamaCpp:
         self._batch = library.llama_batch_init(CONTEXT, 0, 1)
         self._position = 0
 
-    def start(self, prompts: Sequence[Sequence[int]]) -> list[int]:
+    def start(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[int]:
         self._library.llama_memory_clear(self._library.llama_get_memory(self._context), True)
         self._position = len(prompts[0])
         entries = [
@@ -100,9 +100,10 @@ class Genai:
         self._model = self._library.Model(config)
         self._generator: Any = None
 
-    def start(self, prompts: Sequence[Sequence[int]]) -> list[int]:
+    def start(self, prompts: Sequence[Sequence[int]], tokens: int) -> list[int]:
         parameters = self._library.GeneratorParams(self._model)
-        parameters.set_search_options(batch_size=len(prompts), max_length=CONTEXT, min_length=CONTEXT, do_sample=False)
+        length = len(prompts[0]) + tokens  # which decides the caches that are made
+        parameters.set_search_options(batch_size=len(prompts), max_length=length, min_length=length, do_sample=False)
         self._generator = self._library.Generator(self._model, parameters)
         self._generator.append_tokens(np.array(prompts, np.int32))
         return self.step([])
@@ -113,7 +114,7 @@ class Genai:
 
     def loss(self, ids: Sequence[int]) -> float:
         parameters = self._library.GeneratorParams(self._model)
-        parameters.set_search_options(max_length=CONTEXT)
+        parameters.set_search_options(max_length=len(ids))
         generator, rows = self._library.Generator(self._model, parameters), []
         for token in ids[:-1]:
             generator.append_tokens(np.array([[token]], np.int32))
@@ -130,7 +131,7 @@ def losses_of(logits_TV: np.ndarray, targets: Sequence[int]) -> float:
 
 def continued(peer: Peer, order: Mapping[str, Any]) -> dict[str, Any]:
     began_s = time.perf_counter()
-    chosen = peer.start([order["prompt"]] * order.get("callers", 1))
+    chosen = peer.start([order["prompt"]] * order.get("callers", 1), order["tokens"])
     first_s, ids = time.perf_counter() - began_s, [chosen[0]]
     for _ in range(order["tokens"] - 1):
         chosen = peer.step(chosen)

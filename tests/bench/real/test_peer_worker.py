@@ -12,7 +12,7 @@ class Counting:
     def __init__(self):
         self.steps = []
 
-    def start(self, prompts):
+    def start(self, prompts, tokens):
         return [prompt[-1] + 1 for prompt in prompts]
 
     def step(self, chosen):

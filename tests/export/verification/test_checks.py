@@ -1,9 +1,15 @@
 """All checks together: they refuse a fault, pass a sound graph, and refuse another model."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from export.bundle.directory import load_bundle
+from export.verification import decode_checks
+from export.verification.checks import run_checks
 from export.verification.inputs import sample_inputs
+from export.verification.measure import Expectation
 from export.verification.verifier import verify_graphs
 from tests.export.verification.faults import (
     ATTENTION,
@@ -48,3 +54,23 @@ def test_weights_of_another_model_are_refused(tiny_translation_bundle):
     model = tiny_model(tiny_config("encoder_decoder"), seed=2)
     samples = sample_inputs(model.config)
     assert_refused(verify_graphs(tiny_translation_bundle, variant, model, samples, only=(ENCODE,)).checks, ENCODE)
+
+
+@pytest.mark.parametrize(("step", "passed"), [(0.1, True), (0.3, True), (0.5, False)])
+def test_rows_alone_may_differ_by_what_rounding_changes_where_blocks_depend_on_the_batch(step, passed, monkeypatch):
+    together_V, exact_V = np.array([1.0, -1.0]), np.array([1.0, -1.0])
+    unrounded = Expectation(exact_V, exact_V + 0.4)  # 0.4 of the standard deviation, above the limit of 0.15
+    alone = [("logits", together_V + step, together_V)]
+    monkeypatch.setattr(decode_checks, "steps_alone", lambda case: alone)
+    monkeypatch.setattr(decode_checks, "steps", lambda case: [("logprobs", exact_V, unrounded)])
+    case = SimpleNamespace(
+        precision="int4",
+        config=tiny_config("encoder_decoder"),
+        quantization=SimpleNamespace(batch_invariant=False, block_size=32),
+        roundings=SimpleNamespace(exponents=None),
+        graphs=SimpleNamespace(roles=(), variant=SimpleNamespace(graphs={"encode": SimpleNamespace(outputs=())})),
+        samples=SimpleNamespace(describe=lambda: "two values"),
+    )
+    (check,) = run_checks(case, only=("steps in a batch as alone",))
+    assert (check.passed, round(check.tolerance, 6)) == (passed, 0.4)
+    assert "2 values differ" in check.note
