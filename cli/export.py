@@ -111,14 +111,15 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Export a checkpoint to a verified bundle: graphs, tokenizer, manifest."""
-    from export.bundle.directory import BundleError
-    from export.export_errors import ExportError
-    from export.options import ExportOptions, QuantizationOptions
-    from export.texts import TextFiles
-    from export.to_onnx import export_bundle
-    from model.checkpoints.checkpoint import CheckpointError
-    from model.config import ConfigError, LanguagePair
-    from model.training.data.examples import DataError
+    with progress():  # torch alone takes seconds
+        from export.bundle.directory import BundleError
+        from export.export_errors import ExportError
+        from export.options import ExportOptions, QuantizationOptions
+        from export.texts import TextFiles
+        from export.to_onnx import export_bundle
+        from model.checkpoints.checkpoint import CheckpointError
+        from model.config import ConfigError, LanguagePair
+        from model.training.data.examples import DataError
 
     with report_errors(BundleError, ConfigError, ExportError, CheckpointError, DataError):
         precisions = named_precisions(precision or [AUTO])

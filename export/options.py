@@ -24,6 +24,10 @@ AUTOMATIC: Mapping[Precision, tuple[str, ...]] = {
 }
 
 
+Tell = Callable[[str, int, int], object]
+"""Called with what is being done, and with how much of how much is done; 0 of 0 if that is unknown."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class QuantizationOptions:
     """Selection of the quantization schemes.
@@ -69,7 +73,7 @@ class ExportOptions:
     confidence: Development | None = None
     confidence_samples: int = MAX_SAMPLES
     source_unit: SourceUnit | None = None
-    tell: Callable[[str, int, int], object] = field(default=lambda *_: None, repr=False, compare=False)
+    tell: Tell = field(default=lambda *_: None, repr=False, compare=False)
 
     @property
     def quantized(self) -> list[Precision]:

@@ -51,7 +51,8 @@ def export_bundle(
     Raises CheckpointError, ConfigError for the languages of a file, DataError for its lines, ExportError, BundleError
     and OSError; `out` is then unchanged.
     """
-    loaded = load_checkpoint(checkpoint)
+    options.tell("reading the checkpoint", 0, 0)
+    loaded = load_checkpoint(checkpoint, maps_weights=True)
     options = _with_texts(options, files, loaded)
     lineage = {**loaded.lineage, "checkpoint_sha256": checkpoint_digest(checkpoint), "metrics": loaded.metrics}
     chat = loaded.chat_template
@@ -100,12 +101,10 @@ def export_model(
         origin = {**(lineage or {}), "model": config.to_json(), "export": versions()}
         if options.parallel:
             origin["shortlist"] = save_shortlist(options.parallel, tokenizer, config, directory)
-        options.tell("tracing graphs", 0, 0)
         variants, left_out, loss_errors = _save_all(model, tokenizer, directory, options)
-        options.tell("comparing with PyTorch", 0, 0)
         development = options.quantization.development
         samples = sample_inputs(config, tokenizer, options.texts or (development.texts if development else ()))
-        verified = verify_variants(directory, variants, model, samples, optional=options.optional)
+        verified = verify_variants(directory, variants, model, samples, optional=options.optional, tell=options.tell)
         left_out |= {name: describe_failure(dataclasses.asdict(check)) for name, check in verified.left_out.items()}
         report = {**make_report(verified.checks), "loss_errors": loss_errors}
         if not report["passed"]:
@@ -114,6 +113,7 @@ def export_model(
             raise NoGoldenError(options.precisions)
         _leave_out(left_out, directory, report)
         calibrations = _calibrations(directory, verified.variants, tokenizer, config, options)
+        options.tell("checking the bundle", 0, 0)
         return Manifest(
             **entries_of(config, attention=options.attention, source_unit=options.source_unit),
             variants=verified.variants,

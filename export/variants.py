@@ -25,14 +25,15 @@ from export.graphs import encoder_decoder, recurrent
 from export.graphs.group_query_attention import encoder_operator
 from export.graphs.tracing import Signature, trace
 from export.limits import limits_of
-from export.options import ExportOptions, scheme_names
+from export.options import ExportOptions, Tell, scheme_names
 from export.passes.calibrate import MAX_SENTENCES as MAX_CALIBRATION
 from export.passes.calibrate import Ranges, calibrate, input_moments, named_tensors
 from export.passes.equalize import Exponents, can_equalize, equalized, find_exponents
 from export.passes.error_feedback import Feedback
 from export.passes.fuse_norms import fuse_norms
 from export.passes.fuse_rotary import fuse_rotary
-from export.passes.optimize import name_weights, optimize, round_up_tables, weight_names
+from export.passes.held_weights import Weights, hold, values_of
+from export.passes.optimize import is_held, name_weights, optimize, round_up_tables, weight_names
 from export.passes.quantization_scheme import SCHEMES, QuantizationScheme
 from export.passes.quantize import quantize
 from export.passes.rounding_notes import RoundingNotes, write_notes
@@ -66,7 +67,9 @@ class Saved(NamedTuple):
 def save_variants(model: Model, tokenizer: Tokenizer, directory: Path, options: ExportOptions) -> Saved:
     """Save a variant of each precision below `directory`, quantized ones in the selected schemes. Raises ExportError
     for a precision that cannot be saved and is not optional."""
-    traced_of = functools.partial(trace_model, attention=options.attention, shortlist=bool(options.parallel))
+    traced_of = functools.partial(
+        trace_model, attention=options.attention, shortlist=bool(options.parallel), tell=options.tell
+    )
     variants, quantized, half = dict[str, Variant](), Saved((), {}, {}), None
     if {"fp16", "w4a16"}.intersection(options.precisions):
         half = traced_of(copy.deepcopy(model).half())
@@ -225,7 +228,9 @@ class Traced(NamedTuple):
     has_shortlist: bool
 
 
-def trace_model(model: Model, *, attention: bool = False, shortlist: bool = False) -> Traced:
+def trace_model(
+    model: Model, *, attention: bool = False, shortlist: bool = False, tell: Tell = lambda *_: None
+) -> Traced:
     """Return every graph of a model in its precision. Raises ExportError for a trace with the wrong structure."""
     names = weight_names(arrays_of(model))
     made = dict[Role, ModelProto]()
@@ -235,8 +240,12 @@ def trace_model(model: Model, *, attention: bool = False, shortlist: bool = Fals
         signatures = encoder_decoder.signatures(model, attention=attention)
     is_half = next(model.parameters()).dtype == torch.float16
     capacity = largest_capacity(limits_of(model.config).max_target_len)
-    for role, signature in signatures.items():
-        named_graph = name_weights(optimize(trace(signature)), names)
+    for done, (role, signature) in enumerate(signatures.items()):
+        tell("tracing graphs", done, len(signatures))
+        arrays = dict[str, np.ndarray]()
+        graph = hold(trace(signature, arrays), arrays, names)
+        del arrays
+        named_graph = name_weights(optimize(graph), names)
         made[role] = fuse_rotary(round_up_tables(named_graph, PAD_MULTIPLE), capacity)
         if is_half:
             made[role] = widen_vectors(fuse_norms(made[role]))
@@ -289,11 +298,12 @@ def save_variant(
     feedback: see `quantize`. exponents: of an equalized model, by which it is verified.
     """
     model, made = traced.model, dict[Role, ModelProto]()
+    weights = arrays_of(model)
     (directory / scheme.precision).mkdir(parents=True)
     for role, signature in traced.signatures.items():
         graph = ModelProto()
         graph.CopyFrom(traced.graphs[role])
-        graph = quantize(graph, role, scheme, ranges, feedback)
+        graph = quantize(graph, role, scheme, ranges, feedback, weights)
         made[role] = signature.finish(graph) if signature.finish else graph
         if scheme.is_quantized:
             write_notes(made[role], RoundingNotes(exponents, feedback is not None))
@@ -308,23 +318,30 @@ def save_variant(
     for role, graph in made.items():
         inputs = tuple(value.name for value in graph.graph.input)
         file = f"{scheme.precision}/{role}.onnx"
-        save_graph(graph, directory / file, inline_limit)
+        save_graph(graph, directory / file, inline_limit, weights)
         outputs = tuple(value.name for value in graph.graph.output)
         specs[role] = GraphSpec(role=role, file=file, inputs=inputs, outputs=outputs)
     quantization = scheme.quantization(batch_invariant=is_batch_invariant(scheme))
     return Variant(precision=scheme.precision, graphs=specs, states=states, quantization=quantization)
 
 
-def save_graph(graph: ModelProto, file: Path, inline_limit: int) -> None:
-    """Write a graph, with its weights inside or, above the limit in bytes, in FILE.data beside it, to which the graph
-    refers then. Raises OSError, which onnx's own function does not: it hides why a file could not be opened."""
+def save_graph(graph: ModelProto, file: Path, inline_limit: int, weights: Weights | None = None) -> None:
+    """Write a graph, with its weights inside or, above the limit in bytes or if it lacks some, in FILE.data beside it,
+    to which the graph refers then. Raises OSError, which onnx's own function does not: it hides why a file could not be
+    opened.
+
+    weights: of the graph's model, if the graph lacks some.
+    """
     tensors = graph.graph.initializer
-    if sum(len(tensor.raw_data) for tensor in tensors) > inline_limit:
+    if any(map(is_held, tensors)) or sum(len(tensor.raw_data) for tensor in tensors) > inline_limit:
         name = f"{file.name}.data"
         with file.with_name(name).open("wb") as data:
             for tensor in tensors:
-                if (size := len(tensor.raw_data)) >= EXTERNAL_BYTES:
+                held = np.ascontiguousarray(values_of(tensor, weights or {})).data if is_held(tensor) else None
+                values = tensor.raw_data if held is None else held
+                if (size := memoryview(values).nbytes) >= EXTERNAL_BYTES:
+                    tensor.raw_data = b""  # else onnx refuses to refer to a file
                     set_external_data(tensor, name, offset=data.tell(), length=size)
-                    data.write(tensor.raw_data)
+                    data.write(values)
                     tensor.ClearField("raw_data")
     file.write_bytes(graph.SerializeToString())

@@ -26,6 +26,7 @@ from model.tokenizer import Tokenizer
 
 PRECISIONS = {"int8": "Q8_0", "int4": "Q4_K_M"}  # and the file type of llama.cpp beside each
 FILE_TYPES = {"F32": 0, "Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15}  # enum llama_ftype
+WARM_UP = 6  # answers
 PROMPT_TOKENS, ANSWER_TOKENS, SPEED_TOKENS, LOSS_TOKENS = 16, 32, 64, 64
 TIE = 1e-4  # between the two best logits, below which their order is that of float32 sums
 REPEATS_S = 600.0  # limit of a call
@@ -76,10 +77,13 @@ class RealDecoder:
         read: dict[str, list[float]] = {}
         for kind in FILE_TYPES:
             with self._llama(kind) as llama:
-                read[kind] = llama(texts=texts)["loss"]
-            lost = [one - other for one, other in zip(read[kind], read["F32"], strict=True)]
+                read[f"llama.cpp {kind}"] = llama(texts=texts)["loss"]
+        with peer("genai", self._genai(), 2) as genai:
+            read["genai int4"] = genai(texts=texts)["loss"]
+        for name, losses in read.items():
+            lost = [one - other for one, other in zip(losses, read["llama.cpp F32"], strict=True)]
             error = statistics.stdev(lost) / len(lost) ** 0.5
-            figures[f"llama.cpp {kind}"] = f"{statistics.fmean(lost):.4f} ± {error:.4f}"
+            figures[name] = f"{statistics.fmean(lost):.4f} ± {error:.4f}"
         return figures, []
 
     def speed(self, repetitions: int) -> tuple[dict[str, Any], list[Verdict]]:
@@ -88,6 +92,8 @@ class RealDecoder:
         for precision, kind in PRECISIONS.items():
             with contextlib.ExitStack() as stack:
                 client, peers = stack.enter_context(self._served(precision)), self._peers(stack, kind)
+                for _ in range(WARM_UP):  # a decoder with all processors opens when one caller has kept at it
+                    _rate(client, prompt, 1)
                 for callers in (1, CALLERS):
                     jobs = {f"Glossa {precision}": partial(_rate, client, prompt, callers)}
                     jobs |= {name: partial(_peer_rate, one, prompt, callers) for name, one in peers.items()}
@@ -119,7 +125,7 @@ class RealDecoder:
 
     @contextlib.contextmanager
     def _served(self, precision: str) -> Iterator[Client]:
-        flags = ("--precision", precision, "--device", "cpu")
+        flags = ("--precision", precision, "--device", "cpu", "--engine-niceness", "0")  # as the peers
         with glossa_server(self.bundle, flags=flags) as (address, _), Client(address, timeout_s=REPEATS_S) as client:
             yield client
 

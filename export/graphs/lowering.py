@@ -12,6 +12,10 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
+from torch.fx.node import map_arg
+from torch.onnx._internal.fx.passes import type_promotion
+from torch.onnx._internal.fx.type_utils import from_scalar_type_to_torch_dtype
+from torch.utils import _pytree as pytree
 
 ATEN = torch.ops.aten
 UNCHANGED = frozenset((ATEN.alias.default, ATEN.detach.default, ATEN.detach_.default, ATEN.lift_fresh_copy.default))
@@ -45,6 +49,33 @@ def lowered(
             _lower(node, sizes)
         return program
     return decompose(program, registry)
+
+
+def run_promoted(interpreter: Any, run: Callable[[Any, Node], Any], node: Node) -> Any:
+    """Run a node while PyTorch inserts casts before operators whose arguments differ in their type. Only these nodes
+    run: the types of all values tell that others stay as they are.
+
+    run: what PyTorch's interpreter does for each node.
+    """
+    is_known = node.op == "call_function" and "val" in node.meta
+    if is_known and not _is_promoted(node, interpreter.type_promotion_table):
+        return node.meta["val"]
+    return run(interpreter, node)
+
+
+def _is_promoted(node: Node, table: Any) -> bool:
+    rule = type_promotion.get_type_promotion_rule(node, table)
+    if rule is None:
+        return False
+    args, kwargs = map_arg((node.args, node.kwargs), lambda given: given.meta["val"])
+    wanted = rule.preview_type_promotion(args, kwargs)
+    types = [(arg, wanted.args_dtypes.get(place)) for place, arg in enumerate(args)]
+    types += [(arg, wanted.kwargs_dtypes.get(name)) for name, arg in kwargs.items()]
+    return any(dtype not in (None, _type_of(leaf)) for arg, dtype in types for leaf in pytree.tree_leaves(arg))
+
+
+def _type_of(value: Any) -> torch.dtype | None:
+    return value.dtype if isinstance(value, torch.Tensor) else from_scalar_type_to_torch_dtype(type(value))
 
 
 def _is_operator(node: Node) -> bool:

@@ -10,17 +10,20 @@ import functools
 import importlib.metadata
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+import onnx_ir
 import torch
 from onnx import ModelProto
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from export.bundle.manifest import StateSpec
-from export.graphs.lowering import lowered
+from export.graphs.lowering import lowered, run_promoted
+from export.passes.held_weights import is_large
 from model.architectures import Model
 
 OPSET = 23
@@ -92,8 +95,11 @@ def state_inputs(states: Iterable[StateSpec], dtype: torch.dtype, prefix: str = 
     ]
 
 
-def trace(signature: Signature) -> ModelProto:
-    """Return the graph of a module as torch's exporter creates it."""
+def trace(signature: Signature, large: dict[str, np.ndarray] | None = None) -> ModelProto:
+    """Return the graph of a module as torch's exporter creates it.
+
+    large: gets the values of large matrices by their names, views of the module's as a rule; the graph then lacks them.
+    """
     with _quiet_exporter(), _faster_exporter(), torch.no_grad():
         program = torch.onnx.export(
             signature.module.eval(),
@@ -106,8 +112,23 @@ def trace(signature: Signature) -> ModelProto:
             verbose=False,
         )
     assert program is not None  # only the previous exporter returned None
+    if large is not None:
+        large |= _take_large(program.model.graph.initializers)
     proto: ModelProto = program.model_proto
     return proto
+
+
+def _take_large(constants: Mapping[str, onnx_ir.Value]) -> dict[str, np.ndarray]:
+    """Return the values of large matrices, which are then without."""
+    taken = dict[str, np.ndarray]()
+    for name, value in constants.items():
+        assert value.const_value is not None, name
+        array = value.const_value.numpy()
+        if is_large(array):
+            kind, shape = value.const_value.dtype, onnx_ir.Shape(array.shape)
+            value.const_value = onnx_ir.ExternalTensor(name, None, None, kind, shape=shape, name=name)
+            taken[name] = array
+    return taken
 
 
 def versions() -> dict[str, str]:
@@ -142,18 +163,26 @@ def _faster_exporter() -> Iterator[None]:
 
     The table of operators is built once per opset, on which alone it depends, instead of once per graph: 0.8 s of the 1
     to 3 s of a small one. A program is lowered, where the exporter would run it twice more to decompose operators that
-    ONNX lacks: half of the time, though our models have hardly any. A rewriting rule that compares each pair of slices
-    is left out, as none of ours match: half of the time of a rotary model with 30 layers.
+    ONNX lacks, and once to promote types: most of the time, though our models have hardly anything of both. A rewriting
+    rule that compares each pair of slices is left out, as none of ours match: half of the time of a rotary model with
+    30 layers. Rules are tried on the nodes of the type that their patterns end with, not on all. The cache of fake
+    tensors is off: with dynamic axes, what it finds costs more than to compute it.
     """
     from onnxscript import rewriter
+    from onnxscript.rewriter.pattern import RewriteRule
+    from torch._dynamo import config as dynamo
     from torch.onnx._internal.exporter import _fx_passes
     from torch.onnx._internal.exporter._registration import ONNXRegistry  # loads the whole exporter
+    from torch.onnx._internal.fx.passes.type_promotion import _TypePromotionInterpreter as TypePromotion
 
     decompose = functools.partial(lowered, decompose=_fx_passes.decompose_with_registry)
     rules = tuple(rule for rule in rewriter._DEFAULT_REWRITE_RULES if rule.name != "SlicesSplit")
     with (
         _replaced(ONNXRegistry, "from_torchlib", staticmethod(_shared(ONNXRegistry))),
         _replaced(_fx_passes, "decompose_with_registry", decompose),
+        _replaced(TypePromotion, "run_node", functools.partialmethod(run_promoted, TypePromotion.run_node)),
+        _replaced(RewriteRule, "try_rewrite", _tried_on_its_type(RewriteRule.try_rewrite)),
+        dynamo.patch(fake_tensor_cache_enabled=False),
         _replaced(rewriter, "_DEFAULT_REWRITE_RULES", rules),
     ):
         yield
@@ -168,6 +197,17 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(owner, name, original)
+
+
+def _tried_on_its_type(try_rewrite: Callable[..., Any]) -> Callable[..., Any]:
+    def tried(rule: Any, model: Any, graph: Any, node: Any, **options: Any) -> Any:
+        ends = rule._target_pattern.output_nodes
+        operator = ends[0].op_identifier() if len(ends) == 1 else None  # None: of any type
+        if operator is not None and operator[1] != node.op_type:
+            return None
+        return try_rewrite(rule, model, graph, node, **options)
+
+    return tried
 
 
 @functools.cache

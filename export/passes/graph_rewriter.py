@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, NodeProto, ValueInfoProto, helper, numpy_helper
 
+from export.passes.held_weights import Weights, values_of
 from export.passes.optimize import replace_items
 
 MICROSOFT = "com.microsoft"
@@ -16,9 +17,9 @@ MICROSOFT = "com.microsoft"
 class GraphRewriter:
     """Rewrites one graph in place. New nodes take the positions of the old ones, so the order stays topological."""
 
-    def __init__(self, graph: GraphProto, prefix: str) -> None:
-        """prefix: for the names of new nodes and values."""
-        self.graph, self.prefix = graph, prefix
+    def __init__(self, graph: GraphProto, prefix: str, weights: Weights | None = None) -> None:
+        """prefix: for the names of new nodes and values. weights: of the graph's model, if the graph lacks some."""
+        self.graph, self.prefix, self._weights = graph, prefix, weights or {}
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
         self.count = 0
         self._added: list[NodeProto] = []
@@ -56,7 +57,7 @@ class GraphRewriter:
 
     def array(self, name: str) -> np.ndarray:
         """Return the values of a constant."""
-        return numpy_helper.to_array(self.constants[name])
+        return values_of(self.constants[name], self._weights)
 
     def replace(self, replacements: Mapping[int, list[NodeProto]]) -> None:
         """Replace the nodes at these positions by other nodes; an empty list removes a node."""

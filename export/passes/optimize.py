@@ -15,6 +15,7 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 Pass = Callable[[ModelProto], ModelProto]
+HELD_BYTES = 1 << 20  # of a matrix that `export.passes.held_weights` leaves in the memory of its model
 POSITION_TABLES = (".embedding.positions", ".cos", ".sin")
 
 
@@ -35,7 +36,7 @@ def remove_no_ops(model: ModelProto) -> ModelProto:
     makers = makers_of(graph)
     kept, renamed = [], dict[str, str]()
     for node in graph.node:
-        _rename_inputs(node, renamed)
+        rename_inputs(node, renamed)
         is_cast = node.op_type == "Cast" and attributes_of(node).get("to", 0) == types.get(node.input[0], -1)
         maker = makers.get(node.input[0]) if node.input else None
         if node.domain != "" or not (node.op_type == "Identity" or is_cast):
@@ -125,7 +126,8 @@ def share_initializers(model: ModelProto) -> ModelProto:
     graph = model.graph
     first, renamed, kept = dict[tuple[int, tuple[int, ...], bytes], str](), dict[str, str](), list[TensorProto]()
     for tensor in graph.initializer:
-        key = (tensor.data_type, tuple(tensor.dims), digest(numpy_helper.to_array(tensor)))
+        content = tensor.name.encode() if is_held(tensor) else digest(numpy_helper.to_array(tensor))
+        key = (tensor.data_type, tuple(tensor.dims), content)
         if key in first:
             renamed[tensor.name] = first[key]
         else:
@@ -134,7 +136,7 @@ def share_initializers(model: ModelProto) -> ModelProto:
     if renamed:
         replace_items(graph.initializer, kept)
         for node in graph.node:
-            _rename_inputs(node, renamed)
+            rename_inputs(node, renamed)
     return model
 
 
@@ -184,7 +186,7 @@ def strip_metadata(model: ModelProto) -> ModelProto:
         node.name, node.doc_string = f"{node.op_type}_{i}", ""
         del node.metadata_props[:]
         replace_items(node.attribute, sorted(node.attribute, key=lambda attribute: attribute.name))
-        _rename_inputs(node, renamed)
+        rename_inputs(node, renamed)
         for j, name in enumerate(node.output):
             if name and name not in fixed:
                 renamed[name] = f"{node.name}.{j}" if j else node.name
@@ -196,11 +198,12 @@ WeightNames = Mapping[tuple[tuple[int, ...], bytes], str]  # by shape and digest
 
 
 def weight_names(weights: Mapping[str, np.ndarray]) -> WeightNames:
-    """Return the names of a model's weights, and of their transposes with the suffix ".T"; of equal ones the first."""
+    """Return the names of a model's weights, and of their transposes with the suffix ".T"; of equal ones the first.
+    Transposes of at least HELD_BYTES are not among them."""
     names = dict[tuple[tuple[int, ...], bytes], str]()
     for name, array in weights.items():
         names.setdefault((array.shape, digest(array)), name)
-        if array.ndim == 2:
+        if array.ndim == 2 and array.nbytes < HELD_BYTES:
             names.setdefault((array.shape[::-1], digest(array.T)), f"{name}.T")
     return names
 
@@ -210,12 +213,14 @@ def name_weights(model: ModelProto, names: WeightNames) -> ModelProto:
     graph = model.graph
     taken, renamed = {value.name for value in (*graph.input, *graph.output)}, dict[str, str]()
     for i, tensor in enumerate(graph.initializer):
+        if is_held(tensor):
+            continue
         name = names.get((tuple(tensor.dims), digest(numpy_helper.to_array(tensor))), f"constant_{i}")
         name = name if name not in taken else f"constant_{i}"
         taken.add(name)
         renamed[tensor.name] = tensor.name = name
     for node in graph.node:
-        _rename_inputs(node, renamed)
+        rename_inputs(node, renamed)
     return model
 
 
@@ -273,7 +278,14 @@ def constants_of(graph: GraphProto) -> dict[str, np.ndarray]:
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer if np.prod(tensor.dims) <= 8}
 
 
-def _rename_inputs(node: NodeProto, renamed: Mapping[str, str]) -> None:
+def is_held(tensor: TensorProto) -> bool:
+    """Report whether a constant has no values, because they stay in the memory of the model that it is named after."""
+    is_external: bool = tensor.data_location == TensorProto.EXTERNAL
+    return is_external
+
+
+def rename_inputs(node: NodeProto, renamed: Mapping[str, str]) -> None:
+    """Give the inputs of a node their new names."""
     for i, name in enumerate(node.input):
         if name in renamed:
             node.input[i] = renamed[name]

@@ -24,6 +24,7 @@ from export.bundle.manifest import Role
 from export.passes.calibrate import Ranges
 from export.passes.error_feedback import Feedback
 from export.passes.graph_rewriter import MICROSOFT, GraphRewriter
+from export.passes.held_weights import Weights
 from export.passes.integer_weights import INT8_MAX, symmetric_columns
 from export.passes.optimize import remove_unused, sum_in_norms
 from export.passes.quantization_scheme import QuantizationScheme
@@ -40,16 +41,18 @@ def quantize(
     scheme: QuantizationScheme,
     ranges: Ranges | None = None,
     feedback: Feedback | None = None,
+    weights: Weights | None = None,
 ) -> ModelProto:
     """Quantize the graph of `role`, optimized and with named weights; `scheme.needs_ranges` requires `ranges`.
 
-    feedback: rounds the weights of products; without, they become the nearest integers.
+    feedback: rounds the weights of products; without, they become the nearest integers. weights: of the graph's model,
+    if the graph lacks some.
     """
     if not scheme.is_quantized:
         return model
     assert ranges is not None or not scheme.needs_ranges, scheme.name
     scheme = scheme.for_role(role)
-    rewriter, divided = GraphRewriter(model.graph, scheme.name), dict[str, np.ndarray | float]()
+    rewriter, divided = GraphRewriter(model.graph, scheme.name, weights), dict[str, np.ndarray | float]()
     if scheme.has_int8_cache:
         assert ranges is not None
         caches = CacheQuantizer(rewriter, ranges)

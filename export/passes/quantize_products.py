@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from onnx import NodeProto, TensorProto, numpy_helper
+from onnx import NodeProto, TensorProto
 
 from export.passes.calibrate import Ranges
 from export.passes.error_feedback import Feedback
@@ -95,7 +95,7 @@ class ProductQuantizer:
                 or is_kept(node.input[1])
             ):
                 continue
-            weight = numpy_helper.to_array(tensor)
+            weight = self.rewriter.array(node.input[1])
             bias: np.ndarray | None = None
             nodes: tuple[NodeProto, ...] = (node,)
             if node.op_type == "Gemm":

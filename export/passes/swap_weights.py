@@ -7,14 +7,12 @@ what the last product multiplies by, may differ afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto, TensorProto, numpy_helper
 
-from export.passes.optimize import digest, replace_items, with_inner
+from export.passes.held_weights import Weights, without_values
+from export.passes.optimize import digest, is_held, replace_items, with_inner
 
-Weights = Mapping[str, np.ndarray]
 TABLE = ".embedding.tokens.weight"
 
 
@@ -25,7 +23,7 @@ def swap_weights(model: ModelProto, before: Weights, after: Weights) -> set[str]
     equal = dict[tuple[tuple[int, ...], bytes], list[str]]()
     for name, array in before.items():
         equal.setdefault(_content(array), []).append(name)
-    held, swapped, renamed = set[str](), dict[str, np.ndarray](), dict[str, str]()
+    held, swapped, renamed = set[str](), dict[str, TensorProto](), dict[str, str]()
     for tensor in graph.initializer:
         name = tensor.name.removesuffix(".T")
         suffix = tensor.name.removeprefix(name)
@@ -38,7 +36,8 @@ def swap_weights(model: ModelProto, before: Weights, after: Weights) -> set[str]
             return None
         held.update(names)
         for one in different.values():
-            swapped[one + suffix] = after[one].T if suffix else after[one]
+            array = after[one].T if suffix else after[one]
+            swapped[one + suffix] = (without_values if is_held(tensor) else _tensor)(one + suffix, array)
         others = [one for one in different.values() if one not in tables]
         (renamed[tensor.name],) = [one + suffix for one in others or tables]
     nodes = list(with_inner(graph.node))
@@ -48,11 +47,13 @@ def swap_weights(model: ModelProto, before: Weights, after: Weights) -> set[str]
                 node.input[i] = renamed.get(name, name)
     used = {name for node in nodes for name in node.input}
     kept = [tensor for tensor in graph.initializer if tensor.name not in renamed]
-    kept += [
-        numpy_helper.from_array(np.ascontiguousarray(array), name) for name, array in swapped.items() if name in used
-    ]
+    kept += [tensor for name, tensor in swapped.items() if name in used]
     replace_items(graph.initializer, kept)
     return held
+
+
+def _tensor(name: str, array: np.ndarray) -> TensorProto:
+    return numpy_helper.from_array(np.ascontiguousarray(array), name)
 
 
 def _content(array: np.ndarray) -> tuple[tuple[int, ...], bytes]:

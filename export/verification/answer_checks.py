@@ -11,6 +11,7 @@ from export.verification.case import Case
 from export.verification.golden import RightAnswer
 from export.verification.inputs import Ids
 from export.verification.measure import Measured, judged_tolerance, largest_error
+from export.verification.torch_reference import LAST
 
 # Gaps below which either of two tokens is correct, and above which other processors agree.
 TIES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 5e-2, "int4": 5e-2, "w4a16": 3e-2}
@@ -49,7 +50,9 @@ def _gap(case: Case, source: Ids, prompt: Ids, actual: Ids, reference: Ids) -> t
     """The margin by which PyTorch prefers its own token at the first difference of two answers, as a share of its
     largest log-probability, and the largest margin that float32 cannot resolve there."""
     at = next(i for i, (a, b) in enumerate(zip(actual, reference, strict=False)) if a != b)
-    logprobs = case.expected.logprobs(source, (*prompt, *reference[:at]))[-1]
-    error = largest_error([("logprobs", logprobs.other, logprobs)]).float32_error if case.quantization is None else 0.0
-    gap = (logprobs.exact[reference[at]] - logprobs.exact[actual[at]]) / np.abs(logprobs.exact).max()
+    logprobs = case.expected.logprobs(source, (*prompt, *reference[:at]), LAST)[0]
+    is_plain = case.quantization is None
+    error = largest_error([("logprobs", logprobs.own, logprobs)]).float32_error if is_plain else 0.0
+    exact_V = logprobs.other if is_plain else logprobs.own
+    gap = (exact_V[reference[at]] - exact_V[actual[at]]) / np.abs(exact_V).max()
     return float(gap), judged_tolerance(TIES[case.precision], error)

@@ -26,7 +26,7 @@ def cross(case: Case) -> Iterator[Comparison]:
     for weights_LBHQK, rows in ((case.aligned, case.rows), (alone_LBHQK, [(0, source, longest)])):
         for row, source, target in rows:
             weights_LHQK = expected.attention(source, target)
-            layers = len(weights_LHQK.exact)
+            layers = len(weights_LHQK.own)
             for layer in range(layers):
                 actual_HQK = weights_LBHQK[layer, row, :, : len(target), : len(source)]
                 yield f"layer {layer + 1} of {layers}", actual_HQK, weights_LHQK[layer]
@@ -49,13 +49,13 @@ def every(case: Case) -> Measured:
         for attended, rows in ((case.attended, case.rows), (alone, [(0, *longest)])):
             for row, source, target in rows:
                 for name, weights_LHQK in expected.every_attention(source, target).items():
-                    layers, _, queries, keys = weights_LHQK.exact.shape
+                    layers, _, queries, keys = weights_LHQK.own.shape
                     for layer in range(layers):
                         actual_HQK = attended[name][layer, row, :, :queries, :keys]
                         yield f"{name} of layer {layer + 1}", actual_HQK, weights_LHQK[layer]
 
-    error, note, float32_error = largest_error(comparisons(), by_deviation=case.quantization is not None)
-    largest = expected.exact.largest_score
+    error, note, float32_error = largest_error(comparisons(), is_quantized=case.quantization is not None)
+    largest = expected.own.largest_score
     factor = max(1.0, largest / LARGE_SCORE)
     return Measured(error / factor, f"{note}, scores of up to {largest:.3g}", float32_error / factor)
 

@@ -34,7 +34,7 @@ class Steps(NamedTuple):
 
 
 class GreedyAnswer(NamedTuple):
-    """The answer of the graphs to one input, and that of the PyTorch reference."""
+    """The answer of the graphs to one input, and that of the PyTorch reference up to the first difference."""
 
     source: Ids
     prompt: Ids
@@ -97,9 +97,8 @@ class Case:
     def reference(self, roundings: Roundings) -> Expectations:
         """The expected outputs, with the roundings of a quantized variant emulated."""
         if self.quantization is None:
-            return Expectations(self.plain_model, in_float64=True)
-        rounded = emulated_model(self.plain_model, roundings)
-        return Expectations(rounded, in_float64=False, unrounded=self.plain_model)
+            return Expectations(self.plain_model)
+        return Expectations(emulated_model(self.plain_model, roundings), unrounded=self.plain_model)
 
     @cached_property
     def expected(self) -> Expectations:
@@ -113,13 +112,13 @@ class Case:
         sources = [self.sources[row] for row in rows]
         arrays = self.graphs.cross_buffers(len(rows), round_up(max(map(len, sources)), CAPACITY_MULTIPLE))
         for row, source in enumerate(sources):
-            self._write(arrays, row, self.expected.float32.source(source))
+            self._write(arrays, row, self.expected.own.source(source))
         return {**arrays, "source_lengths": lengths(sources)}
 
     def fill(self, buffers: Arrays, row: int, source: Ids, target: Ids) -> None:
         """Writes PyTorch's caches of a target to a row; an empty target has none."""
         if target:
-            self._write(buffers, row, self.expected.float32.caches(source, target))
+            self._write(buffers, row, self.expected.own.caches(source, target))
 
     def _write(self, buffers: Arrays, row: int, values: Arrays) -> None:
         for name in buffers.keys() & values.keys():
@@ -204,14 +203,14 @@ class Case:
     @cached_property
     def greedy_answers(self) -> GreedyAnswers:
         """Greedy answers to the sources, or to the beginnings of the targets, in one batch."""
-        config, reference = self.config, self.expected.float32
+        config, reference = self.config, self.expected.own
         half, start = max(1, config.max_target_len // 2), max(1, len(config.template.target_prefix))
         prompts = [target[: half if config.supports_chunked_prefill else start] for target in self.targets]
         max_tokens = min(GREEDY_TOKENS, config.max_target_len - max(map(len, prompts)) + 1)
         sources = self.sources if config.has_encoder else ()
         found = answer_greedily(self.graphs, sources, prompts, config.eos_ids, max_tokens)
         rows = [
-            GreedyAnswer(source, prompt, answer, reference.greedy(source, prompt, max_tokens))
+            GreedyAnswer(source, prompt, answer, reference.greedy(source, prompt, max_tokens, answer.tokens))
             for source, prompt, answer in zip(self.sources, prompts, found, strict=True)
         ]
         return GreedyAnswers(tuple(rows), max_tokens)

@@ -61,7 +61,7 @@ class Check:
     """A check's result. `max_error`: the largest difference of any output, as a share of that output's largest value;
     for quantized graphs the largest error of any row as a share of its standard deviation; for checks of equality the
     number of values or sequences that differ, with tolerance 0. `float32_error`: the same measure of PyTorch in float32
-    against PyTorch in float64, 0 where that is not compared; `tolerance` includes it."""
+    against PyTorch in float64, 0 where it was not needed to judge; `tolerance` includes it."""
 
     name: str
     precision: str
@@ -144,23 +144,32 @@ def _alone(compare: Compare, expected: Compare) -> Callable[[Case], Iterable[Com
         comparisons = list(compare(case))
         differ, size = count_differences(comparisons).error, case.quantization.block_size
         note = f"bits not compared: answers in blocks of {size} may depend on the batch; {differ:.0f} values differ"
-        unrounded = largest_error(expected(case), by_deviation=True).float32_error
-        return largest_error(comparisons, by_deviation=True)._replace(note=note, float32_error=unrounded)
+        unrounded = largest_error(expected(case), is_quantized=True).float32_error
+        return largest_error(comparisons, is_quantized=True)._replace(note=note, float32_error=unrounded)
 
     return measure
 
 
-def run_checks(case: Case, only: Collection[str] = ()) -> tuple[Check, ...]:
-    """The results of all checks, or of those with the names in `only`."""
-    return tuple(_run(case, spec) for spec in checks_of(case) if not only or spec.name in only)
+def run_checks(
+    case: Case, only: Collection[str] = (), tell: Callable[[int, int], object] = lambda *_: None
+) -> tuple[Check, ...]:
+    """The results of all checks, or of those with the names in `only`. tell: gets how many of how many are done."""
+    specs, checks = [spec for spec in checks_of(case) if not only or spec.name in only], list[Check]()
+    for spec in specs:
+        tell(len(checks), len(specs))
+        checks.append(_run(case, spec))
+    return tuple(checks)
 
 
 def _run(case: Case, spec: CheckSpec) -> Check:
     try:
         found = spec.measure(case)
         if not isinstance(found, Measured):
-            by_deviation = case.quantization is not None
-            found = largest_error(found, by_deviation=by_deviation) if spec.limit else count_differences(found)
+            is_quantized = case.quantization is not None
+            if spec.limit:
+                found = largest_error(found, spec.limit, is_quantized=is_quantized)
+            else:
+                found = count_differences(found)
     except Exception as failure:  # any error of the runtime for a graph it cannot run is a failed check
         found = Measured(float("inf"), f"{type(failure).__name__}: {failure!s:.200}")
     tolerance = judged_tolerance(spec.limit, found.float32_error, is_quantized=case.quantization is not None)

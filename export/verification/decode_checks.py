@@ -12,6 +12,7 @@ from export.verification.case import Case, capacity_of, valid, written_places
 from export.verification.inputs import Ids
 from export.verification.measure import Comparison, Measured
 from export.verification.ort_graphs import Prediction, garbage, round_up
+from export.verification.torch_reference import LAST
 
 
 def prefill(case: Case) -> Iterator[Comparison]:
@@ -19,7 +20,7 @@ def prefill(case: Case) -> Iterator[Comparison]:
     longest = [case.samples.longest_target]
     for (prediction, caches), targets in ((case.prefilled, case.targets), (case.prefill(longest), longest)):
         for row, target in enumerate(targets):
-            yield "logprobs", prediction.logprobs[row], case.expected.logprobs((), target)[-1]
+            yield "logprobs", prediction.logprobs[row], case.expected.logprobs((), target, LAST)[0]
             for name, expected in case.expected.caches((), target).items():
                 yield f"present.{name}", case.roundings.values(name, valid(caches[name][row], len(target))), expected
 
@@ -52,7 +53,7 @@ def later_block(case: Case) -> Iterator[Comparison]:
         cut = max(1, len(target) // 3)
         if len(target) - cut > 1:
             prediction = _in_two_blocks(case, target, cut, [(0, len(target) - cut - 1)])
-            yield "logprobs", prediction.logprobs[0], case.expected.logprobs((), target)[-1]
+            yield "logprobs", prediction.logprobs[0], case.expected.logprobs((), target, LAST)[0]
 
 
 def _in_two_blocks(case: Case, target: Ids, cut: int, requested: list[tuple[int, int]]) -> Prediction:
@@ -99,14 +100,14 @@ def last_position(case: Case) -> Iterator[Comparison]:
     last, buffers = len(target) - 1, case.graphs.buffers(1, capacity_of([target]))
     case.fill(buffers, 0, source, target[:last])
     prediction = case.graphs.decode([target[last:]], [last], buffers, case.cross([0]))
-    yield f"logprobs at {last}", prediction.logprobs[0], case.expected.logprobs(source, target)[last]
+    yield f"logprobs at {last}", prediction.logprobs[0], case.expected.logprobs(source, target, LAST)[0]
 
 
 def caches(case: Case) -> Iterator[Comparison]:
     """The caches after the last step, where targets have written."""
     for row, source, target in case.rows:
         for name, expected in case.expected.caches(source, target).items():
-            written = written_places(case.steps.buffers[name][row], expected.exact)
+            written = written_places(case.steps.buffers[name][row], expected.own)
             yield f"present.{name}", case.roundings.values(name, written), expected
 
 

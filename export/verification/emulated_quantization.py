@@ -390,5 +390,5 @@ def product_error(model: Model, roundings: Roundings, recorded: Sequence[Recorde
         if product.has_bias and isinstance(bias, Tensor):
             expected_RN += bias.detach().numpy() / part.divisors_N1[:, 0]
         comparison = "a product", product.output_RN, expected_RN
-        errors.append((part.name, largest_error([comparison], by_deviation=True).error))
+        errors.append((part.name, largest_error([comparison], is_quantized=True).error))
     return worst(errors, "no products")

@@ -28,7 +28,7 @@ def attend_weights(case: Case) -> Measured:
 
 def equalization(case: Case) -> Iterator[Comparison]:
     """The equalized model against the checkpoint's."""
-    expected, made = Expectations(case.model, in_float64=True), TorchReference(case.plain_model)
+    expected, made = Expectations(case.model), TorchReference(case.plain_model)
     for _, source, target in case.rows:
         if case.config.has_decoder:
             yield "logits", made.logits(source, target), expected.logits(source, target)
@@ -57,7 +57,7 @@ def unrounded(case: Case) -> Measured:
     """Logits of cached steps, or the states of an encoder-only model, against the unquantized model. The median,
     because in a random model rounding removes what determines some rows."""
     pairs = _logits(case) if case.config.has_decoder else _states(case)
-    errors = [largest_error([pair], by_deviation=True).error for pair in pairs]
+    errors = [largest_error([pair], is_quantized=True).error for pair in pairs]
     return Measured(float(np.median(errors)), f"median of {len(errors)} rows, worst {max(errors):.2g}")
 
 

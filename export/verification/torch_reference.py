@@ -1,29 +1,40 @@
 """PyTorch's outputs, one row at a time, without padding and without a batch: the reference for graphs.
 
-`TorchReference` computes them with one model; `Expectations` computes them in float64 and in float32, or with and
-without the roundings of a quantized graph.
+`TorchReference` computes them with one model; `Expectations` computes them in float32 and in float64, or with and
+without the roundings of a quantized graph. One pass over a target gives all that is compared of it.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from export.verification.inputs import Ids, predicted_places
 from export.verification.measure import Array, Arrays, Expectation
-from model.architectures import Model, SourceModel
+from model.architectures import Model
 from model.attention import CrossAttention, SelfAttention, merge_heads, split_heads
 from model.encoder import Encoder
 from model.layers import Block
 from model.memory_compressed_attention import KeyValueCompression
 from model.recurrent import Recurrent, initial_state_names, state_names
-from model.reference.greedy import greedy
 from model.transformer import DecoderStack, EncoderDecoder, EncoderStack, LayerCache
+
+LAST = slice(-1, None)  # of the positions of a target
+
+
+class _Pass(NamedTuple):
+    """What a forward pass over a source and a target gives: states (1, T, M), and by layer keys and values."""
+
+    states: Tensor
+    caches: Sequence[LayerCache]
 
 
 class TorchReference:
@@ -33,14 +44,18 @@ class TorchReference:
         self.model: Any = model
         self.largest_score = 0.0  # of all attention requested so far
         self._sources: dict[Ids, Arrays] = {}
-        self._answers: dict[tuple[Ids, Ids, int], Ids] = {}
+        self._passes: dict[tuple[Ids, Ids], _Pass] = {}
 
-    def greedy(self, source: Ids, prompt: Ids, max_tokens: int) -> Ids:
-        """The greedy answer, computed without caches."""
-        asked = source, prompt, max_tokens
-        if asked not in self._answers:
-            self._answers[asked] = tuple(greedy(self.model, prompt, source=source, max_tokens=max_tokens))
-        return self._answers[asked]
+    def greedy(self, source: Ids, prompt: Ids, max_tokens: int, guess: Ids) -> Ids:
+        """The greedy answer, computed without caches, up to the first token that differs from `guess`: one pass over
+        the guess tells every token of an answer that equals it."""
+        logits_TV = self.logits(source, (*prompt, *guess[: max_tokens - 1]), slice(len(prompt) - 1, None))
+        answer = list[int]()
+        for token, guessed in itertools.zip_longest(logits_TV.argmax(-1).tolist(), guess):
+            answer.append(token)
+            if token != guessed or token in self.model.config.eos_ids:
+                break
+        return tuple(answer)
 
     def source(self, source: Ids) -> Arrays:
         """The outputs of `encode`, without an axis of the batch. encoder_states (S, M); for a decoder cross_key.i and
@@ -85,25 +100,53 @@ class TorchReference:
     @torch.inference_mode()
     def embedding(self, vector_M: Array) -> Array:
         """A pooled vector through the layers after the pooling, (D,)."""
-        dtype = next(self.model.dense.parameters()).dtype
-        embedding: Array = self.model.project(torch.from_numpy(vector_M).to(dtype)[None])[0].numpy()
+        embedding: Array = self.model.project(torch.from_numpy(vector_M).float()[None])[0].numpy()
         return embedding
 
     @torch.inference_mode()
-    def logits(self, source: Ids, target: Ids) -> Array:
-        """Logits after every position of the target, (T, V), computed as in training, without a cache."""
-        tokens = torch.tensor([target])
-        if isinstance(self.model, SourceModel):
-            states = self.model(*self._encoder_inputs(source), tokens)
-        else:
-            states = self.model(tokens)
+    def logits(self, source: Ids, target: Ids, places: slice = slice(None)) -> Array:
+        """Logits after every position of the target, or after some, (T, V), computed as in training, without a cache.
+        Not modified by callers."""
+        states = self._read(source, target).states[:, places]
         logits: Array = self.model.decoder.unembedding(states)[0].numpy()
         return logits
 
-    def logprobs(self, source: Ids, target: Ids) -> Array:
+    def logprobs(self, source: Ids, target: Ids, places: slice = slice(None)) -> Array:
         """Log-softmax of the logits, (T, V)."""
-        logprobs: Array = torch.from_numpy(self.logits(source, target)).log_softmax(-1).numpy()
+        logprobs: Array = torch.from_numpy(self.logits(source, target, places)).log_softmax(-1).numpy()
         return logprobs
+
+    def _read(self, source: Ids, target: Ids) -> _Pass:
+        """A pass over a target, or the beginning of one over a longer target, as no position depends on later ones."""
+        size = len(target)
+        for (read, longer), (states, caches) in self._passes.items():
+            if read == source and longer[:size] == target:
+                begun = [LayerCache(cache.key[:, :, :size], cache.value[:, :, :size]) for cache in caches]
+                return _Pass(states[:, :size], begun)
+        states, recorded = self._record(source, target)
+        heads, caches = self.model.config.attention_kv_heads, list[LayerCache]()
+        for block in () if isinstance(self.model, Recurrent) else self.model.decoder.blocks:
+            _, key_BTE, value_BTE, *_ = recorded[block.self_attention]
+            caches.append(LayerCache(split_heads(key_BTE, heads), split_heads(value_BTE, heads)))
+        self._passes[source, target] = found = _Pass(states, caches)
+        return found
+
+    def _record(self, source: Ids, target: Ids) -> tuple[Tensor, dict[nn.Module, tuple[Any, ...]]]:
+        """The states of an ordinary forward pass, and what each attention of it read: query, key, value, ..."""
+        recorded = dict[nn.Module, tuple[Any, ...]]()
+
+        def record(attention: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            x_BTM, attend, *others = inputs
+
+            def recording(*arguments: Any) -> Tensor:
+                recorded[attention] = arguments
+                mixed_BTE: Tensor = attend(*arguments)
+                return mixed_BTE
+
+            return x_BTM, recording, *others
+
+        attentions = [module for module in self.model.modules() if isinstance(module, SelfAttention | CrossAttention)]
+        return self._forward(source, target, attentions, record), recorded
 
     @torch.inference_mode()
     def caches(self, source: Ids, target: Ids) -> Arrays:
@@ -111,17 +154,14 @@ class TorchReference:
         those of every window, of which the last may be incomplete, (K, N, D), and recent_key.i and recent_value.i, see
         `export.graphs.group_query_attention.GraphCompressedAttention`. Recurrent models have the states after the last
         position, (M,)."""
-        model, tokens, inputs = self.model, torch.tensor([target]), self._encoder_inputs(source)
+        model = self.model
         if isinstance(model, Recurrent):
+            tokens, inputs = torch.tensor([target]), self._encoder_inputs(source)
             encoded = model.encode(*inputs)
             _, carried = model.decode(tokens, model.start(encoded), encoded, inputs[1])
             return {name: state[0].numpy() for name, state in zip(state_names(model.config), carried, strict=True)}
-        caches, starts = model.decoder.empty_caches(1, len(target)), torch.zeros(1, dtype=torch.int64)
-        if isinstance(model, EncoderDecoder):
-            model.decode(tokens, starts, caches, model.encode(*inputs)[1], inputs[1])
-        else:
-            model.decode(tokens, starts, caches)
         arrays: Arrays = {}
+        caches = self._read(source, target).caches
         for i, (cache, compression) in enumerate(zip(caches, model.decoder.compressions, strict=True)):
             arrays |= {f"self_key.{i}": cache.key[0].numpy(), f"self_value.{i}": cache.value[0].numpy()}
             if compression is not None:
@@ -139,20 +179,8 @@ class TorchReference:
     def every_attention(self, source: Ids, target: Ids) -> Arrays:
         """Attention weights of every layer and head, (L, H, queries, keys), by the names of the outputs of `attend`: a
         separate softmax in float64 over the queries and keys of an ordinary forward pass."""
-        model, config, recorded = self.model, self.model.config, dict[nn.Module, tuple[Any, ...]]()
-
-        def record(attention: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-            x_BTM, attend, *others = inputs
-
-            def recording(*arguments: Any) -> Tensor:
-                recorded[attention] = arguments
-                mixed_BTE: Tensor = attend(*arguments)
-                return mixed_BTE
-
-            return x_BTM, recording, *others
-
-        attentions = [module for module in model.modules() if isinstance(module, SelfAttention | CrossAttention)]
-        self._forward(source, target, attentions, record)
+        model, config = self.model, self.model.config
+        _, recorded = self._record(source, target)
         arrays: Arrays = {}
         if config.has_decoder:
             arrays["decoder_attention"] = self._self_attention(model.decoder, recorded, is_causal=True)
@@ -214,11 +242,12 @@ class TorchReference:
         weights_HTS: Array = powers_HTS / powers_HTS.sum(-1, keepdims=True)
         return weights_HTS
 
-    def _forward(self, source: Ids, target: Ids, modules: Sequence[nn.Module], hook: Callable[..., Any]) -> None:
+    def _forward(self, source: Ids, target: Ids, modules: Sequence[nn.Module], hook: Callable[..., Any]) -> Tensor:
         config, handles = self.model.config, [module.register_forward_pre_hook(hook) for module in modules]
         inputs = self._encoder_inputs(source) if config.has_encoder else ()
         try:
-            self.model(*inputs, torch.tensor([target])) if config.has_decoder else self.model(*inputs)
+            states: Tensor = self.model(*inputs, torch.tensor([target])) if config.has_decoder else self.model(*inputs)
+            return states
         finally:
             for handle in handles:
                 handle.remove()
@@ -230,12 +259,15 @@ class TorchReference:
 class Expectations:
     """The outputs of a float32 model as `Expectation`s; `TorchReference` has the names and shapes."""
 
-    def __init__(self, model: Model, *, in_float64: bool, unrounded: Model | None = None) -> None:
-        """in_float64: also compute them exactly; otherwise the model's own outputs count as exact. unrounded: the model
-        without the roundings that this one emulates."""
-        self.float32 = TorchReference(model)
-        self.exact = TorchReference(copy.deepcopy(model).double()) if in_float64 else self.float32
-        self.other = self.float32 if unrounded is None else TorchReference(unrounded)
+    def __init__(self, model: Model, *, unrounded: Model | None = None) -> None:
+        """unrounded: the model without the roundings that this one emulates; without one the other outputs of
+        expectations are those of the model in float64."""
+        self.own, self._unrounded = TorchReference(model), unrounded
+
+    @functools.cached_property
+    def other(self) -> TorchReference:
+        unrounded = self._unrounded
+        return TorchReference(in_float64(self.own.model) if unrounded is None else unrounded)
 
     def source(self, source: Ids) -> dict[str, Expectation]:
         return self._both(lambda reference: reference.source(source))
@@ -246,8 +278,8 @@ class Expectations:
     def logits(self, source: Ids, target: Ids) -> Expectation:
         return self._one(lambda reference: reference.logits(source, target))
 
-    def logprobs(self, source: Ids, target: Ids) -> Expectation:
-        return self._one(lambda reference: reference.logprobs(source, target))
+    def logprobs(self, source: Ids, target: Ids, places: slice = slice(None)) -> Expectation:
+        return self._one(lambda reference: reference.logprobs(source, target, places))
 
     def caches(self, source: Ids, target: Ids) -> dict[str, Expectation]:
         return self._both(lambda reference: reference.caches(source, target))
@@ -259,12 +291,45 @@ class Expectations:
         return self._both(lambda reference: reference.every_attention(source, target))
 
     def _both(self, compute: Callable[[TorchReference], Arrays]) -> dict[str, Expectation]:
-        exact = compute(self.exact)
-        other = exact if self.exact is self.other else compute(self.other)
-        return {name: Expectation(array, other[name]) for name, array in exact.items()}
+        other = functools.cache(lambda: compute(self.other))
+        own = compute(self.own)
+        return {name: Expectation(array, functools.partial(_named, other, name)) for name, array in own.items()}
 
     def _one(self, compute: Callable[[TorchReference], Array]) -> Expectation:
         return self._both(lambda reference: {"": compute(reference)})[""]
+
+
+def _named(compute: Callable[[], Arrays], name: str) -> Array:
+    return compute()[name]
+
+
+def in_float64(model: Model) -> Model:
+    """A copy that computes in float64. Its matrices stay in float32, in the memory of the model, and are converted,
+    which is exact, where they are read: all at once they would take twice the memory of the model."""
+    own = {id(parameter): nn.Parameter(parameter.detach().double()) for parameter in _but_matrices(model)}
+    shared = {id(module.weight): module.weight for module in _with_matrices(model)}
+    exact = copy.deepcopy(model, dict[int, Any](own | shared))
+    for buffer in exact.buffers():
+        if buffer.is_floating_point():
+            buffer.data = buffer.data.double()
+    for module in _with_matrices(exact):
+        module.forward = functools.partial(_exact_output, module)  # type: ignore[method-assign]
+    return exact
+
+
+def _with_matrices(model: Model) -> Iterator[nn.Linear | nn.Embedding]:
+    return (module for module in model.modules() if isinstance(module, nn.Linear | nn.Embedding))
+
+
+def _but_matrices(model: Model) -> Iterator[nn.Parameter]:
+    matrices = {id(module.weight) for module in _with_matrices(model)}
+    return (parameter for parameter in model.parameters() if id(parameter) not in matrices)
+
+
+def _exact_output(module: nn.Linear | nn.Embedding, given: Tensor) -> Tensor:
+    if isinstance(module, nn.Linear):
+        return functional.linear(given.double(), module.weight.double(), module.bias)
+    return functional.embedding(given, module.weight).double()
 
 
 def _scores(query_BHTD: Tensor, key_KSD: Array, scale: float) -> Array:

@@ -6,6 +6,7 @@ report. It decides nothing about bundles: `export.to_onnx` refuses to write one 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from export.bundle.directory import load_bundle, load_shortlist
 from export.bundle.manifest import SESSION_CONFIG, SESSION_OPTIMIZATION, SESSION_THREADS, Golden, Limits, Variant
 from export.limits import limits_of
+from export.options import Tell
 from export.sessions import PROVIDER
 from export.verification.answer_checks import right_answers
 from export.verification.case import Case
@@ -69,13 +71,16 @@ def verify_graphs(
     *,
     only: Collection[str] = (),
     plain: Expectations | None = None,
+    tell: Tell = lambda *_: None,
 ) -> Verification:
     """The checks of one variant, whose files are below `directory`, against the model they were exported from.
 
     only: names of checks, and then no answers; empty: all checks. plain: of the model, where several variants share it.
+    tell: gets how many checks of how many are done.
     """
     case = Case(OrtGraphs(directory, variant, limits_of(model.config)), model, samples, plain)
-    checks = run_checks(case, only)
+    told = functools.partial(tell, f"verifying {variant.precision}")
+    checks = run_checks(case, only, told)
     has_answers = model.config.has_decoder and not only and all(check.passed for check in checks)
     return Verification(checks, right_answers(case) if has_answers else ())
 
@@ -87,10 +92,11 @@ def verify_variants(
     samples: Samples,
     *,
     optional: Collection[str] = (),
+    tell: Tell = lambda *_: None,
 ) -> Verified:
     """Every check of several variants. A variant of an `optional` precision that fails one, or shares no right answer
     with the others, is left out."""
-    verified = _verify_all(directory, variants, model, samples)
+    verified = _verify_all(directory, variants, model, samples, tell)
     failed = {name: _first_failed(verification) for name, verification in verified.items() if name in optional}
     left_out = {name: check for name, check in failed.items() if check is not None}
     kept = [variant for variant in variants if variant.precision not in left_out]
@@ -109,17 +115,16 @@ def verify_variants(
 
 
 def _verify_all(
-    directory: Path, variants: Sequence[Variant], model: Model, samples: Samples
+    directory: Path, variants: Sequence[Variant], model: Model, samples: Samples, tell: Tell = lambda *_: None
 ) -> dict[str, Verification]:
     """The checks of each variant by its precision. Those without roundings are compared with the same outputs."""
     verified, exact = dict[str, Verification](), [variant for variant in variants if variant.quantization is None]
-    plain = Expectations(model, in_float64=True) if len(exact) > 1 else None
+    plain = Expectations(model) if len(exact) > 1 else None
     for variant in exact:
-        verified[variant.precision] = verify_graphs(directory, variant, model, samples, plain=plain)
-    del plain  # two copies of the model, the one in float64, which the others do not need
+        verified[variant.precision] = verify_graphs(directory, variant, model, samples, plain=plain, tell=tell)
     for variant in variants:
         if variant.quantization is not None:
-            verified[variant.precision] = verify_graphs(directory, variant, model, samples)
+            verified[variant.precision] = verify_graphs(directory, variant, model, samples, tell=tell)
     return verified
 
 

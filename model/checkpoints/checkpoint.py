@@ -20,11 +20,12 @@ Only safetensors and JSON: nothing here can execute code when loaded. The states
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from model.adapters import merged_weights
 from model.architecture_config import model_config
@@ -156,8 +158,12 @@ def check_new(path: Path) -> None:
         raise CheckpointError(f"{path} holds other files; choose another directory")
 
 
-def load_checkpoint(path: Path) -> Checkpoint:
-    """Verify every file against digests.json, then build the model. CheckpointError names the file that is wrong."""
+def load_checkpoint(path: Path, *, maps_weights: bool = False) -> Checkpoint:
+    """Verify every file against digests.json, then build the model. CheckpointError names the file that is wrong.
+
+    maps_weights: the parameters are the file itself, mapped into memory: for callers that only read them, and no longer
+    than the file stays as it is.
+    """
     if not (path / DIGESTS).is_file():
         raise CheckpointError(_not_a_checkpoint(path))
     is_adapter = (path / ADAPTER).is_file()
@@ -175,10 +181,24 @@ def load_checkpoint(path: Path) -> Checkpoint:
         )
     except (TokenizerError, UnicodeDecodeError) as error:
         raise CheckpointError(str(error)) from error
-    model: Model = build(config)
-    load_weights(model, _adapted_weights(path, model) if is_adapter else map_tensors(path / WEIGHTS), path)
+    with _Undrawn() if maps_weights else contextlib.nullcontext():
+        model: Model = build(config)
+    tensors = _adapted_weights(path, model) if is_adapter else map_tensors(path / WEIGHTS)
+    load_weights(model, tensors, path, copies=not maps_weights)
     metrics, lineage = json.loads(files["metrics.json"]), json.loads(files["lineage.json"])
     return Checkpoint(model.eval(), config, tokenizer, metrics, lineage, train, _chat_template(path / CHAT_TEMPLATE))
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves new parameters as the allocator gives them, without a page of memory that was written."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return args[0] if args else given["tensor"]
+        return func(*args, **given)
 
 
 def _chat_template(file: Path) -> ChatTemplate | None:
@@ -266,8 +286,8 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
-def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Copy weights into the model's parameters; names and shapes must agree exactly."""
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path, *, copies: bool = True) -> None:
+    """Copy weights into the model's parameters, or let these be the tensors; names and shapes must agree exactly."""
     parameters = dict(model.named_parameters())
     tensors = {upgraded_weight(name): tensor for name, tensor in tensors.items()}
     for name in sorted(parameters.keys() ^ tensors.keys()):
@@ -279,7 +299,10 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) ->
                 raise CheckpointError(
                     f"{path}: weight {name} must have shape {tuple(parameter.shape)}, got {tuple(tensors[name].shape)}"
                 )
-            parameter.copy_(tensors[name])
+            if copies:
+                parameter.copy_(tensors[name])
+            else:
+                parameter.data = tensors[name].to(parameter.dtype)
 
 
 def to_json(values: Mapping[str, Any]) -> bytes:

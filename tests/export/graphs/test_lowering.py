@@ -5,7 +5,7 @@ import onnxruntime as ort
 import pytest
 import torch
 
-from export.graphs.lowering import lowered
+from export.graphs.lowering import lowered, run_promoted
 from export.graphs.tracing import Input, Signature, trace
 
 ROWS = Input("rows", ("batch", 6), torch.float32)
@@ -65,6 +65,31 @@ def test_a_lowered_program_computes_the_same(batch, decomposed):
     found = run(graph, rows.numpy(), np.array([1]))
     for one, expected in zip(found, module(rows, torch.tensor([1])), strict=True):
         assert one == pytest.approx(expected.numpy(), abs=1e-6)
+
+
+class Mixed(torch.nn.Module):
+    """An integer that is added to rows of another type, and operators whose arguments agree."""
+
+    def forward(self, rows, counts):
+        return (counts - 1) + rows.exp() * 2.0
+
+
+def test_only_operators_whose_arguments_differ_in_type_run_again(monkeypatch):
+    ran = []
+
+    def counting(interpreter, run, node):
+        def counted(interpreter, node):
+            ran.append(node.name)
+            return run(interpreter, node)
+
+        return run_promoted(interpreter, counted, node)
+
+    monkeypatch.setattr("export.graphs.tracing.run_promoted", counting)
+    graph = trace(Signature(module=Mixed(), arguments=(ROWS, Input("counts", (6,), torch.int32)), outputs=("a",)))
+    assert {"sub", "add"} <= set(ran)
+    assert not {"exp", "mul"} & set(ran)
+    rows, counts = torch.rand(2, 6, generator=torch.Generator().manual_seed(0)), torch.arange(6, dtype=torch.int32)
+    assert run(graph, rows.numpy(), counts.numpy())[0] == pytest.approx(Mixed()(rows, counts).numpy(), abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", [Changing, Entropy])

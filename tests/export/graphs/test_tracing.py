@@ -70,5 +70,25 @@ def test_the_exporter_builds_its_table_of_operators_once_per_opset(monkeypatch):
     tracing._shared.cache_clear()
 
 
+def test_a_rule_is_tried_on_nodes_of_the_type_that_its_pattern_ends_with(monkeypatch):
+    from onnxscript.rewriter.pattern import RewriteRule
+
+    tried, real = set[tuple[str, str]](), RewriteRule.try_rewrite
+
+    def counted(rule, model, graph, node, **options):
+        ends = rule._target_pattern.output_nodes
+        operator = ends[0].op_identifier() if len(ends) == 1 else None
+        tried.add((operator[1] if operator else node.op_type, node.op_type))
+        return real(rule, model, graph, node, **options)
+
+    monkeypatch.setattr(RewriteRule, "try_rewrite", counted)
+    row = Input("x", ("batch", 3), torch.float32)
+    trace(
+        Signature(module=torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()), arguments=(row,), outputs=("y",))
+    )
+    assert ("Relu", "Relu") in tried
+    assert all(pattern == operator for pattern, operator in tried)
+
+
 def test_versions_name_what_shapes_a_graph():
     assert set(versions()) >= {"opset", "torch", "onnx", "onnxscript", "onnxruntime"}

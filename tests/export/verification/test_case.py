@@ -78,7 +78,7 @@ def test_cross_attention_caches_are_followed_by_garbage(case):
     assert arrays["source_lengths"].tolist() == [len(case.sources[row]) for row in (3, 0)]
     assert arrays["cross_value.1"].shape[2] == 8, "the smallest capacity of a server"
     for i, row in enumerate((3, 0)):
-        expected = case.expected.float32.source(case.sources[row])["cross_value.1"]
+        expected = case.expected.own.source(case.sources[row])["cross_value.1"]
         length = len(case.sources[row])
         assert np.array_equal(arrays["cross_value.1"][i, :, :length], expected)
         assert (arrays["cross_value.1"][i, :, length:] == 37.0).all()
@@ -88,7 +88,7 @@ def test_filled_caches_are_stored_as_the_graph_stores_them(case):
     case.roundings = Roundings(steps={"self_key.0": 0.25})
     buffers = case.graphs.buffers(2, 16)
     case.fill(buffers, 1, (4, 2), (1, 5, 6))
-    caches = case.expected.float32.caches((4, 2), (1, 5, 6))
+    caches = case.expected.own.caches((4, 2), (1, 5, 6))
     assert np.array_equal(buffers["self_key.0"][1, :, :3], np.clip(np.rint(caches["self_key.0"] / 0.25), -128, 127))
     assert np.array_equal(buffers["self_value.0"][1, :, :3], caches["self_value.0"])
     assert (buffers["self_key.0"][0] == 37.0).all()

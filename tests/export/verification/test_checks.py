@@ -1,6 +1,7 @@
 """All checks together: they refuse a fault, pass a sound graph, and refuse another model."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,11 +60,11 @@ def test_weights_of_another_model_are_refused(tiny_translation_bundle):
 @pytest.mark.parametrize(("step", "passed"), [(0.1, True), (0.3, True), (0.5, False)])
 def test_rows_alone_may_differ_by_what_rounding_changes_where_blocks_depend_on_the_batch(step, passed, monkeypatch):
     together_V, exact_V = np.array([1.0, -1.0]), np.array([1.0, -1.0])
-    unrounded = Expectation(exact_V, exact_V + 0.4)  # 0.4 of the standard deviation, above the limit of 0.15
+    unrounded = Expectation(exact_V, lambda: exact_V + 0.4)  # 0.4 of the standard deviation, above the limit of 0.15
     alone = [("logits", together_V + step, together_V)]
     monkeypatch.setattr(decode_checks, "steps_alone", lambda case: alone)
     monkeypatch.setattr(decode_checks, "steps", lambda case: [("logprobs", exact_V, unrounded)])
-    case = SimpleNamespace(
+    case: Any = SimpleNamespace(
         precision="int4",
         config=tiny_config("encoder_decoder"),
         quantization=SimpleNamespace(batch_invariant=False, block_size=32),

@@ -1,12 +1,14 @@
 """PyTorch's expected outputs against numpy and against other code of the model, in float32 and float64."""
 
+import copy
+from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
-from export.verification.torch_reference import Expectations, TorchReference
+from export.verification.torch_reference import LAST, Expectations, TorchReference, in_float64
 from model.reference.greedy import cross_attention, greedy
 from tests.tiny import tiny_config, tiny_encoder, tiny_model
 
@@ -15,23 +17,31 @@ SOURCE, TARGET = (4, 5, 9, 2), (1, 6, 8)
 
 @pytest.mark.parametrize("architecture", ["encoder_decoder", "recurrent"])
 def test_a_reference_in_float64_agrees_with_float32(architecture):
-    expected = Expectations(tiny_model(tiny_config(architecture)), in_float64=True)
+    expected = Expectations(tiny_model(tiny_config(architecture)))
     outputs = [
         expected.logits(SOURCE, TARGET),
         *expected.source(SOURCE).values(),
         *expected.caches(SOURCE, TARGET).values(),
     ]
     for output in outputs:
-        assert output.exact.dtype == np.float64
-        assert output.other.dtype == np.float32
-        assert not np.array_equal(output.exact, output.other)
-        np.testing.assert_allclose(output.exact, output.other, rtol=1e-3, atol=1e-3)
+        assert output.other.dtype == np.float64
+        assert output.own.dtype == np.float32
+        assert not np.array_equal(output.own, output.other)
+        np.testing.assert_allclose(output.own, output.other, rtol=1e-3, atol=1e-3)
 
 
-def test_without_float64_the_own_outputs_count_as_exact():
-    logprobs = Expectations(tiny_model(tiny_config("decoder")), in_float64=False).logprobs((), TARGET)
-    assert logprobs.exact is logprobs.other
-    np.testing.assert_allclose(np.exp(logprobs.exact).sum(-1), 1, rtol=1e-5)
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder", "recurrent"])
+def test_a_model_in_float64_computes_what_a_converted_copy_does_and_shares_the_matrices(architecture):
+    model = tiny_model(tiny_config(architecture))
+    exact: Any = in_float64(model)
+    converted = copy.deepcopy(model).double()
+    assert exact.decoder.unembedding.weight is model.decoder.unembedding.weight
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    source = SOURCE if model.config.has_encoder else ()
+    found, expected = TorchReference(exact), TorchReference(converted)
+    np.testing.assert_array_equal(found.logits(source, TARGET), expected.logits(source, TARGET))
+    for name, array in expected.caches(source, TARGET).items():
+        np.testing.assert_array_equal(found.caches(source, TARGET)[name], array)
 
 
 @torch.no_grad()
@@ -97,13 +107,51 @@ def test_attention_of_an_encoder_decoder_is_that_of_the_model():
     assert not np.triu(weights["decoder_attention"], 1).any()
 
 
-def test_what_several_checks_read_is_computed_once(monkeypatch):
-    asked = mock.Mock(wraps=greedy)
-    monkeypatch.setattr("export.verification.torch_reference.greedy", asked)
-    model = tiny_model(tiny_config())
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder", "recurrent"])
+@pytest.mark.parametrize("ends", [(), (10,)])
+def test_a_greedy_answer_is_told_up_to_the_first_token_that_was_guessed_wrongly(architecture, ends):
+    model = tiny_model(tiny_config(architecture))
+    source = SOURCE if model.config.has_encoder else ()
+    if ends:
+        third = greedy(model, TARGET, source=source, max_tokens=3)[2]
+        model.config = model.config.replace(eos_id=third)
+    right = tuple(greedy(model, TARGET, source=source, max_tokens=8))
     reference = TorchReference(model)
-    answers = [reference.greedy(SOURCE, (1,), 4) for _ in range(2)]
-    assert answers == [tuple(greedy(model, (1,), source=SOURCE, max_tokens=4))] * 2
-    assert asked.call_count == 1
+    assert reference.greedy(source, TARGET, 8, right) == right
+    for length in range(len(right)):
+        assert reference.greedy(source, TARGET, 8, right[:length]) == right[: length + 1], "one that ended too early"
+        wrong = (*right[:length], (right[length] + 1) % model.config.vocab_size, *right[length + 1 :])
+        assert reference.greedy(source, TARGET, 8, wrong) == right[: length + 1]
+
+
+@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder"])
+def test_caches_are_those_of_cached_decoding(architecture):
+    model = tiny_model(tiny_config(architecture))
+    source = SOURCE if model.config.has_encoder else ()
+    caches, tokens, start = (
+        model.decoder.empty_caches(1, len(TARGET)),
+        torch.tensor([TARGET]),
+        torch.zeros(1, dtype=torch.int64),
+    )
+    with torch.inference_mode():
+        if source:
+            lengths = torch.tensor([len(source)])
+            model.decode(tokens, start, caches, model.encode(torch.tensor([source]), lengths)[1], lengths)
+        else:
+            model.decode(tokens, start, caches)
+    found = TorchReference(model).caches(source, TARGET)
+    assert len(found) == 2 * len(caches)
+    for layer, cache in enumerate(caches):
+        np.testing.assert_allclose(found[f"self_key.{layer}"], cache.key[0], atol=1e-6)
+        np.testing.assert_allclose(found[f"self_value.{layer}"], cache.value[0], atol=1e-6)
+
+
+def test_what_several_checks_read_is_computed_once():
+    model = tiny_model(tiny_config())
+    reference, passes = TorchReference(model), mock.Mock(return_value=None)
+    model.decoder.norm.register_forward_hook(passes)
+    reference.logits(SOURCE, TARGET), reference.logprobs(SOURCE, TARGET, LAST), reference.caches(SOURCE, TARGET)
+    reference.caches(SOURCE, TARGET[:2])
+    assert passes.call_count == 1, "the beginning of a longer target is not read again"
     assert reference.source(SOURCE) is reference.source(SOURCE)
     assert reference.source(SOURCE) is not reference.source(SOURCE[1:])

@@ -36,6 +36,23 @@ def test_what_is_loaded_is_what_was_saved(architecture, tied, tmp_path):
     assert all(torch.equal(loaded[name], parameter) for name, parameter in model.named_parameters())
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_mapped_weights_are_those_of_the_file_which_is_never_written(tied, tmp_path):
+    model = tiny_model(tiny_config("encoder_decoder", tie_embeddings=tied))
+    path = save(tmp_path / "checkpoint", model)
+    mapped = load_checkpoint(path, maps_weights=True).model
+    loaded = load_checkpoint(path).model
+    assert len(list(mapped.parameters())) == len(list(loaded.parameters()))
+    for (name, one), other in zip(mapped.named_parameters(), loaded.parameters(), strict=True):
+        assert torch.equal(one, other), name
+    buffers = dict(loaded.named_buffers())
+    assert all(torch.equal(buffer, buffers[name]) for name, buffer in mapped.named_buffers())
+    with torch.no_grad():
+        mapped.decoder.unembedding.weight.zero_()
+    kept = load_checkpoint(path).model.decoder.unembedding.weight
+    assert torch.equal(kept, loaded.decoder.unembedding.weight)
+
+
 def test_extra_files_are_part_of_it(tmp_path):
     path = save(tmp_path / "checkpoint", extra={"model_card.md": b"# Card\n"})
     assert (path / "model_card.md").read_bytes() == b"# Card\n"
