@@ -25,6 +25,7 @@ TOTALS, TOTAL_INPUT = (
     ("total_length", "total_slots"),
     6,
 )  # of `decode`; the input of attention that reads them
+CAP = ("Div", "Tanh", "Mul")  # of the logits
 
 
 def _check_counts(graph: ModelProto, role: Role, nodes: Mapping[str, int], *, packed: int) -> None:
@@ -58,13 +59,17 @@ def check_graph(
         return
     # Operations on queries or keys outside the operator prevent packing.
     is_rotary, is_apart = config.positions == "rotary", config.positions == "shaw" or config.qk_norm
+    layers = range(config.num_decoder_layers)
     nodes, packable, softmaxes, compressed, blocks = 0, 0, 0, 0, config.num_decoder_layers
     if role == "decode":
         turning = config.rotary_dims or config.attention_head_dim
-        is_apart |= is_rotary and (turning % ROTARY_MULTIPLE > 0 or config.attention_head_dim % ROTARY_MULTIPLE > 0)
+        is_odd = turning % ROTARY_MULTIPLE > 0 or config.attention_head_dim % ROTARY_MULTIPLE > 0
         nodes = config.num_decoder_layers * (2 if config.has_encoder else 1)
-        compressed = sum(map(config.is_compressed, range(config.num_decoder_layers)))
-        packable = 0 if is_apart else config.num_decoder_layers - compressed
+        compressed = sum(map(config.is_compressed, layers))
+        packable = sum(
+            not (is_apart or config.is_compressed(layer) or (is_odd and config.layer(layer).positions == "rotary"))
+            for layer in layers
+        )
     elif role == "align":
         softmaxes = 2 * config.num_decoder_layers
         blocks -= 1  # nothing after the last layer's attention is computed
@@ -150,7 +155,10 @@ def _check_logits(graph: ModelProto, members: int = 1) -> None:
     if members > 1:
         heads = [makers[node.input[0]] for node in graph.graph.node if node.op_type == "Softmax"]
     else:
-        heads = [makers["logits"]]
+        head = makers["logits"]
+        while head.op_type in CAP:
+            head = makers[head.input[0]]
+        heads = [head]
     found = {head.attribute[0].i if head.op_type == "Cast" else types[head.input[1]] for head in heads}
     if found != {TensorProto.FLOAT}:
         raise ExportError("decode: logits must be float32, whatever the precision of the graph")

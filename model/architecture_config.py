@@ -13,10 +13,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from model.config import (
     Architecture,
@@ -28,14 +29,14 @@ from model.config import (
     field_types,
     unknown_key,
 )
-from model.vector_config import DenseLayer, Prompts, dense_layers, prompts
+from model.config_parts import DenseLayer, LayerGroup, Prompts, RotaryScaling, check_layers, parts, prompts
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 Norm = Literal["layer", "rms"]
-NormPosition = Literal["pre", "post"]
+NormPosition = Literal["pre", "post", "res_post", "sandwich"]
+NormSpan = Literal["head", "all"]
 Positions = Literal["sinusoidal", "learned", "rotary", "shaw", "bucketed", "alibi", "none"]
 Sinusoids = Literal["interleaved", "halves", "fairseq"]
-RotaryScaling = Literal["none", "linear", "llama3"]
 Head = Literal["none", "masked", "classify", "attention", "tokens"]
 Pooler = Literal["none", "tanh", "relu"]
 Pooling = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weighted_mean"]
@@ -71,10 +72,12 @@ class TransformerConfig(_ArchitectureConfig):
     num_experts: int = bounded(0, 0)  # feed-forwards of each block that a router chooses from; 0: one, no router
     experts_per_token: int = 1  # the number of them that each token is sent to
     norm: Norm = "layer"
-    norm_position: NormPosition = "pre"  # post is the order of Vaswani et al. 2017
+    norm_position: NormPosition = "pre"  # post is the order of Vaswani et al. 2017; see model.layers.Residual
     norm_eps: float = 1e-5
     attention_scale: float = bounded(0.0, 0)  # of the scores; 0: 1/sqrt(head_dim); 1: unscaled, as in T5
-    qk_norm: bool = False  # RMSNorm of each head's query and key (Henry et al. 2020)
+    qk_norm: bool = False  # RMSNorm of queries and keys (Henry et al. 2020)
+    qk_norm_span: NormSpan = "head"  # what is normalized together: each head, or all heads
+    qk_norm_after_rotary: bool = False  # they turn before they are normalized
     positions: Positions = "sinusoidal"
     position_dim: int = bounded(0, 0)  # width of a position vector concatenated with the token's; 0: it is added
     sinusoids: Sinusoids = "interleaved"  # see model.positions.sinusoidal_table
@@ -82,11 +85,12 @@ class TransformerConfig(_ArchitectureConfig):
     position_buckets: int = bounded(32, 4)  # of bucketed positions, half of them for each direction in an encoder
     rotary_base: float = bounded(10000.0, 1)
     rotary_dims: int = bounded(0, 0)  # dimensions of a head that are rotated; 0: all
-    rotary_scaling: RotaryScaling = "none"  # linear: Chen et al. 2023; llama3: by wavelength
+    rotary_scaling: RotaryScaling = "none"  # linear: Chen et al. 2023; llama3: by wavelength; yarn: Peng et al. 2024
     rotary_factor: float = bounded(1.0, 1)  # by which scaled angles turn slower
-    rotary_low_freq: float = 1.0  # llama3: turns in the original context below which the factor counts in full
-    rotary_high_freq: float = 4.0  # llama3: turns above which it does not count
-    rotary_original_len: int = bounded(8192, 1)  # llama3: the original context
+    rotary_low_freq: float = 1.0  # llama3, yarn: turns in the original context below which the factor counts in full
+    rotary_high_freq: float = 4.0  # llama3, yarn: turns above which it does not count
+    rotary_original_len: int = bounded(8192, 1)  # llama3, yarn: the original context
+    rotary_amplitude: float = 1.0  # yarn: of the rotated queries and keys
     bias: bool = True  # of the linear layers
     qkv_bias: bool = False  # with bias false: query, key and value have one nevertheless, as in Qwen2
 
@@ -129,6 +133,14 @@ class TransformerConfig(_ArchitectureConfig):
         check(fits, field, f"must be even and at most head_dim {head_dim} for rotary positions, got {rotated}")
         low, high = self.rotary_low_freq, self.rotary_high_freq
         check(0 < low < high, "rotary_low_freq", f"must be above 0 and below rotary_high_freq {high}, got {low}")
+        check(self.rotary_amplitude > 0, "rotary_amplitude", f"must be above 0, got {self.rotary_amplitude}")
+        has_frequencies = self.rotary_scaling != "yarn" or self.rotary_base > 1
+        check(has_frequencies, "rotary_base", f"must be above 1 with yarn, got {self.rotary_base}")
+
+    @property
+    def has_last_norm(self) -> bool:
+        """Whether a norm follows the last layer, whose sum no norm has seen."""
+        return self.norm_position != "post"
 
     @property
     def encoder_stack(self) -> TransformerConfig:
@@ -224,6 +236,9 @@ class DecoderConfig(TransformerConfig):
     num_decoder_layers: int = bounded(3, 1)
     parallel_residual: bool = False  # attention and feed-forward read the same x (Wang and Komatsuzaki 2021); pre-norm
     sliding_window: int = bounded(0, 0)  # a token attends to itself and the window - 1 tokens before it; 0: all
+    layer_groups: tuple[LayerGroup, ...] = ()  # layers with another window or other rotary positions
+    attention_softcap: float = bounded(0.0, 0)  # c of c tanh(s / c) for scores s (Gemma 2), before biases; 0: none
+    logits_softcap: float = bounded(0.0, 0)  # the same of the logits, before their bias
     compression_stride: int = bounded(0, 0)  # of every second layer: positions per key (Liu et al. 2018); 0: none
     max_target_len: int = bounded(256, 1)  # tokens of the whole context
 
@@ -231,6 +246,8 @@ class DecoderConfig(TransformerConfig):
         super().__post_init__()
         is_pre = not self.parallel_residual or self.norm_position == "pre"
         check(is_pre, "parallel_residual", f"needs norm_position pre, got {self.norm_position}")
+        object.__setattr__(self, "layer_groups", parts(self.layer_groups, "layer_groups", LayerGroup))
+        self._check_groups()
         if not self.compression_stride:
             return
         layers, kind = self.num_decoder_layers, self.positions
@@ -241,6 +258,29 @@ class DecoderConfig(TransformerConfig):
         problem = "must be sinusoidal, learned or none with compression_stride, because a key of several tokens has no"
         is_added = kind in ("sinusoidal", "learned", "none")
         check(is_added, "positions", f"{problem} position of its own, got {kind}")
+        for name in ("attention_softcap", "layer_groups"):
+            check(not getattr(self, name), name, "must be left out with compression_stride")
+
+    def _check_groups(self) -> None:
+        check_layers(self.layer_groups, self.num_decoder_layers, "layer_groups")
+        for place, group in enumerate(self.layer_groups):
+            field, can_turn = f"layer_groups[{place}]", self.positions == "rotary" or not group.has_own_rotation
+            check(can_turn, field, f"must differ in sliding_window alone without rotary positions, got {group.changes}")
+            try:
+                self.layer(group.layers[0])
+            except ConfigError as error:
+                raise ConfigError(f"{field}.{error.field}", error.problem) from None
+
+    def layer(self, number: int) -> Self:
+        """The configuration of one layer, the first is 0, without groups."""
+        found: Self = _layer(self, number) if self.layer_groups else self
+        return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _layer(config: DecoderConfig, number: int) -> Any:
+    changes = next((group.changes for group in config.layer_groups if number in group.layers), {})
+    return dataclasses.replace(config, layer_groups=(), **changes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,7 +306,7 @@ class EncoderConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "dense", dense_layers(self.dense, "dense"))
+        object.__setattr__(self, "dense", parts(self.dense, "dense", DenseLayer))
         object.__setattr__(self, "prompts", prompts(self.prompts, "prompts"))
         names = [name for name, _ in self.prompts]
         is_known = self.default_prompt in ("", *names)

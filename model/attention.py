@@ -66,11 +66,12 @@ def scaled_dot_product_attention(
     mask: Tensor | None = None,
     *,
     scale: float | None = None,
+    softcap: float = 0.0,
     bias: Tensor | None = None,
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """softmax(Q K^T * scale + bias) V over the key positions the mask allows; softmax in at least float32. Without a
-    bias, equation 1 of Vaswani et al. 2017.
+    bias, equation 1 of Vaswani et al. 2017. softcap: of the scaled products, see `softcapped`; 0: none.
 
     mask: bool, broadcastable to (B, H, T, S), True where a query may attend; None: everywhere. A query that
     may attend nowhere gets the mean of all values rather than NaN. scale: 1/sqrt(D) unless given (1.0 is the unscaled
@@ -86,12 +87,19 @@ def scaled_dot_product_attention(
     # The query is scaled, not the product: in float16 the unscaled product overflows where the scaled one does not.
     scores_BHTS = (query_BHTD * scale) @ key_BKSD.transpose(-2, -1)
     scores_BHTS = scores_BHTS.to(torch.promote_types(scores_BHTS.dtype, torch.float32))
+    if softcap:
+        scores_BHTS = softcapped(scores_BHTS, softcap)
     if bias is not None:
         scores_BHTS = scores_BHTS + bias
     if mask is not None:  # the lowest finite number, because a row of nothing but -inf would become NaN
         scores_BHTS = scores_BHTS.masked_fill(~mask, torch.finfo(scores_BHTS.dtype).min)
     weights_BHTS = scores_BHTS.softmax(-1).to(value_BKSD.dtype)
     return drop(weights_BHTS, dropout) @ value_BKSD, weights_BHTS
+
+
+def softcapped(x: Tensor, cap: float) -> Tensor:
+    """cap * tanh(x / cap), which stays between -cap and cap (Gemma 2; Bello et al. 2017, 4.2)."""
+    return torch.tanh(x / cap) * cap
 
 
 def causal_mask(length: int, device: torch.device | None = None, *, sliding_window: int = 0) -> Tensor:
@@ -129,6 +137,7 @@ class FullAttention:
             split_heads(value_BSE, kv_heads),
             self.mask,
             scale=scale,
+            softcap=self.config.attention_softcap,
             bias=None if bias is None else bias(query_BHTD * scale, positions_T[None], positions_T),
             dropout=self.dropout,
         )
@@ -166,6 +175,7 @@ class CachedAttention:
             self.cache_value_BKCD,
             mask_B1TC,
             scale=scale,
+            softcap=self.config.attention_softcap,
             bias=None if bias is None else bias(query_BHTD * scale, positions_BT, keys_C),
         )
         return merge_heads(mixed_BHTD)
@@ -234,27 +244,33 @@ class SelfAttention(nn.Module):
         self.output = nn.Linear(heads * self.head_dim, config.d_model, bias=config.bias)
         self.query_norm: nn.Module | None = None
         self.key_norm: nn.Module | None = None
+        self.normalizes_heads, self.turns_first = config.qk_norm_span == "head", config.qk_norm_after_rotary
         if config.qk_norm:
-            self.query_norm = nn.RMSNorm(self.head_dim, eps=config.norm_eps)
-            self.key_norm = nn.RMSNorm(self.head_dim, eps=config.norm_eps)
+            widths = [self.head_dim] * 2 if self.normalizes_heads else self.sizes[:2]
+            self.query_norm, self.key_norm = (nn.RMSNorm(width, eps=config.norm_eps) for width in widths)
 
     def forward(
         self, x_BTM: Tensor, attend: Attend, rotation: Rotation | None = None, bias: PositionBias | None = None
     ) -> Tensor:
         """x (B, T, M) → (B, T, M). rotation: of each of the T positions, for rotary models."""
         query_BTE, key_BTE, value_BTE = self.query_key_value(x_BTM).split(self.sizes, dim=-1)
-        if self.query_norm is not None and self.key_norm is not None:
-            query_BTE, key_BTE = self._normalised(self.query_norm, query_BTE), self._normalised(self.key_norm, key_BTE)
-        if rotation is not None:
-            query_BTE = rotate(query_BTE, *rotation, self.head_dim)
-            key_BTE = rotate(key_BTE, *rotation, self.head_dim)
+        query_BTE = self._placed(query_BTE, self.query_norm, rotation)
+        key_BTE = self._placed(key_BTE, self.key_norm, rotation)
         mixed: Tensor = self.output(attend(query_BTE, key_BTE, value_BTE, bias))
         return mixed
 
+    def _placed(self, x_BTE: Tensor, norm: nn.Module | None, rotation: Rotation | None) -> Tensor:
+        """Queries or keys, normalised and turned."""
+        if norm is not None and not self.turns_first:
+            x_BTE = self._normalised(norm, x_BTE)
+        if rotation is not None:
+            x_BTE = rotate(x_BTE, *rotation, self.head_dim)
+        return self._normalised(norm, x_BTE) if norm is not None and self.turns_first else x_BTE
+
     def _normalised(self, norm: nn.Module, x_BTE: Tensor) -> Tensor:
-        """Normalises each head of x separately."""
-        x_BTHD: Tensor = norm(torch.unflatten(x_BTE, -1, (-1, self.head_dim)))
-        return x_BTHD.flatten(2)
+        """Normalises each head of x separately, or all together."""
+        x: Tensor = norm(torch.unflatten(x_BTE, -1, (-1, self.head_dim)) if self.normalizes_heads else x_BTE)
+        return x.flatten(2)
 
 
 class CrossAttention(nn.Module):

@@ -214,18 +214,13 @@ class ModelConfig(Config):
 
     architecture: ClassVar[Architecture]
 
-    num_encoder_layers = 0
-    num_decoder_layers = 0
-    max_source_len = 0
-    max_target_len = 0
+    num_encoder_layers, num_decoder_layers = 0, 0
+    max_source_len, max_target_len = 0, 0
     positions = "none"
     position_dim = 0
-    norm = "layer"
-    norm_eps = 1e-5
-    num_heads = 0
-    num_kv_heads = 0
-    head_dim = 0
-    attention_scale = 0.0
+    norm, norm_eps = "layer", 1e-5
+    num_heads, num_kv_heads, head_dim = 0, 0, 0
+    attention_scale, attention_softcap, logits_softcap = 0.0, 0.0, 0.0
     qk_norm = False
     rotary_dims = 0
     num_experts = 0
@@ -236,7 +231,7 @@ class ModelConfig(Config):
     share_embeddings = False
     head = "none"
     pooler = "none"
-    labels = tuple[str, ...]()
+    labels, layer_groups = tuple[str, ...](), tuple[Any, ...]()
     multi_label = False
     mask_id = cast("int | None", None)
     context_sentences, source_unit = 0, "text"
@@ -294,6 +289,10 @@ class ModelConfig(Config):
         template, field = self.template, "special_token_template"
         has_start = bool(template.target_prefix) or not (self.has_encoder and self.has_decoder)
         check(has_start, field, "must have a target prefix to predict the first token from")
+
+    def layer(self, number: int) -> Self:
+        """The configuration of one decoder layer, the first is 0."""
+        return self
 
     def is_compressed(self, layer: int) -> bool:
         """Whether this decoder layer (the first is 0) attends to compressed keys and values."""

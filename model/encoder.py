@@ -19,10 +19,10 @@ from torch.nn import functional
 
 from model.architecture_config import EncoderConfig
 from model.attention import padding_mask
+from model.config_parts import DenseActivation, DenseLayer
 from model.dropout import Dropout
 from model.layers import ACTIVATIONS, initialise, norm_layer
 from model.transformer import EncoderStack
-from model.vector_config import DenseActivation, DenseLayer
 
 DENSE_ACTIVATIONS: Mapping[DenseActivation, Callable[[Tensor], Tensor]] = {
     "identity": lambda vectors_BM: vectors_BM,

@@ -38,7 +38,7 @@ class MemberEnds(nn.Module):
         super().__init__()
         self.embedding = Embedding(config, max_len)
         self.position_encoding = PositionEncoding(layer, max_len, is_causal=is_causal)
-        self.norm = norm_layer(config) if config.norm_position == "pre" else nn.Identity()
+        self.norm = norm_layer(config) if config.has_last_norm else nn.Identity()
 
 
 class EnsembleEncoder(EncoderStack):

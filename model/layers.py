@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from model.architecture_config import TransformerConfig
-from model.attention import Attend, AttendSource, CrossAttention, SelfAttention
+from model.attention import Attend, AttendSource, CrossAttention, SelfAttention, softcapped
 from model.config import ModelConfig
 from model.dropout import Dropout
 from model.memory_compressed_attention import KeyValueCompression
@@ -56,24 +56,32 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """x + sublayer(norm(x)), or norm(x + sublayer(x)) for the post-norm order of Vaswani et al. 2017."""
+    """A sublayer with its norms and the sum, by `norm_position`:
+
+    pre         x + sublayer(norm(x))
+    post        norm(x + sublayer(x)), the order of Vaswani et al. 2017
+    res_post    x + norm(sublayer(x)), as Liu et al. 2022 (Swin V2) and OLMo 2
+    sandwich    x + norm_after(sublayer(norm(x))), Ding et al. 2021 (CogView), 2.3, and Gemma 2
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.norm = norm_layer(config)
-        self.is_pre = config.norm_position == "pre"
+        self.norm_after = norm_layer(config) if config.norm_position == "sandwich" else None
+        self.order = config.norm_position
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x_BTM: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """x (B, T, M) → (B, T, M)."""
-        if self.is_pre:
-            return x_BTM + self.branch(x_BTM, sublayer)
-        out: Tensor = self.norm(x_BTM + self.dropout(sublayer(x_BTM)))
-        return out
+        if self.order == "post":
+            out: Tensor = self.norm(x_BTM + self.dropout(sublayer(x_BTM)))
+            return out
+        return x_BTM + self.branch(x_BTM, sublayer)
 
     def branch(self, x_BTM: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """The residual branch of the pre-norm order."""
-        out: Tensor = self.dropout(sublayer(self.norm(x_BTM)))
+        """The residual branch of all orders but post."""
+        y_BTM: Tensor = self.norm(sublayer(x_BTM)) if self.order == "res_post" else sublayer(self.norm(x_BTM))
+        out: Tensor = self.dropout(y_BTM if self.norm_after is None else self.norm_after(y_BTM))
         return out
 
 
@@ -119,6 +127,21 @@ class Block(nn.Module):
             x_BTM = self.cross_residual(x_BTM, lambda x: cross_attention(x, attend_source))
         out = self.feed_forward_residual(x_BTM, self.feed_forward)
         return out
+
+
+class Unembedding(nn.Linear):
+    """States (..., M) → logits (..., V). With a soft cap c (Gemma 2): c tanh(x W / c) + bias, in at least float32."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config.d_model, config.vocab_size, bias=config.output_bias)
+        self.softcap = config.logits_softcap
+
+    def forward(self, states: Tensor) -> Tensor:
+        if not self.softcap:
+            return super().forward(states)
+        logits = functional.linear(states, self.weight)
+        logits = softcapped(logits.to(torch.promote_types(logits.dtype, torch.float32)), self.softcap)
+        return logits if self.bias is None else logits + self.bias
 
 
 class Embedding(nn.Module):

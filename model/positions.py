@@ -50,7 +50,7 @@ class PositionEncoding(nn.Module):
         self.kind = config.positions
         self.bias: nn.Module | None = None
         if config.positions == "rotary":
-            cos, sin = rotary_tables(max_len, rotary_frequencies(config))
+            cos, sin = rotary_tables(max_len, rotary_frequencies(config), config.rotary_amplitude)
             self.register_buffer("cos", cos, persistent=False)
             self.register_buffer("sin", sin, persistent=False)
         elif config.positions == "bucketed":
@@ -183,14 +183,14 @@ def sinusoidal_table(config: TransformerConfig, length: int) -> Tensor:
     return torch.cat((angles.sin(), angles.cos()), dim=-1).float()
 
 
-def rotary_tables(length: int, turning: Tensor) -> Rotation:
+def rotary_tables(length: int, turning: Tensor, amplitude: float = 1.0) -> Rotation:
     """cos and sin, float32 (length, R), of position times frequency, each angle twice (Su et al. 2021).
 
-    turning: (R / 2), see `rotary_frequencies`; angles have its precision.
+    turning: (R / 2), see `rotary_frequencies`; angles have its precision. amplitude: a factor of both.
     """
     angles = torch.arange(length)[:, None] * turning
     angles = torch.cat((angles, angles), dim=-1)
-    return angles.cos().float(), angles.sin().float()
+    return (angles.cos() * amplitude).float(), (angles.sin() * amplitude).float()
 
 
 def frequencies(dims: int, base: float) -> Tensor:
@@ -200,7 +200,7 @@ def frequencies(dims: int, base: float) -> Tensor:
 
 def rotary_frequencies(config: TransformerConfig) -> Tensor:
     """(R / 2), scaled for a context longer than the original one: all frequencies are divided by the factor, or
-    (llama3) only the low ones, with a transition between.
+    (llama3, yarn) only the low ones, with a transition between.
 
     float32, and so are the angles: published models were trained on angles that were rounded in this order, and exact
     ones move their logits by 3e-4 at position 3000.
@@ -211,7 +211,23 @@ def rotary_frequencies(config: TransformerConfig) -> Tensor:
         return plain
     if config.rotary_scaling == "linear":
         return plain / config.rotary_factor
-    turns = config.rotary_original_len * plain / (2 * math.pi)
     low, high = config.rotary_low_freq, config.rotary_high_freq
+    if config.rotary_scaling == "yarn":
+        slowed = _yarn_share(config, dims)
+        return plain / config.rotary_factor * slowed + plain * (1 - slowed)
+    turns = config.rotary_original_len * plain / (2 * math.pi)
     kept = ((turns - low) / (high - low)).clamp(0, 1)  # 1: as it was, 0: slowed in full
     return plain * (kept + (1 - kept) / config.rotary_factor)
+
+
+def _yarn_share(config: TransformerConfig, dims: int) -> Tensor:
+    """float32 (dims / 2): how far each frequency is slowed, 0 to 1, which grows with its index (Peng et al. 2024, 3.2,
+    with the whole indices of the authors' code)."""
+
+    def index(turns: float) -> float:
+        return dims * math.log(config.rotary_original_len / (turns * 2 * math.pi)) / (2 * math.log(config.rotary_base))
+
+    first = max(math.floor(index(config.rotary_high_freq)), 0)
+    last = min(math.ceil(index(config.rotary_low_freq)), dims - 1)
+    width = last - first or 0.001  # a step, as theirs
+    return ((torch.arange(dims // 2).float() - first) / width).clamp(0, 1)

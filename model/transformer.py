@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from model.architecture_config import DecoderConfig, EncoderConfig, EncoderDecoderConfig
@@ -25,7 +26,7 @@ from model.attention import (
     causal_mask,
     padding_mask,
 )
-from model.layers import Block, Embedding, initialise, norm_layer
+from model.layers import Block, Embedding, Unembedding, initialise, norm_layer
 from model.memory_compressed_attention import (
     CachedMemoryCompressedAttention,
     KeyValueCompression,
@@ -50,7 +51,7 @@ class EncoderStack(nn.Module):
         self.embedding = Embedding(config, config.max_source_len)
         self.position_encoding = PositionEncoding(layer, config.max_source_len, is_causal=False)
         self.blocks = nn.ModuleList(Block(layer, has_cross_attention=False) for _ in range(config.num_encoder_layers))
-        self.norm = norm_layer(config) if config.norm_position == "pre" else nn.Identity()
+        self.norm = norm_layer(config) if config.has_last_norm else nn.Identity()
 
     def forward(self, source_BS: Tensor, lengths_B: Tensor, attend: Attend | None = None) -> Tensor:
         """Token ids (B, S) right-padded, lengths (B,) → states (B, S, M); states of padding are meaningless.
@@ -75,12 +76,17 @@ class DecoderStack(nn.Module):
         self.config = config
         self.embedding = Embedding(config, config.max_target_len)
         self.position_encoding = PositionEncoding(config, config.max_target_len, is_causal=True)
+        self.other_encodings = nn.ModuleList(
+            PositionEncoding(config.layer(group.layers[0]), config.max_target_len, is_causal=True)
+            for group in config.layer_groups
+            if group.has_own_rotation
+        )
         self.blocks = nn.ModuleList(
             Block(config, has_cross_attention=config.has_encoder, is_compressed=config.is_compressed(layer))
             for layer in range(config.num_decoder_layers)
         )
-        self.norm = norm_layer(config) if config.norm_position == "pre" else nn.Identity()
-        self.unembedding = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
+        self.norm = norm_layer(config) if config.has_last_norm else nn.Identity()
+        self.unembedding = Unembedding(config)
         if config.tie_embeddings:
             self.unembedding.weight = self.embedding.tokens.weight
 
@@ -92,11 +98,27 @@ class DecoderStack(nn.Module):
         attends_source: Sequence[AttendSource | None],
     ) -> Tensor:
         """Token ids (B, T), the first at position starts_B (None: 0); one attention per layer → states (B, T, M)."""
-        x_BTM, positions = self.embedding(tokens_BT, starts_B), self.position_encoding(tokens_BT, starts_B)
-        for block, attend, attend_source in zip(self.blocks, attends, attends_source, strict=True):
-            x_BTM = block(x_BTM, attend, positions, attend_source)
+        x_BTM = self.embedding(tokens_BT, starts_B)
+        encoded = [encoding(tokens_BT, starts_B) for encoding in (self.position_encoding, *self.other_encodings)]
+        layers = zip(self.blocks, self._encodings, attends, attends_source, strict=True)
+        for block, encoding, attend, attend_source in layers:
+            x_BTM = block(x_BTM, attend, encoded[encoding], attend_source)
         states: Tensor = self.norm(x_BTM)
         return states
+
+    @property
+    def _encodings(self) -> list[int]:
+        """Of each layer: 0, or one more than the index of its encoding in `other_encodings`."""
+        found, turning = [0] * len(self.blocks), [g for g in self.config.layer_groups if g.has_own_rotation]
+        for encoding, group in enumerate(turning, 1):
+            for layer in group.layers:
+                found[layer] = encoding
+        return found
+
+    @property
+    def layers(self) -> list[DecoderConfig | EncoderDecoderConfig]:
+        """The configuration of each layer."""
+        return [self.config.layer(layer) for layer in range(self.config.num_decoder_layers)]
 
     @property
     def compressions(self) -> list[KeyValueCompression | None]:
@@ -105,16 +127,22 @@ class DecoderStack(nn.Module):
 
     def train_states(self, target_BT: Tensor, sources: Sequence[AttendSource | None]) -> Tensor:
         """States of a whole target with a causal mask, for training: (B, T) → (B, T, M)."""
-        config = self.config
-        dropout = config.dropout if self.training else 0.0
-        mask = causal_mask(target_BT.shape[1], target_BT.device, sliding_window=config.sliding_window)
-        full = FullAttention(config, mask, dropout)
+        dropout = self.config.dropout if self.training else 0.0
+        masks = self.causal_masks(target_BT.shape[1], target_BT.device)
         attends = [
-            full if compression is None else MemoryCompressedAttention(config, compression, dropout)
-            for compression in self.compressions
+            FullAttention(layer, mask, dropout)
+            if compression is None
+            else MemoryCompressedAttention(layer, compression, dropout)
+            for layer, mask, compression in zip(self.layers, masks, self.compressions, strict=True)
         ]
         states: Tensor = self(target_BT, None, attends, sources)
         return states
+
+    def causal_masks(self, length: int, device: torch.device | None = None) -> list[Tensor]:
+        """The mask (T, T) of each layer; layers of one window share one."""
+        windows = [layer.sliding_window for layer in self.layers]
+        masks = {window: causal_mask(length, device, sliding_window=window) for window in windows}
+        return [masks[window] for window in windows]
 
     def decode(
         self,
@@ -126,10 +154,10 @@ class DecoderStack(nn.Module):
         """Logits (B, T, V) of the next T tokens of each row; `caches` hold the earlier ones and are extended in
         place."""
         attends = [
-            CachedAttention(self.config, *cache, starts_B)
+            CachedAttention(layer, *cache, starts_B)
             if compression is None
-            else CachedMemoryCompressedAttention(self.config, *cache, starts_B, compression)
-            for cache, compression in zip(caches, self.compressions, strict=True)
+            else CachedMemoryCompressedAttention(layer, *cache, starts_B, compression)
+            for layer, cache, compression in zip(self.layers, caches, self.compressions, strict=True)
         ]
         logits: Tensor = self.unembedding(self(tokens_BT, starts_B, attends, sources))
         return logits

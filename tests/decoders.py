@@ -30,6 +30,26 @@ LLAMA3 = rope(
     "llama3", 500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64
 )
 
+GROUPED = {"num_attention_heads": 4, "num_key_value_heads": 1}
+# A query scale that is not the head's, a window shorter than prompts, other angles where there is one.
+GEMMA = {
+    **GROUPED,
+    "head_dim": 32,
+    "num_hidden_layers": 3,
+    "query_pre_attn_scalar": 50,
+    "sliding_window": 20,
+    "initializer_range": 0.15,
+}
+GEMMA3 = {
+    **GEMMA,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+        "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+    },
+}
+YARN = rope("yarn", factor=4.0, original_max_position_embeddings=64)
+
 # Name → class of the configuration, and what differs from TINY.
 DECODERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "gpt2": (transformers.GPT2Config, {"bos_token_id": 2, "initializer_range": 0.15}),
@@ -63,6 +83,40 @@ DECODERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "qwen3": (transformers.Qwen3Config, {"num_attention_heads": 4, "num_key_value_heads": 2}),
     "qwen3 biases": (transformers.Qwen3Config, {"attention_bias": True, "tie_word_embeddings": True}),
     "gemma": (transformers.GemmaConfig, {"hidden_act": "gelu_pytorch_tanh", "initializer_range": 0.15}),
+    "qwen2 yarn": (transformers.Qwen2Config, {"head_dim": 16, "num_key_value_heads": 3, **YARN}),
+    "qwen3 yarn, late windows": (
+        transformers.Qwen3Config,
+        {**YARN, "num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 2},
+    ),
+    "gemma2": (transformers.Gemma2Config, {**GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0}),
+    "gemma3_text": (transformers.Gemma3TextConfig, GEMMA3),
+    "gemma3_text capped": (
+        transformers.Gemma3TextConfig,
+        {**GEMMA, "final_logit_softcapping": 5.0, "num_hidden_layers": 2},
+    ),
+    "smollm3": (transformers.SmolLM3Config, {**GROUPED, "num_hidden_layers": 5, "initializer_range": 0.2}),
+    "smollm3 windows": (
+        transformers.SmolLM3Config,
+        {**GROUPED, "no_rope_layers": [0, 1], "use_sliding_window": True, "sliding_window": 20},
+    ),
+    "olmo2": (transformers.Olmo2Config, GROUPED),
+    "granite": (
+        transformers.GraniteConfig,
+        {
+            **GROUPED,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.3,
+            "attention_multiplier": 0.1,
+            "logits_scaling": 1.7,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "hunyuan_v1_dense": (transformers.HunYuanDenseV1Config, GROUPED),
+    "hunyuan_v1_dense alpha": (
+        transformers.HunYuanDenseV1Config,
+        {**GROUPED, **rope("dynamic", alpha=50.0, factor=1.0, beta_fast=32, beta_slow=1), "tie_word_embeddings": True},
+    ),
     "phi": (transformers.PhiConfig, {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.2}),
     "phi narrow": (transformers.PhiConfig, {"head_dim": 16, **rope(partial_rotary_factor=0.25)}),
     "phi3": (
@@ -117,6 +171,69 @@ REALISTIC: dict[str, dict[str, Any]] = {
         "head_dim": 96,
         "intermediate_size": 1024,
     },
+    "gemma2": {
+        **_WIDE,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 96,
+        "intermediate_size": 1024,
+        "query_pre_attn_scalar": 144,
+        "sliding_window": 64,
+        "attn_logit_softcapping": 20.0,
+        "final_logit_softcapping": 10.0,
+    },
+    "gemma3_text": {
+        **_WIDE,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "head_dim": 96,
+        "intermediate_size": 1024,
+        "query_pre_attn_scalar": 168,
+        "sliding_window": 64,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+        },
+    },
+    "smollm3": {
+        **_WIDE,
+        "hidden_size": 320,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 48,
+        "intermediate_size": 960,
+        "num_hidden_layers": 4,
+    },
+    "olmo2": {
+        **_WIDE,
+        "hidden_size": 320,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 48,
+        "intermediate_size": 960,
+    },
+    "granite": {
+        **_WIDE,
+        "hidden_size": 320,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 48,
+        "intermediate_size": 960,
+        "embedding_multiplier": 12.0,
+        "residual_multiplier": 0.22,
+        "attention_multiplier": 0.015625,
+        "logits_scaling": 1.5,
+    },
+    "hunyuan_v1_dense": {
+        **_WIDE,
+        "hidden_size": 320,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 48,
+        "intermediate_size": 960,
+    },
     "phi": {
         **_WIDE,
         "hidden_size": 320,
@@ -134,7 +251,8 @@ def make_decoder(name, seed=0, **changes):
     kind, differences = DECODERS[name]
     torch.manual_seed(seed)
     config = kind(**{**TINY, **differences, **changes})
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
+    how = "eager" if hasattr(config, "attn_logit_softcapping") else "sdpa"  # which caps no scores
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=how).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim == 1:

@@ -15,6 +15,8 @@ NAMES = (  # transformers → GGUF
     (r"^(model\.layers|transformer\.h)\.", "blk."),
     (r"\.(input_layernorm|ln_1)\.", ".attn_norm."),
     (r"\.(post_attention_layernorm|ln_2)\.", ".ffn_norm."),
+    (r"\.pre_feedforward_layernorm\.", ".ffn_norm."),
+    (r"\.post_feedforward_layernorm\.", ".post_ffw_norm."),
     (r"\.self_attn\.(q|k|v)_proj\.", r".attn_\1."),
     (r"\.self_attn\.(q|k)_norm\.", r".attn_\1_norm."),
     (r"\.(self_attn\.qkv_proj|attn\.c_attn)\.", ".attn_qkv."),
@@ -23,7 +25,7 @@ NAMES = (  # transformers → GGUF
     (r"\.mlp\.(up_proj|gate_up_proj|fc1|c_fc)\.", ".ffn_up."),
     (r"\.mlp\.(down_proj|fc2|c_proj)\.", ".ffn_down."),
 )
-ARCHITECTURES = {"phi": "phi2", "mistral": "llama"}  # by model_type; others have the same name
+ARCHITECTURES = {"phi": "phi2", "mistral": "llama", "gemma3_text": "gemma3"}  # by model_type; others have the same name
 KINDS = {bool: "bool", int: "uint32", float: "float32", str: "string", list: "array"}
 
 
@@ -34,6 +36,8 @@ def tensors_of(model) -> dict[str, np.ndarray]:
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         stored = name
+        if kind in ("gemma2", "gemma3_text"):
+            stored = stored.replace("post_attention_layernorm", "post_attention_norm")
         for pattern, ours in NAMES:
             stored = re.sub(pattern, ours, stored)
         values = parameter.float().numpy()
@@ -41,7 +45,7 @@ def tensors_of(model) -> dict[str, np.ndarray]:
             heads = config.num_key_value_heads if ".attn_k." in stored else config.num_attention_heads
             halves = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
             values = halves.swapaxes(1, 2).reshape(values.shape)
-        if kind == "gemma" and stored.endswith("norm.weight"):
+        if kind.startswith("gemma") and stored.endswith("norm.weight"):
             values = values + 1
         if kind == "gpt2" and stored.startswith("blk.") and values.ndim == 2:
             values = values.T
@@ -85,6 +89,7 @@ def metadata_of(model) -> dict[str, Any]:
     values[f"attention.layer_norm_{'rms_' if 'rms' in epsilon else ''}epsilon"] = getattr(config, epsilon)
     if kind != "gpt2":
         rope, head_dim = config.rope_parameters, model.model.layers[0].self_attn.head_dim
+        rope = rope.get("full_attention", rope)
         values |= {
             "attention.head_count_kv": config.num_key_value_heads,
             "rope.freq_base": rope["rope_theta"],
@@ -95,8 +100,11 @@ def metadata_of(model) -> dict[str, Any]:
         }
         if rope["rope_type"] == "linear":
             values |= {"rope.scaling.type": "linear", "rope.scaling.factor": rope["factor"]}
-    if kind == "phi3":
+    if kind in ("phi3", "gemma2", "gemma3"):
         values["attention.sliding_window"] = config.sliding_window or 0
+    for name in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if cap := getattr(config, name, None):
+            values[name] = cap
     return {"general.architecture": kind, **{f"{kind}.{name}": value for name, value in values.items()}}
 
 

@@ -153,6 +153,8 @@ def imported_figures(imported: ImportedCheckpoint) -> dict[str, Any]:
     notes: dict[str, Any] = {}
     if "tensor_types" in imported.lineage:
         notes["stored as"] = imported.lineage["tensor_types"]
+    if "left_out" in imported.lineage:
+        notes["left out"] = imported.lineage["left_out"]
     if imported.options:
         notes["left to requests"] = [f"{name} {value}" for name, value in imported.options.items()]
     if imported.chat.template is not None:

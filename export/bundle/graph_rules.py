@@ -91,6 +91,7 @@ OPERATORS: Mapping[str, Mapping[str, Mapping[str, int]]] = {
             "local_window_size": INT,
             "num_heads": INT,
             "scale": FLOAT,
+            "softcap": FLOAT,
             "v_quant_type": STRING,
         },
         "MatMulIntegerToFloat": _NONE,

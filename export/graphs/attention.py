@@ -19,10 +19,10 @@ from export.graphs.group_query_attention import Pair
 from export.graphs.tracing import SOURCE, SOURCE_LENGTHS, Input, ModelGraph, Signature
 from model.architecture_config import TransformerConfig
 from model.architectures import Model
-from model.attention import FullAttention, PositionBias, causal_mask, padding_mask
+from model.attention import FullAttention, PositionBias, padding_mask
 from model.config import ModelConfig
 from model.encoder import Encoder
-from model.transformer import EncoderDecoder
+from model.transformer import Decoder, EncoderDecoder
 
 
 def seen_attention(config: ModelConfig) -> tuple[AttentionMaps, ...]:
@@ -84,7 +84,7 @@ class AttendGraph(ModelGraph[Model]):
         ids: for the encoder, if there is one, and then for the decoder: tokens int64 (B, S or T), right-padded, and the
         length of each row, int32 (B,).
         """
-        model, config = self.model, self.model.config
+        model = self.model
         seen: list[tuple[list[Tensor], Tensor, Tensor]] = []  # weights by layer, lengths of queries and of keys
         if isinstance(model, Encoder | EncoderDecoder):
             source_BS, source_lengths_B, *ids = ids
@@ -93,13 +93,14 @@ class AttendGraph(ModelGraph[Model]):
             seen.append((theirs.seen, source_lengths_B, source_lengths_B))
         if not isinstance(model, Encoder):
             tokens_BT, lengths_B = ids
-            own = SeenSelfAttention(config, causal_mask(tokens_BT.shape[1], sliding_window=config.sliding_window))
+            assert isinstance(model, Decoder | EncoderDecoder)
+            masks = model.decoder.causal_masks(tokens_BT.shape[1])
+            own = [FullAttention(layer, mask) for layer, mask in zip(model.decoder.layers, masks, strict=True)]
             cross = []
             if isinstance(model, EncoderDecoder):
                 cross = model.source_attention(model.decoder.project_source(states_BSM), source_lengths_B)
-            layers = config.num_decoder_layers
-            model.decoder(tokens_BT, None, [own] * layers, cross or [None] * layers)
-            seen.append((own.seen, lengths_B, lengths_B))
+            model.decoder(tokens_BT, None, own, cross or [None] * len(own))
+            seen.append(([attend.weights_BHTS for attend in own], lengths_B, lengths_B))
             if cross:
                 seen.append(([attend.weights_BHTS for attend in cross], lengths_B, source_lengths_B))
         return [_within_rows(*one) for one in seen]

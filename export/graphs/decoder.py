@@ -48,7 +48,8 @@ class DecodeGraph(_Decode):
         key_positions_N: Tensor | None = None,
     ) -> list[Tensor]:
         lengths = starts_B, lengths_B, total_length, key_positions_N
-        attends = [GraphAttention(self.model.config, layer, *lengths) for layer in past]
+        layers = zip(self.model.decoder.layers, past, strict=True)
+        attends = [GraphAttention(layer, pair, *lengths) for layer, pair in layers]
         states_BTM = self.model.decoder(tokens_BT, starts_B, attends, [None] * len(attends))
         return self.outputs(_gather(states_BTM, positions_P2), attends)
 

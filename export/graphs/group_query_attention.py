@@ -51,7 +51,9 @@ def group_query_attention(
 
 def _attributes(config: ModelConfig) -> dict[str, Any]:
     scale = {"scale": config.attention_scale} if config.attention_scale else {}
-    return {"num_heads": config.num_heads, "kv_num_heads": config.attention_kv_heads, **scale}
+    # The operator caps scaled products and then adds the bias, as `scaled_dot_product_attention` does.
+    softcap = {"softcap": config.attention_softcap} if config.attention_softcap else {}
+    return {"num_heads": config.num_heads, "kv_num_heads": config.attention_kv_heads, **scale, **softcap}
 
 
 def _scaled_heads(config: ModelConfig, query_BTE: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from export.graphs.large_weights import is_large
 
 Pass = Callable[[ModelProto], ModelProto]
-POSITION_TABLES = (".embedding.positions", ".position_encoding.cos", ".position_encoding.sin")
+POSITION_TABLES = (".embedding.positions", ".cos", ".sin")
 
 
 def optimize(model: ModelProto) -> ModelProto:

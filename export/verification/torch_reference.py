@@ -198,13 +198,16 @@ class TorchReference:
         self, stack: EncoderStack | DecoderStack, recorded: Mapping[nn.Module, tuple[Any, ...]], *, is_causal: bool
     ) -> Array:
         """(L, H, T, T), from every pair of a query and a key; masked pairs have -inf added."""
-        config, layers = stack.config, []
-        for block in stack.blocks:
+        layers = []
+        for number, block in enumerate(stack.blocks):
+            config = stack.config.layer(number)
             assert isinstance(block, Block)
             query_BTE, key_BSE, _, bias = recorded[block.self_attention]
             query_BHTD, positions = split_heads(query_BTE, config.num_heads), torch.arange(query_BTE.shape[1])
             key_KTD = split_heads(key_BSE, config.attention_kv_heads)[0].numpy()
             scores_HTT = _scores(query_BHTD, key_KTD, config.softmax_scale)
+            if config.attention_softcap:
+                scores_HTT = np.tanh(scores_HTT / config.attention_softcap) * config.attention_softcap
             if bias is not None:
                 scores_HTT = scores_HTT + bias(query_BHTD * config.softmax_scale, positions[None], positions)[0].numpy()
             distances_TT = positions.numpy()[:, None] - positions.numpy()

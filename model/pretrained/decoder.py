@@ -1,4 +1,7 @@
-"""Decoder-only families: converts `config.json` to a `DecoderConfig` and maps weight names."""
+"""Decoder-only families: converts `config.json` to a `DecoderConfig` and maps weight names.
+
+`decoder_fields` has what each family means by its fields.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,11 @@ import torch
 from torch import Tensor
 
 from model.architecture_config import DecoderConfig
+from model.pretrained import decoder_fields as of
 from model.pretrained.banned_tokens import with_bans
-from model.pretrained.files import ACTIVATIONS, Family, Fields, Imported, Names, Weights, in_blocks, read_weights
+from model.pretrained.files import Family, Fields, Imported, Names, Weights, in_blocks, read_weights
+from model.pretrained.text_part import OTHER_TENSORS, PREFIXES
 
-ROPE = {  # parameters of rotary positions, which some kinds use
-    *("rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "partial_rotary_factor"),
-    *("original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "truncate"),
-}
 OUTPUT_BIAS = "decoder.unembedding.bias"
 BUFFERS = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")  # follow from the configuration
 
@@ -27,13 +28,18 @@ class DecoderFamily:
     """A `Family` of decoder-only models. describe: config.json → fields of `DecoderConfig` except special tokens.
 
     biases: fields that state whether linear layers have a bias, with the prefix of the layers' names. changes:
-    functions of stored parameters. Banned tokens get an output bias, as those of encoder-decoders.
+    functions of stored parameters. factors: config.json → factors of parameters. prefixes: before names of
+    tensors. unused: tensors of parts that generate no text. Banned tokens get an output bias, as those of
+    encoder-decoders.
     """
 
     describe: Callable[[Fields], dict[str, Any]]
     names: Names
     biases: Mapping[str, str] = field(default_factory=dict)
     changes: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
+    factors: Callable[[Fields], Mapping[str, float]] = lambda _: {}
+    prefixes: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
 
     def __call__(self, config: Fields, generation: Fields, weights: Weights) -> Imported:
         config.only("is_encoder_decoder", False, default=False)
@@ -48,15 +54,23 @@ class DecoderFamily:
         model = DecoderConfig(**{**fields, "output_bias": has_own or is_banned})
         unbiased = tuple(prefix for prefix, has in has_bias.items() if not has)
         names = {**self.names, **{f"{layer}.bias": () for layer in self.names if layer.startswith(unbiased)}}
+        changes: dict[str, Callable[[Tensor], Tensor]] = {**self.changes, OUTPUT_BIAS: ban}
+        changes |= {name: _times(factor) for name, factor in self.factors(config).items()}
+        weights.strip(*self.prefixes)
+        weights.drop(*self.unused)
         table = f"{names['decoder.embedding.tokens']}.weight"
         if model.tie_embeddings and weights.tie("lm_head.weight", table):
             names["decoder.unembedding.weight"] = table
         else:
             model = model.replace(tie_embeddings=False)
         known = {OUTPUT_BIAS: ban_V} if is_banned and not has_own else {}
-        imported = read_weights(model, weights, names, known=known, changes={**self.changes, OUTPUT_BIAS: ban})
+        imported = read_weights(model, weights, names, known=known, changes=changes)
         weights.drop(*BUFFERS)
         return imported
+
+
+def _times(factor: float) -> Callable[[Tensor], Tensor]:
+    return lambda stored: stored * factor
 
 
 def _special_tokens(config: Fields, generation: Fields) -> dict[str, Any]:
@@ -74,149 +88,6 @@ def _special_tokens(config: Fields, generation: Fields) -> dict[str, Any]:
     others = {f"{name}_id": config.get(f"{name}_token_id", eos) for name in ("pad", "bos")}
     found = {name: eos if value == -1 else value for name, value in others.items()}
     return {**found, "eos_id": eos, "extra_eos_ids": tuple(more), "unk_id": eos}
-
-
-def _gpt2(config: Fields) -> dict[str, Any]:
-    """Radford et al. 2019: learned positions, one projection for query, key and value."""
-    config.only("scale_attn_weights", True, default=True)
-    config.only("scale_attn_by_inverse_layer_idx", False, default=False)
-    config.only("add_cross_attention", False, default=False)
-    width = config.count("n_embd")
-    return {
-        "bias": True,
-        "vocab_size": config.count("vocab_size"),
-        "d_model": width,
-        "num_heads": config.count("n_head"),
-        "d_ff": config.get("n_inner", 4 * width),
-        "num_decoder_layers": config.count("n_layer"),
-        "activation": config.choice("activation_function", ACTIVATIONS, default="gelu_new"),
-        "norm_eps": config.number("layer_norm_epsilon", 1e-5),
-        "positions": "learned",
-        "embedding_scale": 1.0,
-        "tie_embeddings": config.get("tie_word_embeddings", True),
-        "max_target_len": config.count("n_positions"),
-    }
-
-
-def _llama(
-    config: Fields, *, head_dim: int = 0, tied: bool = False, rotary_share: float | None = None
-) -> dict[str, Any]:
-    """Touvron et al. 2023: rotary positions, RMSNorm, gated feed-forward, no biases; the base of most other families.
-
-    head_dim, tied, rotary_share: defaults of fields that config.json may lack. rotary_share None: all of a head.
-    """
-    width, heads = config.count("hidden_size"), config.count("num_attention_heads")
-    head_dim = config.get("head_dim", head_dim or width // heads)
-    return {
-        "vocab_size": config.count("vocab_size"),
-        "d_model": width,
-        "num_heads": heads,
-        "num_kv_heads": config.get("num_key_value_heads", heads),
-        "head_dim": head_dim,
-        "d_ff": config.count("intermediate_size"),
-        "num_decoder_layers": config.count("num_hidden_layers"),
-        "activation": config.choice("hidden_act", ACTIVATIONS, default="silu"),
-        "gated": True,
-        "norm": "rms",
-        "norm_eps": config.number("rms_norm_eps", 1e-6),
-        "embedding_scale": 1.0,
-        "tie_embeddings": config.get("tie_word_embeddings", tied),
-        "max_target_len": config.count("max_position_embeddings"),
-        **_rotary(config, head_dim, rotary_share),
-    }
-
-
-def _mistral(config: Fields) -> dict[str, Any]:
-    """Jiang et al. 2023: a sliding window in every layer."""
-    sliding_window = config.get("sliding_window", 0) if "sliding_window" in config else 4096
-    return {**_llama(config), "sliding_window": sliding_window}
-
-
-def _qwen2(config: Fields) -> dict[str, Any]:
-    """Yang et al. 2024: biases only in the query, key and value projections."""
-    return {**_llama(config), "qkv_bias": True, "sliding_window": _layered_window(config)}
-
-
-def _qwen3(config: Fields) -> dict[str, Any]:
-    """Yang et al. 2025: each head's query and key are normalised."""
-    return {**_llama(config, head_dim=128), "qk_norm": True, "sliding_window": _layered_window(config)}
-
-
-def _gemma(config: Fields) -> dict[str, Any]:
-    """Mesnard et al. 2024: embeddings scaled by sqrt(d_model), norm weights stored minus 1, gated GELU."""
-    config.only("use_bidirectional_attention", False, default=False)
-    words = {**ACTIVATIONS, "gelu": "gelu_tanh"}  # the first release wrote gelu for gelu_tanh
-    return {
-        **_llama(config, head_dim=256, tied=True),
-        "activation": config.choice("hidden_act", words, default="gelu_pytorch_tanh"),
-        "embedding_scale": 0.0,
-    }
-
-
-def _phi(config: Fields) -> dict[str, Any]:
-    """Li et al. 2023: attention and feed-forward in parallel after one norm, rotary on half of each head, biases."""
-    config.only("qk_layernorm", False, default=False)
-    return {
-        **_llama(config, rotary_share=0.5),
-        "activation": config.choice("hidden_act", ACTIVATIONS, default="gelu_new"),
-        "gated": False,
-        "norm": "layer",
-        "norm_eps": config.number("layer_norm_eps", 1e-5),
-        "parallel_residual": True,
-        "bias": True,
-        "output_bias": True,
-    }
-
-
-def _phi3(config: Fields) -> dict[str, Any]:
-    """Abdin et al. 2024: Llama with fused query-key-value and gate-up projections."""
-    return {**_llama(config, rotary_share=1.0), "sliding_window": config.get("sliding_window", 0)}
-
-
-def _layered_window(config: Fields) -> int:
-    """The sliding window in tokens, 0: none. All layers must be equal."""
-    if not config.get("use_sliding_window", False):
-        return 0
-    layers, first = config.count("num_hidden_layers"), config.get("max_window_layers", 28)
-    kinds = config.get("layer_types", ["sliding_attention" if i >= first else "full_attention" for i in range(layers)])
-    if set(kinds) == {"full_attention"}:
-        return 0
-    if set(kinds) != {"sliding_attention"}:
-        raise config.refuse(
-            "layer_types" if "layer_types" in config else "max_window_layers", "all layers must be equal"
-        )
-    return config.count("sliding_window")
-
-
-def _rotary(config: Fields, head_dim: int, share: float | None) -> dict[str, Any]:
-    """Fields of rotary positions, from rope_parameters or, in earlier files, from rope_scaling and the top level."""
-    name = "rope_scaling" if config.get("rope_scaling", None) else "rope_parameters"
-    rope = config.inner(name)
-    if any(isinstance(value, Mapping) for value in config.get(name, {}).values()):
-        raise config.refuse(name, "all layers must have the same rotary parameters")
-    unknown = set(rope.unread).difference(ROPE)
-    if unknown:
-        raise rope.refuse(min(unknown))
-    kind = rope.only("rope_type" if "rope_type" in rope else "type", "default", "linear", "llama3", default="default")
-    if share is None:
-        for fields in (config, rope):
-            fields.only("partial_rotary_factor", 1, default=1)
-    share = rope.number("partial_rotary_factor", config.number("partial_rotary_factor", share or 1.0))
-    found: dict[str, Any] = {
-        "positions": "rotary",
-        "rotary_base": rope.number("rope_theta", config.number("rope_theta", 10000.0)),
-        "rotary_dims": int(head_dim * share) if share < 1 else 0,
-    }
-    if kind != "default":
-        found |= {"rotary_scaling": kind, "rotary_factor": rope.number("factor")}
-    if kind == "llama3":
-        original = rope.get("original_max_position_embeddings", config.count("max_position_embeddings"))
-        found |= {
-            "rotary_low_freq": rope.number("low_freq_factor"),
-            "rotary_high_freq": rope.number("high_freq_factor"),
-            "rotary_original_len": config.get("original_max_position_embeddings", original),
-        }
-    return found
 
 
 LLAMA_BLOCK: Names = {
@@ -239,6 +110,26 @@ LLAMA: Names = {
 BLOCK = "decoder.blocks.{}."
 LLAMA_BIASES = {"attention_bias": f"{BLOCK}self_attention.", "mlp_bias": f"{BLOCK}feed_forward."}
 
+SANDWICH_BLOCK: Names = {
+    **LLAMA_BLOCK,
+    "self_residual.norm_after": "post_attention_layernorm",
+    "feed_forward_residual.norm": "pre_feedforward_layernorm",
+    "feed_forward_residual.norm_after": "post_feedforward_layernorm",
+}
+SANDWICH: Names = {**LLAMA, **in_blocks("decoder", "model.layers.{}", SANDWICH_BLOCK)}
+
+OLMO2_BLOCK: Names = {
+    **LLAMA_BLOCK,
+    "self_residual.norm": "post_attention_layernorm",
+    "feed_forward_residual.norm": "post_feedforward_layernorm",
+}
+
+HUNYUAN_BLOCK: Names = {
+    **LLAMA_BLOCK,
+    "self_attention.query_norm": "self_attn.query_layernorm",
+    "self_attention.key_norm": "self_attn.key_layernorm",
+}
+
 PHI3_BLOCK: Names = {
     **LLAMA_BLOCK,
     "self_attention.query_key_value": "self_attn.qkv_proj",
@@ -252,6 +143,10 @@ PHI_BLOCK: Names = {
     "feed_forward_residual.norm": "input_layernorm",
     "feed_forward.inner": "mlp.fc1",
     "feed_forward.outer": "mlp.fc2",
+}
+
+GAINS = {  # which Gemma stores less 1
+    f"{layer}.weight": lambda stored: stored + 1.0 for layer in SANDWICH if layer.endswith(("norm", "norm_after"))
 }
 
 GPT2_BLOCK: Names = {
@@ -272,26 +167,38 @@ GPT2: Names = {
 
 FAMILIES: dict[str, Family] = {
     "gpt2": DecoderFamily(
-        describe=_gpt2,
+        describe=of.gpt2,
         names=GPT2,
         changes={f"{BLOCK}{layer}.weight": Tensor.t for layer in GPT2_BLOCK if "norm" not in layer},  # stored (in, out)
     ),
-    "llama": DecoderFamily(describe=_llama, names=LLAMA, biases=LLAMA_BIASES),
-    "mistral": DecoderFamily(describe=_mistral, names=LLAMA),
-    "qwen2": DecoderFamily(describe=_qwen2, names=LLAMA),
-    "qwen3": DecoderFamily(describe=_qwen3, names=LLAMA, biases=LLAMA_BIASES),
-    "gemma": DecoderFamily(
-        describe=_gemma,
-        names=LLAMA,
+    "llama": DecoderFamily(describe=of.llama, names=LLAMA, biases=LLAMA_BIASES),
+    "mistral": DecoderFamily(describe=of.mistral, names=LLAMA),
+    "qwen2": DecoderFamily(describe=of.qwen2, names=LLAMA),
+    "qwen3": DecoderFamily(describe=of.qwen3, names=LLAMA, biases=LLAMA_BIASES),
+    "gemma": DecoderFamily(describe=of.gemma, names=LLAMA, biases=LLAMA_BIASES, changes=GAINS),
+    "gemma2": DecoderFamily(describe=of.gemma2, names=SANDWICH, biases=LLAMA_BIASES, changes=GAINS),
+    "gemma3_text": DecoderFamily(describe=of.gemma3, names=SANDWICH, biases=LLAMA_BIASES, changes=GAINS),
+    "gemma3": DecoderFamily(
+        describe=of.gemma3, names=SANDWICH, biases=LLAMA_BIASES, changes=GAINS, prefixes=PREFIXES, unused=OTHER_TENSORS
+    ),
+    "smollm3": DecoderFamily(describe=of.smollm3, names=LLAMA, biases=LLAMA_BIASES),
+    "olmo2": DecoderFamily(
+        describe=of.olmo2,
+        names={**LLAMA, **in_blocks("decoder", "model.layers.{}", OLMO2_BLOCK)},
         biases=LLAMA_BIASES,
-        changes={f"{layer}.weight": lambda stored: stored + 1.0 for layer in LLAMA if layer.endswith("norm")},
+    ),
+    "granite": DecoderFamily(describe=of.granite, names=LLAMA, biases=LLAMA_BIASES, factors=of.granite_factors),
+    "hunyuan_v1_dense": DecoderFamily(
+        describe=of.hunyuan,
+        names={**LLAMA, **in_blocks("decoder", "model.layers.{}", HUNYUAN_BLOCK)},
+        biases=LLAMA_BIASES,
     ),
     "phi": DecoderFamily(
-        describe=_phi,
+        describe=of.phi,
         names={**LLAMA, **in_blocks("decoder", "model.layers.{}", PHI_BLOCK), "decoder.norm": "model.final_layernorm"},
     ),
     "phi3": DecoderFamily(
-        describe=_phi3,
+        describe=of.phi3,
         names={**LLAMA, **in_blocks("decoder", "model.layers.{}", PHI3_BLOCK)},
         changes={
             f"{BLOCK}feed_forward.inner.weight": lambda stored: stored.tensor_split(2)[0],

@@ -16,12 +16,21 @@ from model.pretrained.files import TOKENIZER, TOKENIZER_CONFIG, Fields, Pretrain
 # Fields of config.json that change the output in every family and are not supported by any.
 REFUSED = (
     "quantization_config",
-    "attn_logit_softcapping",
-    "final_logit_softcapping",
     "num_experts",
     "num_local_experts",
     "n_routed_experts",
     "num_kv_shared_layers",
+)
+# Fields that change the output of families that read them; in a file of another family they may be a mistake.
+REFUSED_UNREAD = (
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "query_pre_attn_scalar",
+    "residual_multiplier",
+    "embedding_multiplier",
+    "attention_multiplier",
+    "logits_scaling",
+    "no_rope_layers",
 )
 # Settings of `generate` that change every answer and that no request of Glossa can ask for.
 REFUSED_SETTINGS = (
@@ -81,6 +90,13 @@ def check_fields(config: Fields, generation: Fields) -> None:
     for name in REFUSED_SETTINGS:
         if steering.get(name, None) not in NEUTRAL:
             raise steering.refuse(name, "no request can ask for it; remove it")
+
+
+def check_unread(config: Fields) -> None:
+    """Raises PretrainedError for a field that the family has not read, although others mean something by it."""
+    for name in sorted(set(config.unread) & set(REFUSED_UNREAD)):
+        if config.get(name, None) not in NEUTRAL:
+            raise config.refuse(name, "this family has no such field; remove it")
 
 
 def options_of(config: Fields, generation: Fields) -> dict[str, Any]:

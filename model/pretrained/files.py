@@ -26,6 +26,7 @@ from torch import Tensor
 from model.architectures import build
 from model.checkpoints.atomic_write import DIGESTS
 from model.config import ModelConfig
+from model.pretrained.text_part import text_part
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
@@ -184,11 +185,15 @@ class Weights:
         """Replaces the last component of names."""
         self._tensors = {re.sub(rf"\.{old}$", f".{new}", name): tensor for name, tensor in self._tensors.items()}
 
+    def strip(self, *prefixes: str) -> None:
+        """Takes such a beginning off names."""
+        for prefix in prefixes:
+            self._tensors = {name.removeprefix(prefix): tensor for name, tensor in self._tensors.items()}
+
     def drop(self, *patterns: str) -> None:
         """Drops redundant tensors, such as tables that can be computed. patterns: as in `fnmatch`."""
-        names = [name for name in self._tensors if any(fnmatchcase(name, pattern) for pattern in patterns)]
-        for name in names:
-            del self._tensors[name]
+        kept = [name for name in self._tensors if not any(fnmatchcase(name, pattern) for pattern in patterns)]
+        self._tensors = {name: self._tensors[name] for name in kept}
 
     def finish(self) -> None:
         """Raises PretrainedError if tensors remain."""
@@ -314,12 +319,8 @@ Family = Callable[[Fields, Fields, Weights], Imported]
 """config.json, generation_config.json ({} if there is none) and the weights → the model."""
 
 ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "silu": "silu",
+    **{name: name for name in ("relu", "gelu", "silu")},
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_tanh"),
     "swish": "silu",
 }
 
@@ -329,7 +330,7 @@ def read_configuration(path: Path) -> tuple[Fields, Fields]:
     generation, config = read_optional_json(path / GENERATION_CONFIG), read_json(path / CONFIG)
     if (path / DIGESTS).is_file() and "model_type" not in config:
         raise PretrainedError(f"{path}: is a checkpoint of Glossa already; export it, or train it further")
-    return Fields(config), Fields(generation, file=GENERATION_CONFIG)
+    return Fields(text_part(config)), Fields(generation, file=GENERATION_CONFIG)
 
 
 def read_json(path: Path) -> dict[str, Any]:

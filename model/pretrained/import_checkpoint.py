@@ -23,7 +23,13 @@ from model.checkpoints.checkpoint import chat_files, check_new, save_checkpoint
 from model.config import ConfigError, ModelConfig
 from model.pretrained import decoder, encoder, encoder_decoder
 from model.pretrained.chat import OTHER_TEMPLATES, TEMPLATE_FILE, Chat, chat_of, with_ends_of_turns
-from model.pretrained.field_rules import check_fields, check_tokenizer_fields, options_of, unknown_fields
+from model.pretrained.field_rules import (
+    check_fields,
+    check_tokenizer_fields,
+    check_unread,
+    options_of,
+    unknown_fields,
+)
 from model.pretrained.files import (
     CONFIG,
     GENERATION_CONFIG,
@@ -44,6 +50,7 @@ from model.pretrained.files import (
 from model.pretrained.frame import with_source_frame
 from model.pretrained.sentence_vectors import check_prompts, module_files, sentence_vectors, with_sentence_vectors
 from model.pretrained.special_tokens import added_tokens_of, with_languages, with_special_tokens
+from model.pretrained.text_part import LEFT_OUT, has_text_part
 from model.tokenizer import Tokenizer
 from model.training.report import table
 
@@ -104,6 +111,7 @@ def _of_family(config: Fields, generation: Fields, weights: Weights, eos_id: int
         imported = FAMILIES[config.need("model_type")](config, generation, weights)
     except ConfigError as error:
         raise PretrainedError(f"{CONFIG}: the model is not covered: {error}") from error
+    check_unread(config)
     weights.finish()
     return imported
 
@@ -211,6 +219,7 @@ def lineage_of(source: Path, origin: Mapping[str, str] | None = None, stored: St
         **(origin or {"imported_from": source.resolve().name}),
         "model_type": config["model_type"],
         "transformers_version": config.get("transformers_version"),
+        **({"left_out": LEFT_OUT} if has_text_part(config) else {}),
         "files_sha256": {name: digest_of_file(file) for name, file in files.items()},
         "generation_config": read_optional_json(source / GENERATION_CONFIG),
         "versions": {name: metadata.version(name) for name in ("torch", "tokenizers", "safetensors")},

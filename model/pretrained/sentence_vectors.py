@@ -18,6 +18,8 @@ from torch import Tensor
 
 from model.architecture_config import EncoderConfig
 from model.config import ConfigError, ModelConfig
+from model.config_parts import DenseLayer, Prompts
+from model.config_parts import prompts as checked_prompts
 from model.pretrained.files import (
     CONFIG,
     TOKENIZER_CONFIG,
@@ -30,8 +32,6 @@ from model.pretrained.files import (
     read_optional_json,
 )
 from model.tokenizer import Tokenizer
-from model.vector_config import DenseLayer, Prompts
-from model.vector_config import prompts as checked_prompts
 
 MODULES, VECTORS = "modules.json", "config_sentence_transformers.json"
 _OLD_NAMES = ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")  # of 2019 and 2020

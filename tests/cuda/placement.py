@@ -36,6 +36,21 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {  # architecture and what diffe
     "bucketed": ("decoder", {**SIZES, "positions": "bucketed"}),
     "Shaw": ("decoder", {**SIZES, "positions": "shaw"}),
     "window": ("decoder", {**SIZES, "sliding_window": 16}),
+    "layers that differ": (
+        "decoder",
+        {
+            **SIZES,
+            **GATED,
+            "positions": "rotary",
+            "norm_position": "sandwich",
+            "attention_softcap": 20.0,
+            "logits_softcap": 30.0,
+            "layer_groups": (
+                {"layers": (0,), "sliding_window": 16, "rotary_base": 100.0},
+                {"layers": (1,), "positions": "none"},
+            ),
+        },
+    ),
     "compression": ("decoder", {**SIZES, "compression_stride": 4, "sliding_window": 16}),
     "experts": ("decoder", {**SIZES, "num_experts": 4, "experts_per_token": 2}),
     "LSTM": ("recurrent", {}),

@@ -195,6 +195,20 @@ FAULTS = (
         ("tests/export/graphs/test_group_query_attention.py",),
     ),
     Fault(
+        "cap-of-scores-forgotten",
+        "export/graphs/group_query_attention.py",
+        'softcap = {"softcap": config.attention_softcap} if config.attention_softcap else {}',
+        "softcap = dict[str, Any]()",
+        ("tests/export/graphs/test_group_query_attention.py",),
+    ),
+    Fault(
+        "layers-of-graphs-have-one-window",
+        "export/graphs/decoder.py",
+        "attends = [GraphAttention(layer, pair, *lengths) for layer, pair in layers]",
+        "attends = [GraphAttention(self.model.config, pair, *lengths) for layer, pair in layers]",
+        ("tests/e2e/test_pretrained.py",),
+    ),
+    Fault(
         "encoders-attend-causally",
         "export/graphs/group_query_attention.py",
         "(query_BTE,), causal=0, **",

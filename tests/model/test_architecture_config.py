@@ -21,10 +21,11 @@ from model.architecture_config import (
 from model.config import ConfigError, SpecialTokenTemplate, field_types
 
 COMPRESSED = {"architecture": "decoder", "compression_stride": 3, "sliding_window": 8}
+GROUPS = {"architecture": "decoder", "positions": "rotary"}
 WRONG = [
     ("activation", "tanh", "must be one of relu, gelu, gelu_tanh, silu, got 'tanh'"),
     ("norm", "batch", "must be one of layer, rms, got 'batch'"),
-    ("norm_position", "both", "must be one of pre, post, got 'both'"),
+    ("norm_position", "both", "must be one of pre, post, res_post, sandwich, got 'both'"),
     ("positions", "relative", f"must be one of {', '.join(get_args(Positions))}, got 'relative'"),
     ("positions", ["rotary"], f"must be one of {', '.join(get_args(Positions))}, got ['rotary']"),
     ("position_dim", -2, "must be at least 0, got -2"),
@@ -41,7 +42,13 @@ WRONG = [
     ("sliding_window", -1, "must be at least 0, got -1"),
     ("qk_norm", 1, "must be true or false, got 1"),
     ("rotary_dims", -2, "must be at least 0, got -2"),
-    ("rotary_scaling", "dynamic", "must be one of none, linear, llama3, got 'dynamic'"),
+    ("qk_norm_span", "heads", "must be one of head, all, got 'heads'"),
+    ("qk_norm_after_rotary", 1, "must be true or false, got 1"),
+    ("attention_softcap", -1.0, "must be at least 0, got -1.0"),
+    ("logits_softcap", "30", "must be a number, got '30'"),
+    ("layer_groups", 5, "must be a list of objects with layers, got 5"),
+    ("rotary_amplitude", 0.0, "must be above 0, got 0.0"),
+    ("rotary_scaling", "dynamic", "must be one of none, linear, llama3, yarn, got 'dynamic'"),
     ("rotary_factor", 0.5, "must be at least 1, got 0.5"),
     ("rotary_low_freq", 5.0, "must be above 0 and below rotary_high_freq 4.0, got 5.0"),
     ("rotary_high_freq", math.nan, "must be finite, got nan"),
@@ -59,7 +66,7 @@ WRONG = [
     ("labels", ("a", "b"), "go with head classify, attention or tokens, got head none"),
     ("multi_label", 1, "must be true or false, got 1"),
     ("pooling", "sum", "must be one of mean, cls, max, last, mean_sqrt_len, weighted_mean, got 'sum'"),
-    ("dense", 5, "must be a list of layers, got 5"),
+    ("dense", 5, "must be a list of objects with size, got 5"),
     ("prompts", (("query",),), "must be pairs of a name and a text, got (('query',),)"),
     ("default_prompt", "query", "must be left out without prompts, got 'query'"),
     ("default_prompt", None, "must be left out without prompts, got None"),
@@ -202,6 +209,24 @@ def test_the_encoder_of_a_translation_model_may_differ_in_heads_and_width():
             {**COMPRESSED, "num_decoder_layers": 1},
             "compression_stride: needs at least 2 layers, got 1",
         ),
+        ({**GROUPS, "layer_groups": [{"layers": []}]}, "layer_groups[0].layers: must be numbers 0..2 of layers, each"),
+        ({**GROUPS, "layer_groups": [{"layers": [1]}, {"layers": [1]}]}, "layer_groups[1].layers: must be numbers 0.."),
+        ({**GROUPS, "layer_groups": [{"layers": [3]}]}, "layer_groups[0].layers: must be numbers 0..2 of layers"),
+        (
+            {**GROUPS, "layer_groups": [{"sliding_window": 3}]},
+            "layer_groups[0].layers: must be numbers 0..2 of layers, each once, got ()",
+        ),
+        ({**GROUPS, "layer_groups": [{"layers": [1], "norm": "rms"}]}, "layer_groups[0].norm: unknown key"),
+        (
+            {**GROUPS, "layer_groups": [{"layers": [1], "sliding_window": -1}]},
+            "layer_groups[0].sliding_window: must be",
+        ),
+        ({**GROUPS, "layer_groups": [3]}, "layer_groups[0]: must be an object with layers, got 3"),
+        (
+            {**GROUPS, "positions": "alibi", "layer_groups": [{"layers": [1], "positions": "none"}]},
+            "layer_groups[0]: must differ in sliding_window alone without rotary positions, got {'positions': 'none'}",
+        ),
+        ({**COMPRESSED, "attention_softcap": 1.0}, "attention_softcap: must be left out with compression_stride"),
         ({**COMPRESSED, "sliding_window": 0}, "sliding_window: must be set with compression_stride"),
         (
             {**COMPRESSED, "positions": "rotary"},

@@ -52,6 +52,9 @@ OTHERS = [
     {"positions": "none"},
     {"positions": "learned", "position_dim": 6, "tie_embeddings": False},
     {"positions": "rotary", "rotary_dims": 2, "qk_norm": True, "bias": False, "qkv_bias": True},
+    {"positions": "rotary", "qk_norm": True, "qk_norm_span": "all", "num_kv_heads": 2, "norm_position": "res_post"},
+    {"positions": "rotary", "qk_norm": True, "qk_norm_after_rotary": True, "norm": "rms", "norm_position": "sandwich"},
+    {"positions": "rotary", "rotary_scaling": "yarn", "rotary_factor": 4.0, "rotary_original_len": 6},
     {"attention_scale": 1.0, "embedding_scale": 1.0, "embedding_norm": True, "output_bias": True},
     {
         "positions": "rotary",
@@ -61,6 +64,22 @@ OTHERS = [
         "sliding_window": 4,
     },
 ]
+# Of decoders alone: a layer with a window and faster angles, one that turns nothing, one as the configuration says.
+LAYERED = {
+    "positions": "rotary",
+    "num_decoder_layers": 3,
+    "layer_groups": (
+        {"layers": (0,), "sliding_window": 3, "rotary_base": 100.0, "rotary_scaling": "none"},
+        {"layers": (2,), "positions": "none"},
+    ),
+    "rotary_scaling": "linear",
+    "rotary_factor": 2.0,
+    "attention_scale": 0.7,
+    "attention_softcap": 2.0,
+    "logits_softcap": 3.0,
+    "norm": "rms",
+    "norm_position": "sandwich",
+}
 
 
 def tiny(**changes):
@@ -106,8 +125,16 @@ ARCHITECTURES = pytest.mark.parametrize("architecture", ["encoder_decoder", "dec
 @pytest.mark.parametrize(
     "shape", [*QUICK, *OTHERS, *SLOW], ids=lambda shape: "-".join(str(value) for value in shape.values())
 )
-@torch.no_grad()
 def test_cached_decoding_is_the_full_sequence(architecture, shape):
+    check_cached_decoding(architecture, shape)
+
+
+def test_cached_decoding_of_layers_that_differ_is_the_full_sequence():
+    check_cached_decoding("decoder", LAYERED)
+
+
+@torch.no_grad()
+def check_cached_decoding(architecture, shape):
     model = randomised(tiny(architecture=architecture, **shape))
     target, source = tokens(3, 8), source_of(model, [5, 1, 3])
     expected = logits(model, target, *source)
@@ -124,6 +151,32 @@ def test_cached_decoding_is_the_full_sequence(architecture, shape):
     for places in (starts + i for i in range(4)):
         stepped = step(target[rows, places][:, None], places)
         torch.testing.assert_close(stepped[:, 0], expected[rows, places], rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_each_layer_has_its_own_window_and_rotation():
+    model = randomised(tiny(architecture="decoder", **LAYERED))
+    assert [layer.sliding_window for layer in model.decoder.layers] == [3, 0, 0]
+    tables = [model.decoder.position_encoding, *model.decoder.other_encodings]
+    assert [table.kind for table in tables] == ["rotary", "rotary", "none"]
+    angles = [torch.atan2(table.sin, table.cos)[1] for table in tables[:2]]
+    expected = [base ** -(torch.arange(2).repeat(2) / 2) / factor for base, factor in ((10000.0, 2.0), (100.0, 1.0))]
+    torch.testing.assert_close(angles, expected)
+    seen = []
+    for block in model.decoder.blocks:
+        block.self_attention.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[2]))
+    model(tokens(1, 5))
+    assert torch.equal(seen[0][0], tables[1].cos[None, :5])
+    assert torch.equal(seen[1][0], tables[0].cos[None, :5])
+    assert seen[2] is None
+
+
+@torch.no_grad()
+def test_capped_logits_have_their_bias_after_the_cap():
+    model = randomised(tiny(architecture="decoder", logits_softcap=0.5, output_bias=True))
+    states, output = model(tokens(2, 5)), model.decoder.unembedding
+    expected = 0.5 * torch.tanh(states @ output.weight.T / 0.5) + output.bias
+    torch.testing.assert_close(output(states), expected)
 
 
 @ARCHITECTURES

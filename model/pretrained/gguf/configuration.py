@@ -23,7 +23,8 @@ class Architecture(NamedTuple):
 
     model_type: the family of `model.pretrained.decoder`. counts, numbers: keys, without the architecture's name, to
     fields of config.json. is_partly_rotated: only a share of each head may be rotated. has_biases: of attention and
-    feed-forward, if they are stored. has_window: attention slides over a window.
+    feed-forward, if they are stored. has_window: attention slides over a window. largest: layers of the largest Gemma 2
+    or 3, whose scores have another scale; 0: of another family.
     """
 
     model_type: str
@@ -33,6 +34,7 @@ class Architecture(NamedTuple):
     is_partly_rotated: bool = False
     has_biases: bool = False
     has_window: bool = False
+    largest: int = 0
 
 
 _COUNTS = {
@@ -47,6 +49,8 @@ _RMS = {"attention.layer_norm_rms_epsilon": "rms_norm_eps"}
 
 ARCHITECTURES = {  # by `general.architecture`
     "gemma": Architecture("gemma", _COUNTS, _RMS, has_biases=True),
+    "gemma2": Architecture("gemma2", _COUNTS, _RMS, has_biases=True, largest=46),
+    "gemma3": Architecture("gemma3_text", _COUNTS, _RMS, has_biases=True, largest=62),
     "gpt2": Architecture("gpt2", _GPT2_COUNTS, {"attention.layer_norm_epsilon": "layer_norm_epsilon"}, is_rotary=False),
     "llama": Architecture("llama", _COUNTS, _RMS, has_biases=True),
     "phi2": Architecture("phi", _COUNTS, {"attention.layer_norm_epsilon": "layer_norm_eps"}, is_partly_rotated=True),
@@ -100,7 +104,26 @@ def configuration_of(gguf: Gguf) -> dict[str, Any]:
         found["mlp_bias"] = "blk.0.ffn_up.bias" in gguf.tensors
     if architecture.has_window and fields.get(window := f"{name}.attention.sliding_window", 0) != 0:
         found["sliding_window"] = fields.count(window)
+    if architecture.largest:
+        found |= _gemma(gguf, name, found, is_largest=blocks == architecture.largest)
     return found
+
+
+def _gemma(gguf: Gguf, name: str, found: dict[str, Any], *, is_largest: bool) -> dict[str, Any]:
+    """Fields of Gemma 2 and 3: what llama.cpp knows of a file's model without keys."""
+    fields, heads = gguf.fields, found["num_attention_heads"]
+    has_window = fields.get(window := f"{name}.attention.sliding_window", 0) != 0
+    more: dict[str, Any] = {"query_pre_attn_scalar": found["hidden_size"] // heads if is_largest else found["head_dim"]}
+    if has_window:
+        more["sliding_window"] = fields.count(window)
+    for key in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if f"{name}.{key}" in fields:
+            more[key] = fields.number(f"{name}.{key}")
+    if name == "gemma3":
+        sliding = {"rope_theta": fields.number(f"{name}.rope.freq_base_swa", 10000.0)} if has_window else {}
+        more["rope_parameters"] = {"full_attention": found["rope_parameters"], "sliding_attention": sliding}
+        more |= {} if has_window else {"layer_types": ["full_attention"] * found["num_hidden_layers"]}
+    return more
 
 
 def check_keys(gguf: Gguf) -> None:

@@ -66,7 +66,8 @@ def _change(gguf: Gguf, name: str) -> Change:
         heads = gguf.fields.count(f"{name}.attention.head_count")
         kv_heads = gguf.fields.get(f"{name}.attention.head_count_kv", heads)
         return partial(_in_halves, heads={"attn_q": heads, "attn_k": kv_heads})
-    return {"gpt2": _transposed, "gemma": _less_one}.get(name, lambda _, stored: stored)
+    changes: dict[str, Change] = {"gpt2": _transposed, **dict.fromkeys(("gemma", "gemma2", "gemma3"), _less_one)}
+    return changes.get(name, lambda _, stored: stored)
 
 
 def _in_halves(name: str, stored: Tensor, *, heads: Mapping[str, int]) -> Tensor:

@@ -100,6 +100,10 @@ def _decoder_loss(
     hidden_NM, targets_N = drop_padding(states_BTM, batch.target_BT)
     hidden_NM = hidden_NM.to(torch.bfloat16 if bf16 else torch.float32)
     output = model.decoder.unembedding
+    if model.config.logits_softcap:
+        once_N = targets_N[: len(targets_N) // 2] if r_drop_weight else targets_N
+        logits = output(hidden_NM.to(output.weight.dtype))
+        return _loss_of_logits(logits, once_N, smoothing=smoothing, r_drop_weight=r_drop_weight), len(once_N)
     if r_drop_weight:
         once_N = targets_N[: len(targets_N) // 2]
         paired = paired_cross_entropy(
@@ -122,13 +126,19 @@ def _encoder_loss(
         wanted = label_sets(targets_N, logits.shape[1]).to(logits.dtype)
         loss = functional.binary_cross_entropy_with_logits(logits, wanted, reduction="sum")
         return Loss(loss, loss.detach()), len(targets_N)
-    plain = functional.cross_entropy(logits.detach(), targets_N, reduction="sum")
+    once_N = targets_N[: len(targets_N) // 2] if r_drop_weight else targets_N
+    return _loss_of_logits(logits, once_N, smoothing=smoothing, r_drop_weight=r_drop_weight), len(once_N)
+
+
+def _loss_of_logits(logits: Tensor, targets_N: Tensor, *, smoothing: float, r_drop_weight: float) -> Loss:
+    """The loss of materialised logits (N, L), or (2 N, L) of two passes for R-Drop, and the targets of one."""
+    both = torch.cat((targets_N, targets_N)) if r_drop_weight else targets_N
+    plain = functional.cross_entropy(logits.detach(), both, reduction="sum")
     if r_drop_weight:
-        once_N = targets_N[: len(targets_N) // 2]
-        paired = paired_label_loss(logits, once_N, weight=r_drop_weight, smoothing=smoothing)
-        return Loss(paired, plain / 2), len(once_N)
+        paired = paired_label_loss(logits, targets_N, weight=r_drop_weight, smoothing=smoothing)
+        return Loss(paired, plain / 2)
     smoothed = functional.cross_entropy(logits, targets_N, reduction="sum", label_smoothing=smoothing)
-    return Loss(smoothed, plain), len(targets_N)
+    return Loss(smoothed, plain)
 
 
 def label_sets(targets_N: Tensor, labels: int) -> Tensor:

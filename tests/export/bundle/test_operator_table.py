@@ -18,9 +18,9 @@ from export.passes.quantization_scheme import SCHEMES
 from export.variants import save_variant, trace_model
 from model.architectures import build
 from model.checkpoints.checkpoint import load_checkpoint
+from model.config_parts import DenseActivation
 from model.pretrained.import_checkpoint import import_checkpoint, import_model
 from model.tokenizer import Tokenizer
-from model.vector_config import DenseActivation
 from tests.export.bundle.manifests import a_manifest
 from tests.tiny import EMBEDDER, ENCODERS, tiny_config, tiny_encoder, tiny_model
 
@@ -45,6 +45,18 @@ OWN: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {  # name: archite
     "generation": ("decoder", {}, ALL),
     "rotary decoder": ("decoder", {"positions": "rotary", "num_kv_heads": 2, "qk_norm": True, "norm": "rms"}, FLOATS),
     "window": ("decoder", {"positions": "rotary", "sliding_window": 4, "embedding_norm": True}, PLAIN),
+    "layers that differ": (
+        "decoder",
+        {
+            **TWO_LAYERS,
+            "positions": "rotary",
+            "norm_position": "sandwich",
+            "attention_softcap": 2.0,
+            "logits_softcap": 3.0,
+            "layer_groups": ({"layers": (0,), "sliding_window": 4, "rotary_base": 100.0},),
+        },
+        ALL,
+    ),
     "compressed": ("decoder", {**TWO_LAYERS, "compression_stride": 3, "sliding_window": 4, "num_kv_heads": 2}, FLOATS),
     "experts": ("decoder", {"num_experts": 3, "experts_per_token": 2}, FLOATS),
     "shaw decoder": ("decoder", {"positions": "shaw", "position_range": 4}, PLAIN),
@@ -55,7 +67,22 @@ OWN: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {  # name: archite
     "dot": ("recurrent", {"cell": "gru", "score": "dot", "encoder_dim": 0, "input_feeding": False}, PLAIN),
     "no score": ("recurrent", {"score": "none", "input_feeding": False, "bidirectional": False}, PLAIN),
 }
-DECODERS = ("gpt2", "llama3", "mistral", "qwen2", "qwen3", "gemma", "phi", "phi3")
+DECODERS = (
+    "gpt2",
+    "llama3",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "phi",
+    "phi3",
+    "gemma2",
+    "gemma3_text",
+    "smollm3",
+    "olmo2",
+    "granite",
+    "hunyuan_v1_dense",
+)
 SEQ2SEQ = ("marian", "bart", "mbart", "m2m_100", "t5", "t5-1.1", "mt5")
 BERTS = {
     "bert": "Model",

@@ -31,6 +31,17 @@ KINDS = {
         num_kv_heads=2, gated=True, activation="silu", tie_embeddings=False, num_decoder_layers=1,
     ),
     "compressed": tiny_config("decoder", compression_stride=3, sliding_window=4, num_kv_heads=2),
+    "layered": tiny_config(
+        "decoder", positions="rotary", head_dim=16, num_kv_heads=1, norm="rms", norm_position="sandwich", bias=False,
+        gated=True, activation="gelu_tanh", attention_scale=0.3, attention_softcap=2.0, logits_softcap=3.0,
+        rotary_scaling="linear", rotary_factor=2.0, num_decoder_layers=3,
+        layer_groups=({"layers": (0,), "sliding_window": 5, "rotary_base": 100.0, "rotary_scaling": "none"},
+                      {"layers": (2,), "positions": "none"}),
+    ),
+    "whole-norms": tiny_config(
+        "decoder", positions="rotary", head_dim=16, num_kv_heads=2, norm="rms", norm_position="res_post", bias=False,
+        qk_norm=True, qk_norm_span="all", qk_norm_after_rotary=True, num_decoder_layers=1,
+    ),
     "unequal-sides": tiny_config(encoder_num_heads=2, encoder_d_ff=96, num_encoder_layers=1, num_decoder_layers=1),
     "experts": tiny_config(num_experts=3, num_encoder_layers=1, num_decoder_layers=1),
     "two-experts": tiny_config(

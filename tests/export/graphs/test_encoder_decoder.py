@@ -88,7 +88,19 @@ def test_tied_embeddings_are_one_constant_of_gather_and_head(tiny_translation_bu
     assert users == ["Gather", "Gemm"]
 
 
-SLOW = ("rotary", "rotary-source", "post-norm", "shaw", "bucketed", "beside", "unequal-sides", "experts", "two-experts")
+SLOW = (
+    "layered",
+    "whole-norms",
+    "rotary",
+    "rotary-source",
+    "post-norm",
+    "shaw",
+    "bucketed",
+    "beside",
+    "unequal-sides",
+    "experts",
+    "two-experts",
+)
 """Imported checkpoints, other kinds and quantized graphs have what they have."""
 
 
@@ -106,8 +118,8 @@ def test_every_kind_of_model_passes_verification(config, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["experts", "two-experts"])
-def test_half_precision_supports_experts(name, tmp_path):
+@pytest.mark.parametrize("name", ["experts", "two-experts", "layered", "whole-norms"])
+def test_half_precision_supports_experts_and_layers_that_differ(name, tmp_path):
     """Of this seed no two experts are so close that rounding chooses the other one, which verification would refuse."""
     config = KINDS[name]
     model = tiny_model(config, seed=2)
@@ -122,9 +134,11 @@ def test_half_precision_supports_experts(name, tmp_path):
         pytest.param("bucketed", "w8a8-dynamic w8a8-static-kv8", marks=pytest.mark.slow),
         ("alibi-window", "w8a8-static w8a8-dynamic-kv8"),
         ("two-experts", "w8a8-dynamic w8a8-static"),
+        pytest.param("layered", "w8a8-dynamic w8a8-static-kv8 w8-block64 w4-block32", marks=pytest.mark.slow),
+        pytest.param("whole-norms", "w8a8-static", marks=pytest.mark.slow),
     ],
 )
-def test_quantization_supports_position_biases_and_experts(name, schemes, tmp_path):
+def test_quantization_supports_position_biases_experts_and_layers_that_differ(name, schemes, tmp_path):
     config = KINDS[name]
     model, samples = tiny_model(config, seed=3), sample_inputs(config)
     sources = samples.sources or ((),) * len(samples.targets)

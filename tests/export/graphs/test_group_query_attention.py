@@ -14,8 +14,9 @@ from export.graphs.group_query_attention import GraphAttention, GraphEncoderAtte
 from export.graphs.tracing import Input, Signature, trace
 from export.passes.optimize import optimize
 from export.sessions import open_session
-from model.architecture_config import EncoderDecoderConfig
+from model.architecture_config import DecoderConfig, EncoderDecoderConfig
 from model.attention import SelfAttention
+from model.positions import AlibiBias
 from tests.tiny import tiny_config, tiny_model
 from tests.worked_numbers import LECTURE_CASES, LECTURE_KEY, LECTURE_QUERY, LECTURE_VALUE, LECTURE_X
 
@@ -207,3 +208,44 @@ def test_a_token_changes_no_bit_of_what_is_said_before_it():
         after = logits_of(changed)
         assert np.array_equal(after[:place], before[:place])
         assert np.abs(after[place] - before[place]).max() > 1e-3
+
+
+class BiasedNode(nn.Module):
+    """One attention node over a block that begins at position 0, with ALiBi."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.config, self.bias = config, AlibiBias(config)
+
+    def forward(self, query_1TE, key_1TE, value_1TE, past_key, past_value):
+        length = query_1TE.shape[1]
+        starts, lengths = torch.zeros(1, dtype=torch.int64), torch.full((1,), length, dtype=torch.int32)
+        total = torch.tensor(0, dtype=torch.int32) + length
+        attend = GraphAttention(
+            self.config, (past_key, past_value), starts, lengths, total, key_positions_N=torch.arange(length)
+        )
+        return attend(query_1TE, key_1TE, value_1TE, lambda _, queries, keys: self.bias(queries, keys))
+
+
+def test_scores_are_scaled_then_capped_then_biased_then_masked():
+    length, heads, window, cap, scale = 7, 2, 4, 1.5, 0.7
+    config = DecoderConfig(
+        d_model=16, num_heads=heads, num_kv_heads=1, head_dim=HEAD_DIM, positions="alibi", sliding_window=window,
+        attention_scale=scale, attention_softcap=cap,
+    )  # fmt: skip
+    sizes = {"query": heads * HEAD_DIM, "key": HEAD_DIM, "value": HEAD_DIM}
+    inputs = [Input(name, (1, length, size), torch.float32) for name, size in sizes.items()]
+    inputs += [Input(f"past_{name}", (1, 1, length, HEAD_DIM), torch.float32) for name in ("key", "value")]
+    graph = trace(Signature(module=BiasedNode(config), arguments=tuple(inputs), outputs=("y",)))
+    random = np.random.default_rng(0)
+    feeds = {one.name: random.normal(size=one.example.shape).astype(np.float32) for one in inputs}
+    (y_1TE,) = open_session(graph.SerializeToString()).run(["y"], feeds)
+    query_THD, key_SD, value_SD = feeds["query"].reshape(length, heads, HEAD_DIM), feeds["key"][0], feeds["value"][0]
+    expected = np.zeros((length, heads, HEAD_DIM))
+    for head, slope in enumerate((2.0**-4, 2.0**-8)):
+        for i in range(length):
+            seen = range(max(0, i - window + 1), i + 1)
+            scores = [cap * np.tanh(query_THD[i, head] @ key_SD[j] * scale / cap) - slope * (i - j) for j in seen]
+            powers = np.exp(scores)
+            expected[i, head] = powers @ value_SD[seen.start : seen.stop] / powers.sum()
+    np.testing.assert_allclose(y_1TE[0].reshape(expected.shape), expected, rtol=0, atol=2e-6)

@@ -142,7 +142,7 @@ def test_a_model_with_room_for_one_token_can_be_verified(tmp_path):
 def test_variants_without_roundings_are_compared_with_the_same_outputs(monkeypatch):
     found = {}
 
-    def verify(_directory, variant, *_, plain=None):
+    def verify(_directory, variant, *_, plain=None, tell):
         found[variant.precision] = plain
 
     monkeypatch.setattr(verifier, "verify_graphs", verify)

@@ -4,11 +4,13 @@ import json
 
 import pytest
 import torch
+import transformers
 
 from model.architecture_config import DecoderConfig
 from model.architectures import build
 from model.pretrained.files import PretrainedError
-from model.pretrained.import_checkpoint import import_model
+from model.pretrained.import_checkpoint import import_model, lineage_of
+from model.pretrained.text_part import LEFT_OUT
 from tests.decoders import DECODERS, make_decoder, rewritten
 
 
@@ -60,17 +62,25 @@ def test_rotary_fields_of_earlier_files_are_read(llama, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"model_type": "gemma2"}, r"model_type 'gemma2' is not covered; covered: .*llama"),
+        ({"model_type": "mamba"}, r"model_type 'mamba' is not covered; covered: .*llama"),
         ({"model_type": ...}, "model_type is missing"),
         (
-            {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}},
-            r"rope_parameters: rope_type 'yarn' is not covered",
+            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "alpha": 8.0}},
+            r"rope_parameters: rope_type 'dynamic' is not covered",
         ),
+        ({"rope_parameters": {"rope_type": "yarn"}}, r"rope_parameters: factor is missing"),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "truncate": False}},
+            r"truncate False is not covered",
+        ),
+        ({"rope_parameters": {"rope_type": "longrope"}}, r"rope_parameters: rope_type 'longrope' is not covered"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "rope_parameters .* must have the same rotary"),
         ({"rope_parameters": {"rope_type": "linear"}}, "rope_parameters: factor is missing"),
         ({"rope_parameters": 3}, "rope_parameters must be an object, got 3"),
         ({"quantization_config": {"bits": 4}}, r"quantization_config \{'bits': 4\} is not covered"),
-        ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping 50.0 is not covered"),
+        ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping 50.0 is not covered; this family has no such field"),
+        ({"residual_multiplier": 0.5}, "residual_multiplier 0.5 is not covered; this family has no such field"),
+        ({"hidden_activation": "gelu"}, "hidden_activation 'gelu' is not covered; hidden_act says 'silu'; remove one"),
         ({"num_local_experts": 8}, "num_local_experts 8 is not covered"),
         ({"hidden_act": "xielu"}, "hidden_act 'xielu' is not covered; covered: 'relu'"),
         ({"hidden_size": "wide"}, "hidden_size must be a whole number from 1, got 'wide'"),
@@ -89,19 +99,129 @@ def test_an_unsupported_field_is_refused_with_its_value(llama, tmp_path, changes
         import_model(rewritten(llama, tmp_path, **changes))
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Directories of models of transformers by their names in DECODERS."""
+    paths = {}
+
+    def path_of(name):
+        if name not in paths:
+            paths[name] = tmp_path_factory.mktemp("theirs")
+            make_decoder(name).save_pretrained(paths[name])
+        return paths[name]
+
+    return path_of
+
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
 @pytest.mark.parametrize(
-    ("changes", "problem"),
+    ("name", "changes", "problem"),
     [
-        ({"max_window_layers": 1, "layer_types": ...}, "max_window_layers 1 is not covered; all layers must be equal"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types .* is not covered; all layers must be"),
+        ("qwen2 window", {"layer_types": [FULL]}, "layer_types .* covered: full_attention or sliding_attention for ea"),
+        ("qwen2 window", {"layer_types": [FULL, "chunked_attention"]}, "layer_types .* covered: full_attention or sl"),
+        ("qwen2 window", {"layer_types": FULL}, "layer_types 'full_attention' is not covered"),
+        ("qwen2 window", {"sliding_window": None}, "sliding_window is missing"),
+        (
+            "gemma2",
+            {"attn_logit_softcapping": -1.0},
+            "attn_logit_softcapping -1.0 is not covered; covered: numbers above 0",
+        ),
+        (
+            "gemma2",
+            {"final_logit_softcapping": 0},
+            "final_logit_softcapping 0 is not covered; covered: numbers above 0",
+        ),
+        ("gemma2", {"final_logit_softcapping": "30"}, "final_logit_softcapping must be a number, got '30'"),
+        ("gemma2", {"hidden_act": "silu"}, "hidden_act 'silu' .* hidden_activation says 'gelu_pytorch_tanh'"),
+        ("gemma2", {"query_pre_attn_scalar": 0}, "query_pre_attn_scalar 0 is not covered; covered: numbers above 0"),
+        ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention True is not covered"),
+        ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping 50.0 is not covered; covered: None"),
+        ("gemma3_text", {"sliding_window": None}, "sliding_window is missing"),
+        ("gemma3_text", {"rope_parameters": {"rope_theta": 1e6}}, "rope_theta 1000000.0 .* covered: full_attention an"),
+        ("gemma3_text", {"rope_scaling": {"factor": 8.0}}, "rope_scaling .* it stands beside rope_parameters"),
+        (
+            "gemma3_text",
+            {"rope_parameters": {FULL: {"rope_type": "yarn", "factor": 4.0}, SLIDING: {}}},
+            "rope_parameters .* layers may differ in base and linear scaling, not in rotary_amplitude",
+        ),
+        ("gemma3_text", {"num_kv_shared_layers": 2}, "num_kv_shared_layers 2 is not covered"),
+        ("smollm3", {"no_rope_layers": [1, 0]}, r"no_rope_layers \[1, 0\] is not covered; covered: a list with 0 or 1"),
+        ("granite", {"attention_multiplier": 0}, "attention_multiplier 0 is not covered; covered: numbers above 0"),
+        ("granite", {"embedding_multiplier": -1.0}, "embedding_multiplier -1.0 is not covered"),
+        ("granite", {"logits_scaling": 0}, "logits_scaling 0 is not covered; covered: numbers above 0"),
+        (
+            "hunyuan_v1_dense",
+            {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
+            "rope_type 'dynamic' is not covered",
+        ),
+        ("granite", {"residual_multiplier": float("nan")}, "residual_multiplier nan is not covered; covered: numbers"),
+        (
+            "gemma2",
+            {"layer_types": [[FULL], [FULL], [FULL]]},
+            "layer_types .* covered: full_attention or sliding_atten",
+        ),
+        (
+            "hunyuan_v1_dense",
+            {"rope_parameters": {"rope_type": "dynamic", "alpha": -2.0}},
+            "alpha -2.0 is not covered; covered: numbers above 0",
+        ),
+        ("olmo2", {"no_rope_layers": [1, 0]}, "no_rope_layers .* this family has no such field; remove it"),
     ],
 )
-def test_a_sliding_window_in_some_layers_only_is_refused(tmp_path, changes, problem):
-    path, other = tmp_path / "theirs", tmp_path / "other"
-    make_decoder("qwen2 window").save_pretrained(path)
-    other.mkdir()
+def test_what_layers_that_differ_cannot_be_is_refused(name, changes, problem, saved, tmp_path):
     with pytest.raises(PretrainedError, match=problem):
-        import_model(rewritten(path, other, **changes))
+        import_model(rewritten(saved(name), tmp_path, **changes))
+
+
+def test_layers_have_the_windows_and_angles_of_their_kind(saved):
+    def layers(name):
+        config = import_model(saved(name)).config
+        assert isinstance(config, DecoderConfig)
+        found = [config.layer(layer) for layer in range(config.num_decoder_layers)]
+        return [(one.sliding_window, one.positions, one.rotary_base, one.rotary_factor) for one in found]
+
+    assert layers("gemma3_text") == [(20, "rotary", 500.0, 1.0)] * 2 + [(0, "rotary", 1e6, 8.0)]
+    assert layers("smollm3") == [(0, kind, 2e6, 1.0) for kind in ("rotary", "rotary", "rotary", "none", "rotary")]
+    assert layers("smollm3 windows") == [(20, "none", 2e6, 1.0), (0, "rotary", 2e6, 1.0)]
+    assert [window for window, *_ in layers("qwen3 yarn, late windows")] == [0, 0, 9]
+
+
+def test_earlier_files_of_gemma_3_say_the_same(saved, tmp_path):
+    old = {
+        "rope_parameters": ...,
+        "layer_types": ...,
+        "sliding_window_pattern": 3,
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 500.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    }
+    expected = import_model(saved("gemma3_text")).config
+    assert import_model(rewritten(saved("gemma3_text"), tmp_path, **old)).config == expected
+
+
+def test_the_text_part_of_a_model_that_reads_pictures_is_imported(tmp_path):
+    text = make_decoder("gemma3_text", pad_token_id=0).config
+    vision = {"hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.Gemma3Config(
+        text_config=text, vision_config={**vision, "image_size": 28, "patch_size": 14}, mm_tokens_per_image=4
+    )
+    config.eos_token_id = [2, 5]
+    torch.manual_seed(0)
+    theirs = transformers.Gemma3ForConditionalGeneration._from_config(config, attn_implementation="eager").eval()
+    theirs.save_pretrained(tmp_path)
+    tokens = torch.randint(3, 97, (2, 60))
+    with torch.no_grad():
+        expected = theirs(tokens).logits
+    torch.testing.assert_close(logits(ours(tmp_path), tokens), expected, rtol=0, atol=1e-4)
+    assert lineage_of(tmp_path)["left_out"] == LEFT_OUT
+    assert import_model(tmp_path).unknown == ()
+    values = json.loads((tmp_path / "config.json").read_text())
+    values["text_config"]["num_kv_shared_layers"] = 2
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(PretrainedError, match="num_kv_shared_layers 2 is not covered"):
+        import_model(tmp_path)
 
 
 def test_eos_ids_come_from_the_files_or_the_option(llama, tmp_path):

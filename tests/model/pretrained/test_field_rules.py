@@ -25,7 +25,22 @@ from tests.pretrained_encoder import theirs_of
 from tests.pretrained_seq2seq import MODELS, TINY, make
 from tests.tiny import tiny_tokenizer
 
-DECODERS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "phi", "phi3")
+DECODERS = (
+    "gpt2",
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "phi",
+    "phi3",
+    "gemma2",
+    "gemma3_text",
+    "smollm3",
+    "olmo2",
+    "granite",
+    "hunyuan_v1_dense",
+)
 CLASSES: tuple[str, ...] = (
     "Bert",
     "DistilBert",
@@ -60,6 +75,8 @@ class Recorded(dict[str, Any]):
 
 
 def make_any(family):
+    if family == "gemma3":  # its own fields are those of pictures
+        return make_decoder("gemma3_text")
     if family in DECODERS:
         return make_decoder(family)
     return make(family, TINY._replace(layers=(1, 1))) if family in MODELS else theirs_of(family, "ForMaskedLM")

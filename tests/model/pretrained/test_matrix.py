@@ -20,7 +20,22 @@ from tests.pretrained_encoder import saved, theirs_of
 from tests.pretrained_seq2seq import MODELS as SEQ2SEQ
 from tests.pretrained_seq2seq import TINY, make
 
-DECODERS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "phi", "phi3")
+DECODERS = (
+    "gpt2",
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "phi",
+    "phi3",
+    "gemma2",
+    "gemma3_text",
+    "smollm3",
+    "olmo2",
+    "granite",
+    "hunyuan_v1_dense",
+)
 HEADS = {"ForMaskedLM": "MaskedLM", "ForSequenceClassification": "SequenceClassification"}
 HEADS |= {"ForTokenClassification": "TokenClassification"}
 CASES = [*((family, "CausalLM") for family in DECODERS), *((family, "Seq2SeqLM") for family in SEQ2SEQ)]
@@ -68,7 +83,8 @@ def values_of(name, value):
 def made(family, head, path, **changes):
     """The directory of a model whose configuration has these changes."""
     if head == "CausalLM":
-        make_decoder(family, **{"num_hidden_layers": 2, **changes}).save_pretrained(path)
+        layers = {"num_hidden_layers": 2, **({"layer_types": None} if family == "gemma3_text" else {}), **changes}
+        make_decoder(family, **layers).save_pretrained(path)
     elif head == "Seq2SeqLM":
         make(family, TINY._replace(layers=(1, 1)), **changes).save_pretrained(path)
     else:

@@ -9,10 +9,10 @@ import torch
 
 from model.architecture_config import EncoderConfig
 from model.architectures import build
+from model.config_parts import DenseLayer
 from model.pretrained.convert_tokenizer import convert_tokenizer
 from model.pretrained.files import PretrainedError
 from model.pretrained.import_checkpoint import check_configuration, import_checkpoint, import_model, lineage_of
-from model.vector_config import DenseLayer
 from tests.decoders import make_decoder
 from tests.pretrained_encoder import saved, theirs_of
 

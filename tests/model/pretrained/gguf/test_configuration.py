@@ -28,8 +28,8 @@ def check(path):
     ("changes", "problem"),
     [
         (
-            {"general__architecture": "gemma3"},
-            r"general.architecture 'gemma3' is not covered; covered: 'gemma', 'gpt2'",
+            {"general__architecture": "gemma4"},
+            r"general.architecture 'gemma4' is not covered; covered: 'gemma', 'gemma2', 'gemma3', 'gpt2'",
         ),
         ({"general__architecture": ...}, r"general.architecture None is not covered"),
         ({"general__type": "adapter"}, r"general.type 'adapter' is not covered; covered: 'model'"),

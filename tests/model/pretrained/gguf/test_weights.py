@@ -1,5 +1,7 @@
 """Models in GGUF files against the models of `transformers` from which the files were made."""
 
+from typing import Any
+
 import gguf
 import numpy as np
 import pytest
@@ -15,8 +17,21 @@ from tests.gguf_files import gguf_of, tensors_of
 TYPES = gguf.GGMLQuantizationType
 NAMES = (
     *("gpt2", "llama", "llama tied, biases", "llama linear", "llama3", "mistral without window"),
-    *("qwen2", "qwen3", "qwen3 biases", "gemma", "phi", "phi narrow", "phi3"),
+    *("qwen2", "qwen3", "qwen3 biases", "gemma", "gemma2", "gemma3_text", "phi", "phi narrow", "phi3"),
 )
+# What the format cannot say: the scale of scores is the head's, and layers are those of published models.
+SAYABLE: dict[str, dict[str, Any]] = {
+    "gemma2": {"query_pre_attn_scalar": 32},
+    "gemma3_text": {
+        "query_pre_attn_scalar": 32,
+        "num_hidden_layers": 7,
+        "layer_types": None,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e5, "factor": 8.0},
+        },
+    },
+}
 Q = "blk.0.attn_q.weight"
 
 
@@ -39,7 +54,7 @@ def llama():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_are_those_of_the_original(name, tmp_path):
-    theirs = make_decoder(name)
+    theirs = make_decoder(name, **SAYABLE.get(name, {}))
     found = imported(gguf_of(tmp_path / "model.gguf", theirs))
     tokens = torch.randint(0, theirs.config.vocab_size, (2, 150))
     with torch.no_grad():
@@ -47,7 +62,10 @@ def test_logits_are_those_of_the_original(name, tmp_path):
     assert expected.std() > 1, "flat logits would hide errors"
     torch.testing.assert_close(logits(found, tokens), expected, rtol=0, atol=1e-4)
     assert found.config.vocab_size == theirs.config.vocab_size
-    assert getattr(found.config, "sliding_window", 0) == (getattr(theirs.config, "sliding_window", 0) or 0)
+    theirs_of = {"sliding_window": getattr(theirs.config, "sliding_window", 0) or 0, "full_attention": 0}
+    kinds = getattr(theirs.config, "layer_types", None) or ["sliding_window"] * theirs.config.num_hidden_layers
+    expected = [theirs_of[kind.replace("sliding_attention", "sliding_window")] for kind in kinds]
+    assert [found.config.layer(layer).sliding_window for layer in range(len(kinds))] == expected
 
 
 @pytest.mark.parametrize("kind", [TYPES.F16, TYPES.BF16, TYPES.Q8_0, TYPES.Q4_0, TYPES.Q5_1, TYPES.MXFP4])

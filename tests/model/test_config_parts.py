@@ -4,7 +4,7 @@ import pytest
 
 from model.architecture_config import EncoderConfig
 from model.config import ConfigError
-from model.vector_config import MAX_PROMPTS, DenseLayer
+from model.config_parts import MAX_PROMPTS, DenseLayer
 
 TANH = DenseLayer(size=3, activation="tanh")
 
@@ -20,7 +20,7 @@ def test_layers_and_prompts_return_from_json():
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"dense": (3,)}, "dense[0]: must be a layer with its size, got 3"),
+        ({"dense": (3,)}, "dense[0]: must be an object with size, got 3"),
         ({"dense": (TANH, {"size": 0})}, "dense[1].size: must be at least 1, got 0"),
         ({"dense": ({},)}, "dense[0].size: must be at least 1, got 0"),
         ({"dense": ({"size": 2, "activation": "elu"},)}, "dense[0].activation: must be one of identity, tanh, relu"),

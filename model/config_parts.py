@@ -1,0 +1,100 @@
+"""Fields of configurations that have fields of their own: layers after the pooling of an encoder's vectors, prompts
+before its texts, and groups of a decoder's layers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from model.config import Config, ConfigError, bounded, check, field_types
+
+DenseActivation = Literal["identity", "tanh", "relu", "gelu", "silu", "sigmoid"]
+RotaryScaling = Literal["none", "linear", "llama3", "yarn"]
+Part = TypeVar("Part", bound=Config)
+
+Prompts = tuple[tuple[str, str], ...]
+"""Pairs of a name and a text that is put before the text of a request."""
+
+UNFIT = re.compile("[\0\ud800-\udfff]")
+MAX_PROMPTS = 256
+MAX_PROMPT_CHARACTERS = 4096  # of a name or a text; instructions in use have some hundred
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseLayer(Config):
+    """A linear layer over the vector of a text, and its activation. size: of its output."""
+
+    size: int = bounded(0, 1)
+    bias: bool = True
+    activation: DenseActivation = "identity"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerGroup(Config):
+    """Layers whose attention differs from that of the others. layers: their numbers, the first is 0. A field that is
+    None has the value of the whole configuration."""
+
+    layers: tuple[int, ...] = ()
+    sliding_window: int | None = None
+    positions: Literal["rotary", "none"] | None = None
+    rotary_base: float | None = None
+    rotary_scaling: RotaryScaling | None = None
+    rotary_factor: float | None = None
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """The fields of these layers that differ."""
+        values = {name: value for name, value in vars(self).items() if name != "layers"}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @property
+    def has_own_rotation(self) -> bool:
+        """Whether queries and keys turn otherwise than those of the other layers."""
+        return bool({*self.changes} - {"sliding_window"})
+
+
+def check_layers(groups: tuple[LayerGroup, ...], count: int, field: str) -> None:
+    """Raises ConfigError unless each group has some of so many layers, and no two groups have the same."""
+    seen = set[int]()
+    for place, group in enumerate(groups):
+        problem = f"must be numbers 0..{count - 1} of layers, each once, got {group.layers!r:.80}"
+        is_list = isinstance(group.layers, tuple) and bool(group.layers)
+        check(is_list, f"{field}[{place}].layers", problem)
+        for layer in group.layers:
+            is_new = type(layer) is int and 0 <= layer < count and layer not in seen
+            check(is_new, f"{field}[{place}].layers", problem)
+            seen.add(layer)
+
+
+def parts(value: Any, field: str, kind: type[Part]) -> tuple[Part, ...]:
+    """The parts in JSON values, or in parts. Raises ConfigError."""
+    needed = next(iter(field_types(kind)))
+    check(isinstance(value, tuple | list), field, f"must be a list of objects with {needed}, got {value!r:.80}")
+    found = list[Part]()
+    for place, part in enumerate(value):
+        is_part = isinstance(part, dict | kind)
+        check(is_part, f"{field}[{place}]", f"must be an object with {needed}, got {part!r:.80}")
+        try:
+            found.append(kind.from_json(part) if isinstance(part, dict) else part)
+        except ConfigError as error:
+            raise ConfigError(f"{field}[{place}].{error.field}", error.problem) from None
+    return tuple(found)
+
+
+def prompts(value: Any, field: str) -> Prompts:
+    """The pairs in JSON values. Raises ConfigError."""
+    are_pairs = isinstance(value, tuple) and all(
+        isinstance(pair, tuple | list) and [type(part) for part in pair] == [str, str] for pair in value
+    )
+    check(are_pairs, field, f"must be pairs of a name and a text, got {value!r:.80}")
+    check(len(value) <= MAX_PROMPTS, field, f"must be at most {MAX_PROMPTS}, got {len(value)}")
+    names = [name for name, _ in value]
+    check(len(set(names)) == len(names), field, f"must have different names, got {', '.join(names):.80}")
+    for name, text in value:
+        is_name = bool(name) and name.isprintable() and len(name) <= MAX_PROMPT_CHARACTERS
+        check(is_name, field, f"must have names of 1..{MAX_PROMPT_CHARACTERS} printable characters, got {name!r:.80}")
+        is_short = len(text) <= MAX_PROMPT_CHARACTERS and not UNFIT.search(text)
+        problem = f"must be at most {MAX_PROMPT_CHARACTERS} characters without U+0000 and surrogates"
+        check(is_short, field, f"{problem}, got {name!r} of {len(text)}: {text!r:.40}")
+    return tuple((name, text) for name, text in value)

@@ -1,0 +1,268 @@
+"""The fields of `config.json` of each decoder-only family → fields of `DecoderConfig`, but for special tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from model.architecture_config import DecoderConfig
+from model.config import field_types
+from model.config_parts import LayerGroup
+from model.pretrained.files import ACTIVATIONS, Fields
+from model.pretrained.rotary_fields import FULL, SLIDING, THETA, rotary, rotary_by_kind
+
+DEFAULTS = DecoderConfig(positions="rotary").to_json()
+
+
+def gpt2(config: Fields) -> dict[str, Any]:
+    """Radford et al. 2019: learned positions, one projection for query, key and value."""
+    config.only("scale_attn_weights", True, default=True)
+    config.only("scale_attn_by_inverse_layer_idx", False, default=False)
+    config.only("add_cross_attention", False, default=False)
+    width = config.count("n_embd")
+    return {
+        "bias": True,
+        "vocab_size": config.count("vocab_size"),
+        "d_model": width,
+        "num_heads": config.count("n_head"),
+        "d_ff": config.get("n_inner", 4 * width),
+        "num_decoder_layers": config.count("n_layer"),
+        "activation": config.choice("activation_function", ACTIVATIONS, default="gelu_new"),
+        "norm_eps": config.number("layer_norm_epsilon", 1e-5),
+        "positions": "learned",
+        "embedding_scale": 1.0,
+        "tie_embeddings": config.get("tie_word_embeddings", True),
+        "max_target_len": config.count("n_positions"),
+    }
+
+
+def llama(
+    config: Fields,
+    *,
+    head_dim: int = 0,
+    tied: bool = False,
+    rotary_share: float | None = None,
+    norm_eps: float = 1e-6,
+    theta: float = THETA,
+) -> dict[str, Any]:
+    """Touvron et al. 2023: rotary positions, RMSNorm, gated feed-forward, no biases; the base of most other families.
+
+    head_dim, tied, rotary_share, norm_eps, theta: defaults of fields that config.json may lack. rotary_share None: all
+    of a head.
+    """
+    block = _block(config, head_dim=head_dim, tied=tied, norm_eps=norm_eps)
+    activation = _activation(config, ACTIVATIONS, "hidden_act", default="silu")
+    return {**block, "activation": activation, **rotary(config, block["head_dim"], rotary_share, theta=theta)}
+
+
+def _block(config: Fields, *, head_dim: int, tied: bool, norm_eps: float = 1e-6) -> dict[str, Any]:
+    """The fields of `llama` without positions and activation."""
+    width, heads = config.count("hidden_size"), config.count("num_attention_heads")
+    return {
+        "vocab_size": config.count("vocab_size"),
+        "d_model": width,
+        "num_heads": heads,
+        "num_kv_heads": config.get("num_key_value_heads", heads),
+        "head_dim": config.get("head_dim", head_dim or width // heads),
+        "d_ff": config.count("intermediate_size"),
+        "num_decoder_layers": config.count("num_hidden_layers"),
+        "gated": True,
+        "norm": "rms",
+        "norm_eps": config.number("rms_norm_eps", norm_eps),
+        "embedding_scale": 1.0,
+        "tie_embeddings": config.get("tie_word_embeddings", tied),
+        "max_target_len": config.count("max_position_embeddings"),
+    }
+
+
+def _activation(config: Fields, words: Mapping[str, str], name: str, *, default: str) -> str:
+    """The activation in the field that the family reads. Raises PretrainedError if the other one says otherwise."""
+    found = config.choice(name, words, default=default)
+    (other,) = {"hidden_act", "hidden_activation"} - {name}
+    if (beside := config.get(other, None)) is not None and words.get(beside) != found:
+        raise config.refuse(other, f"{name} says {config.get(name, default)!r}; remove one")
+    return found
+
+
+def mistral(config: Fields) -> dict[str, Any]:
+    """Jiang et al. 2023: a sliding window in every layer."""
+    sliding_window = config.get("sliding_window", 0) if "sliding_window" in config else 4096
+    return {**llama(config), "sliding_window": sliding_window}
+
+
+def qwen2(config: Fields) -> dict[str, Any]:
+    """Yang et al. 2024: biases only in the query, key and value projections."""
+    return {**llama(config), "qkv_bias": True, **_late_windows(config)}
+
+
+def qwen3(config: Fields) -> dict[str, Any]:
+    """Yang et al. 2025: each head's query and key are normalised."""
+    return {**llama(config, head_dim=128), "qk_norm": True, **_late_windows(config)}
+
+
+def gemma(config: Fields) -> dict[str, Any]:
+    """Mesnard et al. 2024: embeddings scaled by sqrt(d_model), norm weights stored minus 1, gated GELU."""
+    config.only("use_bidirectional_attention", False, default=False)
+    words = {**ACTIVATIONS, "gelu": "gelu_tanh"}  # the first release wrote gelu for gelu_tanh
+    return {
+        **llama(config, head_dim=256, tied=True),
+        "activation": _activation(config, words, "hidden_act", default="gelu_pytorch_tanh"),
+        "embedding_scale": 0.0,
+    }
+
+
+def phi(config: Fields) -> dict[str, Any]:
+    """Li et al. 2023: attention and feed-forward in parallel after one norm, rotary on half of each head, biases."""
+    config.only("qk_layernorm", False, default=False)
+    return {
+        **llama(config, rotary_share=0.5),
+        "activation": _activation(config, ACTIVATIONS, "hidden_act", default="gelu_new"),
+        "gated": False,
+        "norm": "layer",
+        "norm_eps": config.number("layer_norm_eps", 1e-5),
+        "parallel_residual": True,
+        "bias": True,
+        "output_bias": True,
+    }
+
+
+def phi3(config: Fields) -> dict[str, Any]:
+    """Abdin et al. 2024: Llama with fused query-key-value and gate-up projections."""
+    return {**llama(config, rotary_share=1.0), "sliding_window": config.get("sliding_window", 0)}
+
+
+def gemma2(config: Fields) -> dict[str, Any]:
+    """Riviere et al. 2024: norms around every sublayer, soft caps, a window in every second layer."""
+    rope = rotary(config, config.get("head_dim", 256))
+    caps = {
+        "attention_softcap": _cap(config, "attn_logit_softcapping", 50.0),
+        "logits_softcap": _cap(config, "final_logit_softcapping", 30.0),
+    }
+    return {**_later_gemma(config, dict.fromkeys((FULL, SLIDING), rope), pattern=2), **caps}
+
+
+def gemma3(config: Fields) -> dict[str, Any]:
+    """Kamath et al. 2025: as Gemma 2, with norms of queries and keys for the cap of scores, five windows for each full
+    layer, and other angles in those."""
+    ropes = rotary_by_kind(config, config.get("head_dim", 256), thetas={FULL: 1e6, SLIDING: 1e4})
+    cap = _cap(config, "final_logit_softcapping", 0.0)
+    config.only("attn_logit_softcapping", None, default=None)  # no model has it, and transformers 5.23 ignores it
+    pattern = config.count("sliding_window_pattern") if "sliding_window_pattern" in config else 6
+    return {**_later_gemma(config, ropes, pattern=pattern), "qk_norm": True, "logits_softcap": cap}
+
+
+def _later_gemma(config: Fields, ropes: Mapping[str, dict[str, Any]], *, pattern: int) -> dict[str, Any]:
+    """What Gemma 2 and 3 share. ropes: fields of rotary positions by kind of layer. pattern: without layer_types, each
+    layer of a multiple of this number is full."""
+    config.only("use_bidirectional_attention", False, default=False)
+    kinds = _kinds(config, [SLIDING if (layer + 1) % pattern else FULL for layer in range(_layers(config))])
+    layers = [{"sliding_window": _window(config, kind, usual=4096), **ropes[kind]} for kind in kinds]
+    return {
+        **_block(config, head_dim=256, tied=True),
+        **_by_layer(config, layers),
+        "activation": _activation(config, ACTIVATIONS, "hidden_activation", default="gelu_pytorch_tanh"),
+        "norm_position": "sandwich",
+        "embedding_scale": 0.0,
+        "attention_scale": _factor(config, "query_pre_attn_scalar", 256) ** -0.5,
+    }
+
+
+def smollm3(config: Fields) -> dict[str, Any]:
+    """Bakouch et al. 2025: every fourth layer has no positions (Yang et al. 2025, RNoPE)."""
+    count = _layers(config)
+    interval = config.count("no_rope_layer_interval") if "no_rope_layer_interval" in config else 4
+    turns = config.get("no_rope_layers", [int((layer + 1) % interval != 0) for layer in range(count)])
+    if not isinstance(turns, list) or len(turns) < count:
+        raise config.refuse("no_rope_layers", f"covered: a list with 0 or 1 for each of {count} layers")
+    has_windows = config.get("use_sliding_window", False) and config.get("sliding_window", None) is not None
+    kinds = _kinds(config, [SLIDING if has_windows and not turns[layer] else FULL for layer in range(count)])
+    layers = [
+        {"sliding_window": _window(config, kind), "positions": "rotary" if turn else "none"}
+        for kind, turn in zip(kinds, turns, strict=False)
+    ]
+    return {**llama(config, tied=True, theta=2e6), **_by_layer(config, layers)}
+
+
+def olmo2(config: Fields) -> dict[str, Any]:
+    """OLMo et al. 2025: norms only after the sublayers, and of all heads' queries and keys together."""
+    return {**llama(config, norm_eps=1e-5), "qk_norm": True, "qk_norm_span": "all", "norm_position": "res_post"}
+
+
+def granite(config: Fields) -> dict[str, Any]:
+    """IBM 2024: Llama with multipliers; those of residuals and logits become part of weights, see `granite_factors`."""
+    scales = {"attention_scale": "attention_multiplier", "embedding_scale": "embedding_multiplier"}
+    return {**llama(config), **{ours: _factor(config, theirs, 1.0) for ours, theirs in scales.items()}}
+
+
+def granite_factors(config: Fields) -> dict[str, float]:
+    """Factors of parameters: the last products of sublayers, and the last norm, whose states the logits multiply."""
+    names = [f"self_attention.output.{part}" for part in ("weight", "bias")]
+    names += [f"feed_forward.outer.{part}" for part in ("weight", "bias")]
+    in_every_block = dict.fromkeys(
+        (f"decoder.blocks.{{}}.{name}" for name in names), _factor(config, "residual_multiplier", 1.0)
+    )
+    return {**in_every_block, "decoder.norm.weight": 1.0 / _factor(config, "logits_scaling", 1.0)}
+
+
+def hunyuan(config: Fields) -> dict[str, Any]:
+    """Hunyuan-MT (Zheng et al. 2025): queries and keys turn before their norms."""
+    return {**llama(config, norm_eps=1e-5), "qk_norm": True, "qk_norm_after_rotary": True}
+
+
+def _late_windows(config: Fields) -> dict[str, Any]:
+    """The windows of Qwen2 and Qwen3, from a layer on."""
+    if not config.get("use_sliding_window", False):
+        return {"sliding_window": 0}
+    first = config.get("max_window_layers", 28)
+    kinds = _kinds(config, [SLIDING if layer >= first else FULL for layer in range(_layers(config))])
+    return _by_layer(config, [{"sliding_window": _window(config, kind)} for kind in kinds])
+
+
+def _layers(config: Fields) -> int:
+    return config.count("num_hidden_layers")
+
+
+def _kinds(config: Fields, usual: list[str]) -> list[str]:
+    """FULL or SLIDING for each layer. usual: without `layer_types`."""
+    kinds = config.get("layer_types", usual)
+    if not isinstance(kinds, list) or len(kinds) != len(usual) or any(kind not in (FULL, SLIDING) for kind in kinds):
+        raise config.refuse("layer_types", f"covered: {FULL} or {SLIDING} for each of {len(usual)} layers")
+    return kinds
+
+
+def _window(config: Fields, kind: str, *, usual: int = 0) -> int:
+    """The window of a kind of layers, 0: none. usual: where the field is missing; 0: it is required."""
+    if kind == FULL:
+        return 0
+    return usual if usual and "sliding_window" not in config else config.count("sliding_window")
+
+
+def _cap(config: Fields, name: str, usual: float) -> float:
+    """A soft cap; 0: none. usual: where the field is missing."""
+    if config.get(name, None) is None:
+        return 0.0 if name in config else usual
+    return _factor(config, name, usual)
+
+
+def _factor(config: Fields, name: str, usual: float) -> float:
+    """A number above 0. usual: where the field is missing."""
+    if not 0 < (found := config.number(name, usual)) < math.inf:
+        raise config.refuse(name, "covered: numbers above 0")
+    return found
+
+
+def _by_layer(config: Fields, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The fields of a configuration from those of each layer: it has those of most layers, groups have the others."""
+    numbers = dict[tuple[tuple[str, Any], ...], list[int]]()
+    for number, layer in enumerate(layers):
+        numbers.setdefault(tuple(layer.items()), []).append(number)
+    most = max(numbers, key=lambda kind: (("positions", "none") not in kind, len(numbers[kind])))
+    first, groups, known = dict(most), list[dict[str, Any]](), field_types(LayerGroup)
+    for kind in numbers.keys() - {most}:
+        defaults = {name: DEFAULTS[name] for name in first.keys() - dict(kind).keys()}
+        changes = {name: value for name, value in {**defaults, **dict(kind)}.items() if first.get(name) != value}
+        if other := sorted(changes.keys() - known):
+            raise config.refuse("rope_parameters", f"layers may differ in base and linear scaling, not in {other[0]}")
+        groups.append({"layers": tuple(numbers[kind]), **changes})
+    return {**first, "layer_groups": tuple(sorted(groups, key=lambda group: group["layers"]))}
