@@ -327,9 +327,14 @@ def _but_matrices(model: Model) -> Iterator[nn.Parameter]:
 
 
 def _exact_output(module: nn.Linear | nn.Embedding, given: Tensor) -> Tensor:
-    if isinstance(module, nn.Linear):
-        return functional.linear(given.double(), module.weight.double(), module.bias)
-    return functional.embedding(given, module.weight).double()
+    """What the module's class computes, with its matrix in float64 meanwhile."""
+    if isinstance(module, nn.Embedding):
+        return functional.embedding(given, module.weight).double()
+    kept, module.weight = module.weight, nn.Parameter(module.weight.detach().double())
+    try:
+        return type(module).forward(module, given.double())
+    finally:
+        module.weight = kept
 
 
 def _scores(query_BHTD: Tensor, key_KSD: Array, scale: float) -> Array:

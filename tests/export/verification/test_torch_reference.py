@@ -30,9 +30,17 @@ def test_a_reference_in_float64_agrees_with_float32(architecture):
         np.testing.assert_allclose(output.own, output.other, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("architecture", ["encoder_decoder", "decoder", "recurrent"])
-def test_a_model_in_float64_computes_what_a_converted_copy_does_and_shares_the_matrices(architecture):
-    model = tiny_model(tiny_config(architecture))
+@pytest.mark.parametrize(
+    "config",
+    [
+        tiny_config("encoder_decoder"),
+        tiny_config("decoder"),
+        tiny_config("decoder", logits_softcap=0.5, attention_softcap=0.5),
+        tiny_config("recurrent"),
+    ],
+)
+def test_a_model_in_float64_computes_what_a_converted_copy_does_and_shares_the_matrices(config):
+    model = tiny_model(config)
     exact: Any = in_float64(model)
     converted = copy.deepcopy(model).double()
     assert exact.decoder.unembedding.weight is model.decoder.unembedding.weight
