@@ -78,6 +78,7 @@ def attempt(path: Path) -> Outcome:
     began_s = time.perf_counter()
     child = os.fork()
     if not child:
+        gc.disable()  # what the parent left behind may wait, when it is collected, for threads that are not here
         os.close(reads)
         status = 99
         with contextlib.suppress(BaseException):

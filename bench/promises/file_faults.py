@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import gc
 import os
 import platform
 import select
@@ -98,6 +99,7 @@ def run(action: Callable[[], int], folder: Path, fault: Fault | None = None) -> 
     output = os.memfd_create("output")
     child = os.fork()
     if not child:
+        gc.disable()  # what the parent left behind may wait, when it is collected, for threads that are not here
         status = 70
         try:
             os.dup2(output, 1)

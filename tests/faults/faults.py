@@ -329,9 +329,9 @@ FAULTS = (
     ),
     Fault(
         "gemma-embeddings-not-scaled",
-        "model/pretrained/decoder.py",
-        '"embedding_scale": 0.0,',
-        '"embedding_scale": 1.0,',
+        "model/pretrained/decoder_fields.py",
+        '"embedding_scale": 0.0,\n    }\n',
+        '"embedding_scale": 1.0,\n    }\n',
         ("tests/model/pretrained/test_decoder.py", "tests/e2e/test_pretrained.py"),
     ),
     Fault(
