@@ -277,7 +277,7 @@ def _encoded(measured: Measured, config: ModelConfig) -> dict[str, Fields]:
 
     found = measured(run)
     if not _has_readings(config):
-        found = {name: _nearest(vectors) for name, vectors in found.items()}
+        found = {name: nearest(vectors) for name, vectors in found.items()}
     return _compared(found, operator.eq)
 
 
@@ -303,14 +303,14 @@ def _hidden_positions(ids: Ids, config: ModelConfig) -> tuple[int, ...]:
     return tuple(range(first, last, MASKED_EACH))
 
 
-def _nearest(vectors: Sequence[np.ndarray]) -> list[int]:
+def nearest(vectors: Sequence[np.ndarray]) -> list[int]:
     """The index of the other vector whose direction is nearest to that of each."""
     directions_NM = np.stack(vectors)
     directions_NM /= np.linalg.norm(directions_NM, axis=1, keepdims=True)
     cosines_NN = directions_NM @ directions_NM.T
     np.fill_diagonal(cosines_NN, -np.inf)
-    nearest: list[int] = cosines_NN.argmax(1).tolist()
-    return nearest
+    found: list[int] = cosines_NN.argmax(1).tolist()
+    return found
 
 
 class _Reading(NamedTuple):

@@ -50,6 +50,24 @@ GEMMA3 = {
 }
 YARN = rope("yarn", factor=4.0, original_max_position_embeddings=64)
 
+FAMILIES = (
+    "gpt2",
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "phi",
+    "phi3",
+    "gemma2",
+    "gemma3_text",
+    "smollm3",
+    "olmo2",
+    "granite",
+    "hunyuan_v1_dense",
+)
+"""Those that are imported, by model_type."""
+
 # Name → class of the configuration, and what differs from TINY.
 DECODERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "gpt2": (transformers.GPT2Config, {"bos_token_id": 2, "initializer_range": 0.15}),

@@ -15,6 +15,16 @@ def command(*words: str | Path) -> None:
     subprocess.run([sys.executable, "-m", "cli.main", *map(str, words)], check=True)
 
 
+def exported(model: Path, folder: Path, *flags: str | Path) -> Path:
+    """The bundle of a published model, which is imported and exported with these flags if it has not been yet."""
+    checkpoint, bundle = folder / "checkpoint", folder / "bundle"
+    if not checkpoint.exists():
+        command("import", model, checkpoint)
+    if not bundle.exists():
+        command("export", checkpoint, bundle, *flags)
+    return bundle
+
+
 def peer(kind: str, model: Path, threads: int) -> Pipe:
     """A `bench.real.peer_worker`."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}

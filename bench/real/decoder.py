@@ -10,13 +10,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from bench.load.peer_server import glossa_server
 from bench.measure import Verdict, interleaved, machine
-from bench.real.commands import command, peer
+from bench.real.commands import exported, peer
 from bench.real.peer_worker import CALLERS
 from bench.speed.pipe import Pipe
 from export.bundle.directory import load_manifest
@@ -29,21 +29,17 @@ FILE_TYPES = {"F32": 0, "Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15}  # enum llama_ftype
 WARM_UP = 6  # answers
 PROMPT_TOKENS, ANSWER_TOKENS, SPEED_TOKENS, LOSS_TOKENS = 16, 32, 64, 64
 TIE = 1e-4  # between the two best logits, below which their order is that of float32 sums
-REPEATS_S = 600.0  # limit of a call
+CALL_S = 600.0  # limit of a call
 
 
 class RealDecoder:
     """gguf: the published file. cache: where all other forms are kept."""
 
     def __init__(self, gguf: Path, cache: Path, texts: Path) -> None:
-        self._gguf, self._cache, self._texts = gguf, cache / gguf.stem, texts
+        self._gguf, self._cache = gguf, cache / gguf.stem
         self._cache.mkdir(parents=True, exist_ok=True)
-        self.bundle, self._checkpoint = self._cache / "bundle", self._cache / "checkpoint"
-        if not self._checkpoint.exists():
-            command("import", gguf, self._checkpoint)
-        if not self.bundle.exists():
-            precisions = ",".join(("fp32", *PRECISIONS))
-            command("export", self._checkpoint, self.bundle, "--precision", precisions, "--development", texts)
+        precisions = ",".join(("fp32", *PRECISIONS))
+        self.bundle = exported(gguf, self._cache, "--precision", precisions, "--development", texts)
         tokenizer = Tokenizer.load(self.bundle / TOKENIZER)
         self.ids = [tuple(ids) for ids in tokenizer.encode_batch(texts.read_text(encoding="utf-8").splitlines())]
 
@@ -126,16 +122,14 @@ class RealDecoder:
     @contextlib.contextmanager
     def _served(self, precision: str) -> Iterator[Client]:
         flags = ("--precision", precision, "--device", "cpu", "--engine-niceness", "0")  # as the peers
-        with glossa_server(self.bundle, flags=flags) as (address, _), Client(address, timeout_s=REPEATS_S) as client:
+        with glossa_server(self.bundle, flags=flags) as (address, _), Client(address, timeout_s=CALL_S) as client:
             yield client
 
     def _peers(self, stack: contextlib.ExitStack, kind: str) -> dict[str, Pipe]:
-        peers = {
-            f"llama.cpp {kind}, {threads} threads": stack.enter_context(self._llama(kind, threads))
-            for threads in sorted({1, machine()["processors"]})
-        }
-        if kind.startswith("Q4"):
-            for threads in sorted({1, machine()["processors"]}):
+        peers = dict[str, Pipe]()
+        for threads in sorted({1, machine()["processors"]}):
+            peers[f"llama.cpp {kind}, {threads} threads"] = stack.enter_context(self._llama(kind, threads))
+            if kind.startswith("Q4"):
                 peers[f"genai int4, {threads} threads"] = stack.enter_context(peer("genai", self._genai(), threads))
         return peers
 
@@ -168,16 +162,17 @@ class RealDecoder:
         return path
 
     def _transformers(self) -> tuple[Any, Any]:
-        library, where = importlib.import_module("transformers"), (self._gguf.parent,)
-        named: dict[str, Any] = {"gguf_file": self._gguf.name}
-        model = library.AutoModelForCausalLM.from_pretrained(*where, **named, dtype="float32").eval()
-        return model, library.AutoTokenizer.from_pretrained(*where, **named)
+        library, folder, name = importlib.import_module("transformers"), self._gguf.parent, self._gguf.name
+        model = library.AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype="float32").eval()
+        return model, library.AutoTokenizer.from_pretrained(folder, gguf_file=name)
+
+    @cached_property
+    def _oracle(self) -> Any:
+        return self._transformers()[0]
 
     def _generated(self, prompt: Sequence[int]) -> tuple[list[int], list[float]]:
         """Its greedy continuation, and at each step the distance between the two best logits."""
         torch = importlib.import_module("torch")
-        if not hasattr(self, "_oracle"):
-            self._oracle = self._transformers()[0]
         found = self._oracle.generate(
             torch.tensor([prompt]),
             attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),

@@ -11,7 +11,8 @@ import numpy as np
 
 from bench.load.peer_server import glossa_server
 from bench.measure import Verdict
-from bench.real.commands import command
+from bench.real.commands import exported
+from export.select_scheme import nearest
 from glossa.client import Client
 
 MAX_LOSS = "0.1"  # so that int8 is there to be measured, whether the exporter would propose it or not
@@ -19,12 +20,8 @@ MAX_LOSS = "0.1"  # so that int8 is there to be measured, whether the exporter w
 
 def vectors(folder: Path, cache: Path, texts: Path) -> tuple[dict[str, Any], list[Verdict]]:
     """Cosines with the vectors of sentence-transformers, and the share of texts that keep their nearest other one."""
-    checkpoint, bundle = cache / folder.parent.name / "checkpoint", cache / folder.parent.name / "bundle"
-    if not checkpoint.exists():
-        command("import", folder, checkpoint)
-    if not bundle.exists():
-        flags = ("--precision", "fp32,int8", "--development", texts, "--max-loss", MAX_LOSS)
-        command("export", checkpoint, bundle, *flags)
+    flags = ("--precision", "fp32,int8", "--development", texts, "--max-loss", MAX_LOSS)
+    bundle = exported(folder, cache / folder.parent.name, *flags)
     lines = texts.read_text(encoding="utf-8").splitlines()
     library = importlib.import_module("sentence_transformers")
     wanted = directions(library.SentenceTransformer(str(folder), device="cpu").encode(lines))
@@ -33,7 +30,7 @@ def vectors(folder: Path, cache: Path, texts: Path) -> tuple[dict[str, Any], lis
     for precision, least in (("fp32", 0.999999), ("int8", 0.998)):
         with glossa_server(bundle, flags=("--precision", precision)) as (address, _), Client(address) as client:
             found = directions(list(client.embed_batch(lines, truncate=True)))
-        cosines, kept = (found * wanted).sum(1), float((nearest(found) == nearest(wanted)).mean())
+        cosines, kept = (found * wanted).sum(1), float(np.equal(nearest(list(found)), nearest(list(wanted))).mean())
         error = (kept * (1 - kept) / len(lines)) ** 0.5
         figures[precision] = {
             "mean cosine": round(float(cosines.mean()), 7),
@@ -51,11 +48,3 @@ def directions(vectors_NM: Sequence[Sequence[float]] | np.ndarray) -> np.ndarray
     array_NM = np.asarray(vectors_NM, np.float64)
     unit_NM: np.ndarray = array_NM / np.linalg.norm(array_NM, axis=1, keepdims=True)
     return unit_NM
-
-
-def nearest(unit_NM: np.ndarray) -> np.ndarray:
-    """The index of the other vector with the largest cosine of each."""
-    cosines_NN = unit_NM @ unit_NM.T
-    np.fill_diagonal(cosines_NN, -np.inf)
-    found: np.ndarray = cosines_NN.argmax(1)
-    return found

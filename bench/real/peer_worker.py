@@ -60,21 +60,22 @@ class LlamaCpp:
             for row, prompt in enumerate(prompts)
             for place, token in enumerate(prompt)
         ]
-        return self._run(entries)
+        self._decode(entries)
+        return [self._best(row * self._position + self._position - 1) for row in range(len(prompts))]
 
     def step(self, chosen: list[int]) -> list[int]:
-        found = self._run([(token, self._position, row, True) for row, token in enumerate(chosen)])
+        self._decode([(token, self._position, row, True) for row, token in enumerate(chosen)])
         self._position += 1
-        return found
+        return [self._best(row) for row in range(len(chosen))]
 
     def loss(self, ids: Sequence[int]) -> float:
         self._library.llama_memory_clear(self._library.llama_get_memory(self._context), True)
-        self._run([(token, place, 0, True) for place, token in enumerate(ids[:-1])])
+        self._decode([(token, place, 0, True) for place, token in enumerate(ids[:-1])])
         logits_TV = np.stack([self._logits(place) for place in range(len(ids) - 1)]).astype(np.float64)
         return losses_of(logits_TV, ids[1:])
 
-    def _run(self, entries: Sequence[tuple[int, int, int, bool]]) -> list[int]:
-        """entries: token, position, sequence, and whether its logits are read. Returns the best token of those."""
+    def _decode(self, entries: Sequence[tuple[int, int, int, bool]]) -> None:
+        """entries: token, position, sequence, and whether its logits are read."""
         batch = self._batch
         batch.n_tokens = len(entries)
         for i, (token, position, row, is_read) in enumerate(entries):
@@ -83,7 +84,9 @@ class LlamaCpp:
         status = self._library.llama_decode(self._context, batch)
         if status:
             raise RuntimeError(f"llama_decode returned {status}")
-        return [int(self._logits(i).argmax()) for i, entry in enumerate(entries) if entry[3]]
+
+    def _best(self, place: int) -> int:
+        return int(self._logits(place).argmax())
 
     def _logits(self, place: int) -> np.ndarray:
         found = self._library.llama_get_logits_ith(self._context, place)
@@ -91,7 +94,7 @@ class LlamaCpp:
 
 
 class Genai:
-    """onnxruntime-genai; its folder's genai_config.json says how many threads it has."""
+    """onnxruntime-genai, a folder of its model builder."""
 
     def __init__(self, path: str, threads: int) -> None:
         self._library = importlib.import_module("onnxruntime_genai")

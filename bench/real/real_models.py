@@ -12,6 +12,7 @@ Packages carry them, pinned by hash in requirements/real-models.txt; they are im
 from __future__ import annotations
 
 import argparse
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,12 @@ def real_models(options: argparse.Namespace) -> None:
         "speed": lambda decoder: decoder.speed(options.repetitions),
         "first-tokens": lambda decoder: decoder.first_tokens(LENGTHS, options.repetitions),
     }
+    decoder = functools.cache(lambda: RealDecoder(options.models / DECODER, options.cache, options.texts))
     for part in options.parts:
         if part == "vectors":
             found = vectors(options.models / ENCODER, options.cache, options.texts)
         else:
-            found = parts[part](RealDecoder(options.models / DECODER, options.cache, options.texts))
+            found = parts[part](decoder())
         figures |= {f"{part}: {name}": value for name, value in found[0].items()}
         verdicts += found[1]
     report(figures, verdicts, as_json=options.json)

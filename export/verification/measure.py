@@ -79,9 +79,8 @@ def largest_error(
     """The largest error of any output, as a share of the output's largest value.
 
     limit: of the check; what it takes to judge a larger error is not computed for a smaller one. None: it is computed
-    in any case. is_quantized: measure
-    an output's root mean squared error as a share of its standard deviation instead; expectations then are those of an
-    emulated quantized model.
+    in any case. is_quantized: measure an output's root mean squared error as a share of its standard deviation instead;
+    expectations then are those of an emulated quantized model.
     """
     compared = list(comparisons)
     found = _largest([(name, actual, _own(expected)) for name, actual, expected in compared], is_quantized)

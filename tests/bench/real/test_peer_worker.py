@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from bench.real.encoder import directions, nearest
+from bench.real.encoder import directions
 from bench.real.peer_worker import continued, losses_of
+from export.select_scheme import nearest
 
 
 class Counting:
@@ -39,4 +40,4 @@ def test_the_loss_is_the_cross_entropy():
 
 
 def test_neighbours_are_nearest_by_direction_whatever_their_lengths():
-    assert nearest(directions([[1, 0], [9, 1], [0, 1], [1, 5]])).tolist() == [1, 0, 3, 2]
+    assert nearest(list(directions([[1, 0], [9, 1], [0, 1], [1, 5]]))) == [1, 0, 3, 2]

@@ -19,28 +19,13 @@ from model.pretrained.field_rules import (
 )
 from model.pretrained.files import Fields, PretrainedError, load_weights
 from model.pretrained.import_checkpoint import FAMILIES, import_checkpoint, import_model
+from tests.decoders import FAMILIES as DECODERS
 from tests.decoders import make_decoder, rewritten
 from tests.pretrained_encoder import FAMILIES as ENCODERS
 from tests.pretrained_encoder import theirs_of
 from tests.pretrained_seq2seq import MODELS, TINY, make
 from tests.tiny import tiny_tokenizer
 
-DECODERS = (
-    "gpt2",
-    "llama",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "gemma",
-    "phi",
-    "phi3",
-    "gemma2",
-    "gemma3_text",
-    "smollm3",
-    "olmo2",
-    "granite",
-    "hunyuan_v1_dense",
-)
 CLASSES: tuple[str, ...] = (
     "Bert",
     "DistilBert",

@@ -14,28 +14,13 @@ import transformers
 from model.architectures import build
 from model.pretrained.files import PretrainedError
 from model.pretrained.import_checkpoint import import_model
+from tests.decoders import FAMILIES as DECODERS
 from tests.decoders import make_decoder
 from tests.pretrained_encoder import FAMILIES as ENCODERS
 from tests.pretrained_encoder import saved, theirs_of
 from tests.pretrained_seq2seq import MODELS as SEQ2SEQ
 from tests.pretrained_seq2seq import TINY, make
 
-DECODERS = (
-    "gpt2",
-    "llama",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "gemma",
-    "phi",
-    "phi3",
-    "gemma2",
-    "gemma3_text",
-    "smollm3",
-    "olmo2",
-    "granite",
-    "hunyuan_v1_dense",
-)
 HEADS = {"ForMaskedLM": "MaskedLM", "ForSequenceClassification": "SequenceClassification"}
 HEADS |= {"ForTokenClassification": "TokenClassification"}
 CASES = [*((family, "CausalLM") for family in DECODERS), *((family, "Seq2SeqLM") for family in SEQ2SEQ)]
