@@ -17,6 +17,7 @@ from model.architecture_config import DecoderConfig
 from model.pretrained import decoder_fields as of
 from model.pretrained.banned_tokens import with_bans
 from model.pretrained.files import Family, Fields, Imported, Names, Weights, in_blocks, read_weights
+from model.pretrained.layer_fields import unbiased
 from model.pretrained.text_part import OTHER_TENSORS, PREFIXES
 
 OUTPUT_BIAS = "decoder.unembedding.bias"
@@ -27,8 +28,7 @@ BUFFERS = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")  # foll
 class DecoderFamily:
     """A `Family` of decoder-only models. describe: config.json → fields of `DecoderConfig` except special tokens.
 
-    biases: fields that state whether linear layers have a bias, with the prefix of the layers' names. changes:
-    functions of stored parameters. factors: config.json → factors of parameters. prefixes: before names of
+    biases: see `unbiased`. changes: functions of stored parameters. factors: config.json → factors of parameters. prefixes: before names of
     tensors. unused: tensors of parts that generate no text. Banned tokens get an output bias, as those of
     encoder-decoders.
     """
@@ -43,17 +43,16 @@ class DecoderFamily:
 
     def __call__(self, config: Fields, generation: Fields, weights: Weights) -> Imported:
         config.only("is_encoder_decoder", False, default=False)
-        has_bias = {prefix: bool(config.get(name, False)) for name, prefix in self.biases.items()}
         tokens = _special_tokens(config, generation)
-        fields = {"bias": any(has_bias.values()), **self.describe(config), **tokens}
+        has_bias = any(config.get(name, False) for name in self.biases)
+        fields = {"bias": has_bias, **self.describe(config), **tokens}
         ban = functools.partial(
             with_bans, fields=generation or config, ends=(fields["eos_id"], *fields["extra_eos_ids"])
         )
         ban_V = ban(torch.zeros(config.count("vocab_size")))
         has_own, is_banned = fields.get("output_bias", False), bool(ban_V.any())
         model = DecoderConfig(**{**fields, "output_bias": has_own or is_banned})
-        unbiased = tuple(prefix for prefix, has in has_bias.items() if not has)
-        names = {**self.names, **{f"{layer}.bias": () for layer in self.names if layer.startswith(unbiased)}}
+        names = {**self.names, **unbiased(self.names, config, self.biases)}
         changes: dict[str, Callable[[Tensor], Tensor]] = {**self.changes, OUTPUT_BIAS: ban}
         changes |= {name: _times(factor) for name, factor in self.factors(config).items()}
         weights.strip(*self.prefixes)
@@ -108,7 +107,7 @@ LLAMA: Names = {
     "decoder.unembedding": "lm_head",
 }
 BLOCK = "decoder.blocks.{}."
-LLAMA_BIASES = {"attention_bias": f"{BLOCK}self_attention.", "mlp_bias": f"{BLOCK}feed_forward."}
+LLAMA_BIASES = {"attention_bias": f"{BLOCK}self_attention.*", "mlp_bias": f"{BLOCK}feed_forward.*"}
 
 SANDWICH_BLOCK: Names = {
     **LLAMA_BLOCK,

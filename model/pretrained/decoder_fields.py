@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from model.architecture_config import DecoderConfig
-from model.config import field_types
-from model.config_parts import LayerGroup
 from model.pretrained.files import ACTIVATIONS, Fields
+from model.pretrained.layer_fields import by_layer, kinds_of_layers, window_of
 from model.pretrained.rotary_fields import FULL, SLIDING, THETA, rotary, rotary_by_kind
-
-DEFAULTS = DecoderConfig(positions="rotary").to_json()
 
 
 def gpt2(config: Fields) -> dict[str, Any]:
@@ -134,6 +130,7 @@ def phi3(config: Fields) -> dict[str, Any]:
 
 def gemma2(config: Fields) -> dict[str, Any]:
     """Riviere et al. 2024: norms around every sublayer, soft caps, a window in every second layer."""
+    config.only("use_bidirectional_attention", False, default=False)
     rope = rotary(config, config.get("head_dim", 256))
     caps = {
         "attention_softcap": _cap(config, "attn_logit_softcapping", 50.0),
@@ -142,25 +139,32 @@ def gemma2(config: Fields) -> dict[str, Any]:
     return {**_later_gemma(config, dict.fromkeys((FULL, SLIDING), rope), pattern=2), **caps}
 
 
-def gemma3(config: Fields) -> dict[str, Any]:
+def gemma3(config: Fields, *, is_causal: bool = True) -> dict[str, Any]:
     """Kamath et al. 2025: as Gemma 2, with norms of queries and keys for the cap of scores, five windows for each full
-    layer, and other angles in those."""
-    ropes = rotary_by_kind(config, config.get("head_dim", 256), thetas={FULL: 1e6, SLIDING: 1e4})
+    layer, and other angles in those. is_causal: false for EmbeddingGemma."""
+    config.only("use_bidirectional_attention", not is_causal, default=False)
+    thetas = {FULL: ("rope_theta", 1e6), SLIDING: ("rope_local_base_freq", 1e4)}
+    ropes = rotary_by_kind(config, config.get("head_dim", 256), thetas=thetas)
     cap = _cap(config, "final_logit_softcapping", 0.0)
     config.only("attn_logit_softcapping", None, default=None)  # no model has it, and transformers 5.23 ignores it
     pattern = config.count("sliding_window_pattern") if "sliding_window_pattern" in config else 6
-    return {**_later_gemma(config, ropes, pattern=pattern), "qk_norm": True, "logits_softcap": cap}
+    fields = _later_gemma(config, ropes, pattern=pattern, is_causal=is_causal)
+    return {**fields, "qk_norm": True, "logits_softcap": cap}
 
 
-def _later_gemma(config: Fields, ropes: Mapping[str, dict[str, Any]], *, pattern: int) -> dict[str, Any]:
+def _later_gemma(
+    config: Fields, ropes: Mapping[str, dict[str, Any]], *, pattern: int, is_causal: bool = True
+) -> dict[str, Any]:
     """What Gemma 2 and 3 share. ropes: fields of rotary positions by kind of layer. pattern: without layer_types, each
-    layer of a multiple of this number is full."""
-    config.only("use_bidirectional_attention", False, default=False)
-    kinds = _kinds(config, [SLIDING if (layer + 1) % pattern else FULL for layer in range(_layers(config))])
-    layers = [{"sliding_window": _window(config, kind, usual=4096), **ropes[kind]} for kind in kinds]
+    layer of a multiple of this number is full. A window in both directions is half as long in each."""
+    kinds = kinds_of_layers(config, [SLIDING if (layer + 1) % pattern else FULL for layer in range(_layers(config))])
+    windows = {kind: window_of(config, kind, usual=4096) for kind in {*kinds}}
+    if not is_causal:
+        windows = {kind: window and window // 2 + 1 for kind, window in windows.items()}
+    layers = [{"sliding_window": windows[kind], **ropes[kind]} for kind in kinds]
     return {
         **_block(config, head_dim=256, tied=True),
-        **_by_layer(config, layers),
+        **by_layer(config, layers),
         "activation": _activation(config, ACTIVATIONS, "hidden_activation", default="gelu_pytorch_tanh"),
         "norm_position": "sandwich",
         "embedding_scale": 0.0,
@@ -176,12 +180,12 @@ def smollm3(config: Fields) -> dict[str, Any]:
     if not isinstance(turns, list) or len(turns) < count:
         raise config.refuse("no_rope_layers", f"covered: a list with 0 or 1 for each of {count} layers")
     has_windows = config.get("use_sliding_window", False) and config.get("sliding_window", None) is not None
-    kinds = _kinds(config, [SLIDING if has_windows and not turns[layer] else FULL for layer in range(count)])
+    kinds = kinds_of_layers(config, [SLIDING if has_windows and not turns[layer] else FULL for layer in range(count)])
     layers = [
-        {"sliding_window": _window(config, kind), "positions": "rotary" if turn else "none"}
+        {"sliding_window": window_of(config, kind), "positions": "rotary" if turn else "none"}
         for kind, turn in zip(kinds, turns, strict=False)
     ]
-    return {**llama(config, tied=True, theta=2e6), **_by_layer(config, layers)}
+    return {**llama(config, tied=True, theta=2e6), **by_layer(config, layers)}
 
 
 def olmo2(config: Fields) -> dict[str, Any]:
@@ -215,27 +219,12 @@ def _late_windows(config: Fields) -> dict[str, Any]:
     if not config.get("use_sliding_window", False):
         return {"sliding_window": 0}
     first = config.get("max_window_layers", 28)
-    kinds = _kinds(config, [SLIDING if layer >= first else FULL for layer in range(_layers(config))])
-    return _by_layer(config, [{"sliding_window": _window(config, kind)} for kind in kinds])
+    kinds = kinds_of_layers(config, [SLIDING if layer >= first else FULL for layer in range(_layers(config))])
+    return by_layer(config, [{"sliding_window": window_of(config, kind)} for kind in kinds])
 
 
 def _layers(config: Fields) -> int:
     return config.count("num_hidden_layers")
-
-
-def _kinds(config: Fields, usual: list[str]) -> list[str]:
-    """FULL or SLIDING for each layer. usual: without `layer_types`."""
-    kinds = config.get("layer_types", usual)
-    if not isinstance(kinds, list) or len(kinds) != len(usual) or any(kind not in (FULL, SLIDING) for kind in kinds):
-        raise config.refuse("layer_types", f"covered: {FULL} or {SLIDING} for each of {len(usual)} layers")
-    return kinds
-
-
-def _window(config: Fields, kind: str, *, usual: int = 0) -> int:
-    """The window of a kind of layers, 0: none. usual: where the field is missing; 0: it is required."""
-    if kind == FULL:
-        return 0
-    return usual if usual and "sliding_window" not in config else config.count("sliding_window")
 
 
 def _cap(config: Fields, name: str, usual: float) -> float:
@@ -250,19 +239,3 @@ def _factor(config: Fields, name: str, usual: float) -> float:
     if not 0 < (found := config.number(name, usual)) < math.inf:
         raise config.refuse(name, "covered: numbers above 0")
     return found
-
-
-def _by_layer(config: Fields, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The fields of a configuration from those of each layer: it has those of most layers, groups have the others."""
-    numbers = dict[tuple[tuple[str, Any], ...], list[int]]()
-    for number, layer in enumerate(layers):
-        numbers.setdefault(tuple(layer.items()), []).append(number)
-    most = max(numbers, key=lambda kind: (("positions", "none") not in kind, len(numbers[kind])))
-    first, groups, known = dict(most), list[dict[str, Any]](), field_types(LayerGroup)
-    for kind in numbers.keys() - {most}:
-        defaults = {name: DEFAULTS[name] for name in first.keys() - dict(kind).keys()}
-        changes = {name: value for name, value in {**defaults, **dict(kind)}.items() if first.get(name) != value}
-        if other := sorted(changes.keys() - known):
-            raise config.refuse("rope_parameters", f"layers may differ in base and linear scaling, not in {other[0]}")
-        groups.append({"layers": tuple(numbers[kind]), **changes})
-    return {**first, "layer_groups": tuple(sorted(groups, key=lambda group: group["layers"]))}

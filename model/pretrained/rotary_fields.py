@@ -34,11 +34,13 @@ def rotary(config: Fields, head_dim: int, share: float | None = None, *, theta: 
     return _fields(rope, config, head_dim, share, config.number("rope_theta", theta))
 
 
-def rotary_by_kind(config: Fields, head_dim: int, *, thetas: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+def rotary_by_kind(
+    config: Fields, head_dim: int, *, thetas: Mapping[str, tuple[str, float]]
+) -> dict[str, dict[str, Any]]:
     """The fields of the layers of each kind, FULL and SLIDING: `rope_parameters` has an object for each, and a scaling
     in the form of earlier files is that of full layers alone, as in Gemma 3. Raises PretrainedError.
 
-    thetas: of the family, by kind.
+    thetas: by kind, the field of earlier files, and the family's value.
     """
     given, scaling = config.inner("rope_parameters"), config.get("rope_scaling", None)
     if other := sorted(set(given.unread) - {FULL, SLIDING}):
@@ -49,8 +51,8 @@ def rotary_by_kind(config: Fields, head_dim: int, *, thetas: Mapping[str, float]
     if scaling is not None:
         ropes[FULL] = config.inner("rope_scaling")
     found = dict[str, dict[str, Any]]()
-    for kind, name in ((FULL, "rope_theta"), (SLIDING, "rope_local_base_freq")):
-        found[kind] = _fields(ropes[kind], config, head_dim, None, config.number(name, thetas[kind]))
+    for kind, (name, usual) in thetas.items():
+        found[kind] = _fields(ropes[kind], config, head_dim, None, config.number(name, usual))
     return found
 
 

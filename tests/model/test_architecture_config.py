@@ -95,6 +95,7 @@ WRONG = [
     ("ensemble_size", 0, "must be at least 1, got 0"),
     ("num_experts", -1, "must be at least 0, got -1"),
     ("experts_per_token", 2, "must be 1..1, got 2"),
+    ("first_attention_norm", False, "must be true without embedding_norm and norm_position pre, got false"),
     ("compression_stride", -1, "must be at least 0, got -1"),
     ("compression_stride", 1, "must be 0 or at least 2, got 1"),
     ("encoder_num_heads", 3, "must divide d_model 256 unless head_dim is set, got 3"),
