@@ -28,9 +28,9 @@ BUFFERS = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")  # foll
 class DecoderFamily:
     """A `Family` of decoder-only models. describe: config.json → fields of `DecoderConfig` except special tokens.
 
-    biases: see `unbiased`. changes: functions of stored parameters. factors: config.json → factors of parameters. prefixes: before names of
-    tensors. unused: tensors of parts that generate no text. Banned tokens get an output bias, as those of
-    encoder-decoders.
+    biases: see `unbiased`. changes: functions of stored parameters. factors: config.json → factors of parameters.
+    prefixes: before names of tensors. unused: tensors of parts that generate no text. Banned tokens get an output
+    bias, as those of encoder-decoders.
     """
 
     describe: Callable[[Fields], dict[str, Any]]
@@ -144,6 +144,20 @@ PHI_BLOCK: Names = {
     "feed_forward.outer": "mlp.fc2",
 }
 
+
+def _half(number: int, stored: Tensor) -> Tensor:
+    return stored.tensor_split(2)[number]
+
+
+def halves(block: str) -> Mapping[str, Callable[[Tensor], Tensor]]:
+    """Changes of a feed-forward whose first products are stored as one, that with the activation first."""
+    return {
+        f"{block}feed_forward.{layer}.{part}": functools.partial(_half, half)
+        for half, layer in enumerate(("inner", "gate"))
+        for part in ("weight", "bias")
+    }
+
+
 GAINS = {  # which Gemma stores less 1
     f"{layer}.weight": lambda stored: stored + 1.0 for layer in SANDWICH if layer.endswith(("norm", "norm_after"))
 }
@@ -199,9 +213,6 @@ FAMILIES: dict[str, Family] = {
     "phi3": DecoderFamily(
         describe=of.phi3,
         names={**LLAMA, **in_blocks("decoder", "model.layers.{}", PHI3_BLOCK)},
-        changes={
-            f"{BLOCK}feed_forward.inner.weight": lambda stored: stored.tensor_split(2)[0],
-            f"{BLOCK}feed_forward.gate.weight": lambda stored: stored.tensor_split(2)[1],
-        },
+        changes=halves(BLOCK),
     ),
 }

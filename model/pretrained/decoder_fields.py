@@ -48,7 +48,7 @@ def llama(
     of a head.
     """
     block = _block(config, head_dim=head_dim, tied=tied, norm_eps=norm_eps)
-    activation = _activation(config, ACTIVATIONS, "hidden_act", default="silu")
+    activation = activation_of(config, ACTIVATIONS, "hidden_act", default="silu")
     return {**block, "activation": activation, **rotary(config, block["head_dim"], rotary_share, theta=theta)}
 
 
@@ -72,7 +72,7 @@ def _block(config: Fields, *, head_dim: int, tied: bool, norm_eps: float = 1e-6)
     }
 
 
-def _activation(config: Fields, words: Mapping[str, str], name: str, *, default: str) -> str:
+def activation_of(config: Fields, words: Mapping[str, str], name: str, *, default: str) -> str:
     """The activation in the field that the family reads. Raises PretrainedError if the other one says otherwise."""
     found = config.choice(name, words, default=default)
     (other,) = {"hidden_act", "hidden_activation"} - {name}
@@ -103,7 +103,7 @@ def gemma(config: Fields) -> dict[str, Any]:
     words = {**ACTIVATIONS, "gelu": "gelu_tanh"}  # the first release wrote gelu for gelu_tanh
     return {
         **llama(config, head_dim=256, tied=True),
-        "activation": _activation(config, words, "hidden_act", default="gelu_pytorch_tanh"),
+        "activation": activation_of(config, words, "hidden_act", default="gelu_pytorch_tanh"),
         "embedding_scale": 0.0,
     }
 
@@ -113,7 +113,7 @@ def phi(config: Fields) -> dict[str, Any]:
     config.only("qk_layernorm", False, default=False)
     return {
         **llama(config, rotary_share=0.5),
-        "activation": _activation(config, ACTIVATIONS, "hidden_act", default="gelu_new"),
+        "activation": activation_of(config, ACTIVATIONS, "hidden_act", default="gelu_new"),
         "gated": False,
         "norm": "layer",
         "norm_eps": config.number("layer_norm_eps", 1e-5),
@@ -165,7 +165,7 @@ def _later_gemma(
     return {
         **_block(config, head_dim=256, tied=True),
         **by_layer(config, layers),
-        "activation": _activation(config, ACTIVATIONS, "hidden_activation", default="gelu_pytorch_tanh"),
+        "activation": activation_of(config, ACTIVATIONS, "hidden_activation", default="gelu_pytorch_tanh"),
         "norm_position": "sandwich",
         "embedding_scale": 0.0,
         "attention_scale": _factor(config, "query_pre_attn_scalar", 256) ** -0.5,

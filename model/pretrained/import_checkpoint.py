@@ -107,13 +107,20 @@ def _of_family(config: Fields, generation: Fields, weights: Weights, eos_id: int
         config = config.with_value("eos_token_id", eos_id)
         generation = generation.with_value("eos_token_id", eos_id) if generation else generation
     _check_covered(config, generation)
+    families = encoder.BIDIRECTIONAL if _is_bidirectional(config) else FAMILIES
     try:
-        imported = FAMILIES[config.need("model_type")](config, generation, weights)
+        imported = families[config.need("model_type")](config, generation, weights)
     except ConfigError as error:
         raise PretrainedError(f"{CONFIG}: the model is not covered: {error}") from error
     check_unread(config)
     weights.finish()
     return imported
+
+
+def _is_bidirectional(config: Fields) -> bool:
+    """Whether a decoder's file says that its layers attend in both directions."""
+    names = encoder.BIDIRECTIONAL
+    return config.get("model_type", "") in names and bool(config.get("use_bidirectional_attention", False))
 
 
 def _check_covered(config: Fields, generation: Fields) -> None:
