@@ -192,7 +192,7 @@ class GraphEncoderAttention:
 def window_bias(source_BS: Tensor, sliding_window: int) -> Tensor:
     """Return a bias of scores (1, 1, S, S): 0 within a window around each position, elsewhere the lowest float32,
     which leaves every row a finite sum."""
-    positions_S = torch.arange(source_BS.shape[1], dtype=torch.int32)
+    positions_S = torch.arange(source_BS.shape[1]).int()
     is_near_SS = (positions_S[:, None] - positions_S).abs() < sliding_window
     return torch.where(is_near_SS, 0.0, torch.finfo(torch.float32).min)[None, None]
 

@@ -56,7 +56,7 @@ from model.training.report import table
 
 MAX_LENGTH = 4096  # default context in tokens: position tables and KV caches grow with it
 FAMILIES = decoder.FAMILIES | encoder_decoder.FAMILIES | encoder.FAMILIES  # by model_type
-SENTENCE_FAMILIES = ("marian", "mbart", "m2m_100")  # trained to translate sentences; others read texts
+SENTENCE_FAMILIES = ("marian", "mbart", "m2m_100")  # trained to translate sentences, as are others with languages
 CHATS = (TEMPLATE_FILE, f"{OTHER_TEMPLATES}/*.jinja")
 DESCRIPTIONS = ("*.json", "*.txt", "*.model", "*.spm", *CHATS)  # configuration and tokenizer files
 
@@ -204,7 +204,8 @@ def with_source_unit(config: ModelConfig, unit: SourceUnit | None, family: str) 
     """The configuration with what a model that translates reads at a time. family: decides if `unit` is None. Raises
     PretrainedError for the unit of another model."""
     if config.has_encoder and config.has_decoder:
-        return config.replace(source_unit=unit or ("sentence" if family in SENTENCE_FAMILIES else "text"))
+        reads_sentences = family in SENTENCE_FAMILIES or bool(config.template.languages)
+        return config.replace(source_unit=unit or ("sentence" if reads_sentences else "text"))
     if unit is not None:
         raise PretrainedError(f"source_unit: must be left out, a {family} model translates nothing; got {unit}")
     return config

@@ -22,7 +22,7 @@ from model.pretrained.files import (
     read_optional_json,
 )
 from model.pretrained.frame import frame_of, missing_token
-from model.pretrained.tokenizer_files import special_texts
+from model.pretrained.tokenizer_files import T5_LANGUAGE, special_texts
 from model.tokenizer import Tokenizer
 
 # Patterns of language tokens by model_type; the group is the language's code. Makers add languages, and write codes in
@@ -32,6 +32,7 @@ LANGUAGE_NAMES = {
     "marian": re.compile(">>(.+)<<"),
     "mbart": re.compile(f"({_CODE})"),
     "m2m_100": re.compile(f"__(.+)__|({_CODE})"),  # M2M100 and NLLB
+    **dict.fromkeys(("t5", "mt5"), T5_LANGUAGE),
 }
 
 
@@ -90,11 +91,11 @@ def with_languages(imported: Imported, path: Path, tokens: Mapping[str, int]) ->
         for name, token in tokens.items()
         if pattern and name not in roles and (match := pattern.fullmatch(name))
     }
-    if not found:
+    if not found or imported.config.architecture != "encoder_decoder":
         return imported
     start, named = known.target_prefix[:1], tokenizer.get("tokenizer_class", config.get("tokenizer_class", ""))
     around: tuple[tuple[int, ...], ...]
-    if kind == "marian":  # the target language precedes the source
+    if kind in ("marian", "t5", "mt5"):  # the target language precedes the source
         around = (TARGET_LANGUAGE,), (eos,), known.target_prefix
     elif kind == "mbart" and not named.startswith("MBart50"):
         around = (), (eos, SOURCE_LANGUAGE), (TARGET_LANGUAGE,)
