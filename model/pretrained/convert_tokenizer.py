@@ -54,24 +54,9 @@ LANGUAGES = Path(__file__).with_name("fairseq_languages.toml")
 
 
 def convert_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a checkpoint directory: its tokenizer.json, or converted files. Raises PretrainedError."""
-    try:
-        if (path / TOKENIZER).is_file():
-            return _with_languages(Tokenizer.load(path / TOKENIZER), path)
-    except TokenizerError as error:
-        raise PretrainedError(str(error)) from error
-    for names, convert in FILES.items():
-        if all((path / name).is_file() for name in names):
-            try:
-                return _with_languages(Tokenizer(with_flags(convert(path), path)), path)
-            except TokenizerError as error:
-                raise PretrainedError(f"{path}: {error}") from error
-    known = "; ".join(" and ".join(names) for names in ((TOKENIZER,), *FILES))
-    raise PretrainedError(f"{path}: has no tokenizer that is covered; covered: {known}")
-
-
-def _with_languages(tokenizer: Tokenizer, path: Path) -> Tokenizer:
-    """The tokenizer, in which T5's pieces for languages are special tokens: no text has them."""
+    """The tokenizer of a checkpoint directory: its tokenizer.json, or converted files. T5's pieces for languages are
+    special tokens: no text has them. Raises PretrainedError."""
+    tokenizer = _read(path)
     if read_optional_json(path / CONFIG).get("model_type") not in ("t5", "mt5"):
         return tokenizer
     values = json.loads(tokenizer.to_json())
@@ -86,6 +71,36 @@ def _with_languages(tokenizer: Tokenizer, path: Path) -> Tokenizer:
         return tokenizer
     items = sorted((added | found).values(), key=lambda item: int(item["id"]))
     return Tokenizer({**values, "added_tokens": items})
+
+
+def tokens_before(path: Path, language: str, token: int) -> tuple[int, ...]:
+    """What a directory's tokenizer puts before the name of a language that T5 reads before a text, such as a blank.
+    Raises PretrainedError if the name is no token there, or changes the tokens of the text."""
+    tokenizer = _read(path)
+    tokenizer = tokenizer.matching_special(token) if language in tokenizer.special else tokenizer
+    text = "a b"
+    ids, alone = tokenizer.encode(f"{language} {text}"), tokenizer.encode(text)
+    if token not in ids or ids[ids.index(token) + 1 :] != alone:
+        raise PretrainedError(
+            f"{path}: the tokenizer cuts {language} {text!r} into {ids}, not into {token} and {alone}"
+        )
+    return tuple(ids[: ids.index(token)])
+
+
+def _read(path: Path) -> Tokenizer:
+    try:
+        if (path / TOKENIZER).is_file():
+            return Tokenizer.load(path / TOKENIZER)
+    except TokenizerError as error:
+        raise PretrainedError(str(error)) from error
+    for names, convert in FILES.items():
+        if all((path / name).is_file() for name in names):
+            try:
+                return Tokenizer(with_flags(convert(path), path))
+            except TokenizerError as error:
+                raise PretrainedError(f"{path}: {error}") from error
+    known = "; ".join(" and ".join(names) for names in ((TOKENIZER,), *FILES))
+    raise PretrainedError(f"{path}: has no tokenizer that is covered; covered: {known}")
 
 
 def read_tokenizer(file: Path) -> Tokenizer:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, SpecialTokenTemplate
-from model.pretrained.convert_tokenizer import convert_tokenizer
+from model.pretrained.convert_tokenizer import convert_tokenizer, tokens_before
 from model.pretrained.files import (
     CONFIG,
     TOKENIZER_CONFIG,
@@ -95,8 +95,11 @@ def with_languages(imported: Imported, path: Path, tokens: Mapping[str, int]) ->
         return imported
     start, named = known.target_prefix[:1], tokenizer.get("tokenizer_class", config.get("tokenizer_class", ""))
     around: tuple[tuple[int, ...], ...]
-    if kind in ("marian", "t5", "mt5"):  # the target language precedes the source
+    if kind == "marian":  # the target language precedes the source
         around = (TARGET_LANGUAGE,), (eos,), known.target_prefix
+    elif kind in ("t5", "mt5"):  # also here, as a text of its own
+        code, token = next(iter(found.items()))
+        around = (*tokens_before(path, f"<2{code}>", token), TARGET_LANGUAGE), (eos,), known.target_prefix
     elif kind == "mbart" and not named.startswith("MBart50"):
         around = (), (eos, SOURCE_LANGUAGE), (TARGET_LANGUAGE,)
     elif tokenizer.get("legacy_behaviour", False):
