@@ -99,7 +99,6 @@ def qwen3(config: Fields) -> dict[str, Any]:
 
 def gemma(config: Fields) -> dict[str, Any]:
     """Mesnard et al. 2024: embeddings scaled by sqrt(d_model), norm weights stored minus 1, gated GELU."""
-    config.only("use_bidirectional_attention", False, default=False)
     words = {**ACTIVATIONS, "gelu": "gelu_tanh"}  # the first release wrote gelu for gelu_tanh
     return {
         **llama(config, head_dim=256, tied=True),
@@ -130,7 +129,6 @@ def phi3(config: Fields) -> dict[str, Any]:
 
 def gemma2(config: Fields) -> dict[str, Any]:
     """Riviere et al. 2024: norms around every sublayer, soft caps, a window in every second layer."""
-    config.only("use_bidirectional_attention", False, default=False)
     rope = rotary(config, config.get("head_dim", 256))
     caps = {
         "attention_softcap": _cap(config, "attn_logit_softcapping", 50.0),

@@ -31,7 +31,6 @@ REFUSED_UNREAD = (
     "attention_multiplier",
     "logits_scaling",
     "no_rope_layers",
-    "use_bidirectional_attention",
 )
 # Settings of `generate` that change every answer and that no request of Glossa can ask for.
 REFUSED_SETTINGS = (

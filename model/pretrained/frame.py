@@ -50,6 +50,7 @@ CLASSES = {  # by model_type, where no file names a class
     **dict.fromkeys(("bert", "distilbert"), "BertTokenizer"),
     **dict.fromkeys(("roberta", "bart"), "RobertaTokenizer"),
     "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
     **dict.fromkeys(("t5", "mt5"), "T5Tokenizer"),
     "marian": "MarianTokenizer",
     "mbart": "MBartTokenizer",

@@ -33,6 +33,7 @@ from model.pretrained.field_rules import (
 from model.pretrained.files import (
     CONFIG,
     GENERATION_CONFIG,
+    Family,
     Fields,
     Imported,
     NeedsWeightsError,
@@ -107,9 +108,8 @@ def _of_family(config: Fields, generation: Fields, weights: Weights, eos_id: int
         config = config.with_value("eos_token_id", eos_id)
         generation = generation.with_value("eos_token_id", eos_id) if generation else generation
     _check_covered(config, generation)
-    families = encoder.BIDIRECTIONAL if _is_bidirectional(config) else FAMILIES
     try:
-        imported = families[config.need("model_type")](config, generation, weights)
+        imported = _family_of(config)(config, generation, weights)
     except ConfigError as error:
         raise PretrainedError(f"{CONFIG}: the model is not covered: {error}") from error
     check_unread(config)
@@ -117,10 +117,14 @@ def _of_family(config: Fields, generation: Fields, weights: Weights, eos_id: int
     return imported
 
 
-def _is_bidirectional(config: Fields) -> bool:
-    """Whether a decoder's file says that its layers attend in both directions."""
-    names = encoder.BIDIRECTIONAL
-    return config.get("model_type", "") in names and bool(config.get("use_bidirectional_attention", False))
+def _family_of(config: Fields) -> Family:
+    """The family by model_type, and by the direction in which a decoder's layers attend."""
+    kind, direction = config.need("model_type"), "use_bidirectional_attention"
+    if not config.get(direction, False):
+        return FAMILIES[kind]
+    if kind not in encoder.BIDIRECTIONAL:
+        raise config.refuse(direction, f"covered: of {', '.join(encoder.BIDIRECTIONAL)}")
+    return encoder.BIDIRECTIONAL[kind]
 
 
 def _check_covered(config: Fields, generation: Fields) -> None:
