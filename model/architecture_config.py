@@ -19,16 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, get_args
 
-from model.config import (
-    Architecture,
-    ConfigError,
-    ModelConfig,
-    SpecialTokenTemplate,
-    bounded,
-    check,
-    field_types,
-    unknown_key,
-)
+from model.config import Architecture, ModelConfig, SpecialTokenTemplate, bounded, check, field_types, unknown_key
 from model.config_parts import (
     DenseLayer,
     LayerGroup,
@@ -37,6 +28,7 @@ from model.config_parts import (
     check_default,
     check_labels,
     check_layers,
+    check_numbers,
     check_token,
     parts,
     prompts,
@@ -96,12 +88,13 @@ class TransformerConfig(_ArchitectureConfig):
     position_buckets: int = bounded(32, 4)  # of bucketed positions, half of them for each direction in an encoder
     rotary_base: float = bounded(10000.0, 1)
     rotary_dims: int = bounded(0, 0)  # dimensions of a head that are rotated; 0: all
-    rotary_scaling: RotaryScaling = "none"  # linear: Chen et al. 2023; llama3: by wavelength; yarn: Peng et al. 2024
+    rotary_scaling: RotaryScaling = "none"  # see model.positions.rotary_frequencies
     rotary_factor: float = bounded(1.0, 1)  # by which scaled angles turn slower
     rotary_low_freq: float = 1.0  # llama3, yarn: turns in the original context below which the factor counts in full
     rotary_high_freq: float = 4.0  # llama3, yarn: turns above which it does not count
-    rotary_original_len: int = bounded(8192, 1)  # llama3, yarn: the original context
-    rotary_amplitude: float = 1.0  # yarn: of the rotated queries and keys
+    rotary_original_len: int = bounded(8192, 1)  # llama3, yarn, longrope: the original context
+    rotary_factors: tuple[float, ...] = ()  # longrope: of each angle up to the original context, then in a longer one
+    rotary_amplitude: float = 1.0  # yarn, longrope: of the rotated queries and keys
     bias: bool = True  # of the linear layers
     qkv_bias: bool = False  # with bias false: query, key and value have one nevertheless, as in Qwen2
 
@@ -146,12 +139,19 @@ class TransformerConfig(_ArchitectureConfig):
         check(0 < low < high, "rotary_low_freq", f"must be above 0 and below rotary_high_freq {high}, got {low}")
         check(self.rotary_amplitude > 0, "rotary_amplitude", f"must be above 0, got {self.rotary_amplitude}")
         has_frequencies = self.rotary_scaling != "yarn" or self.rotary_base > 1
+        count = rotated if self.rotary_scaling == "longrope" else 0
+        check_numbers(self.rotary_factors, "rotary_factors", count)
         check(has_frequencies, "rotary_base", f"must be above 1 with yarn, got {self.rotary_base}")
 
     @property
     def has_last_norm(self) -> bool:
         """Whether a norm follows the last layer, whose sum no norm has seen."""
         return self.norm_position != "post"
+
+    @property
+    def is_stretched(self) -> bool:
+        """Whether the context is longer than that in which rotary positions were learnt."""
+        return max(self.max_source_len, self.max_target_len) > self.rotary_original_len
 
     @property
     def encoder_stack(self) -> TransformerConfig:
@@ -395,6 +395,6 @@ def model_config(values: Mapping[str, Any]) -> ModelConfig:
     """The configuration of these JSON values, whose `architecture` is encoder_decoder unless given. Raises ConfigError
     for a field that the architecture does not use."""
     architecture = values.get("architecture", "encoder_decoder")
-    if architecture not in get_args(Architecture):
-        raise ConfigError("architecture", f"must be one of {', '.join(get_args(Architecture))}, got {architecture!r}")
+    known = get_args(Architecture)
+    check(architecture in known, "architecture", f"must be one of {', '.join(known)}, got {architecture!r}")
     return CLASSES[architecture].from_json(values)

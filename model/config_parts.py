@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 from model.config import Config, ConfigError, bounded, check, field_types
 
 DenseActivation = Literal["identity", "tanh", "relu", "gelu", "silu", "sigmoid"]
-RotaryScaling = Literal["none", "linear", "llama3", "yarn"]
+RotaryScaling = Literal["none", "linear", "llama3", "yarn", "longrope"]
 Part = TypeVar("Part", bound=Config)
 
 Prompts = tuple[tuple[str, str], ...]
@@ -54,6 +54,13 @@ class LayerGroup(Config):
     def has_own_rotation(self) -> bool:
         """Whether queries and keys turn otherwise than those of the other layers."""
         return bool({*self.changes} - {"sliding_window"})
+
+
+def check_numbers(value: Any, field: str, count: int) -> None:
+    """Raises ConfigError unless this is a tuple of so many numbers above 0."""
+    are_numbers = isinstance(value, tuple) and all(type(item) in (int, float) and 0 < item < math.inf for item in value)
+    fits = are_numbers and len(value) == count
+    check(fits, field, f"must be {count} numbers above 0, got {len(value) if are_numbers else value!r:.80}")
 
 
 def check_token(value: Any, field: str, vocab_size: int) -> None:

@@ -48,6 +48,15 @@ GEMMA3 = {
         "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
     },
 }
+LONGROPE = {
+    "original_max_position_embeddings": 64,
+    **rope(
+        "longrope",
+        partial_rotary_factor=0.5,
+        short_factor=[1.0, 1.1, 1.2, 1.3],
+        long_factor=[1.5, 2.8, 4.1, 5.4],
+    ),
+}
 YARN = rope("yarn", factor=4.0, original_max_position_embeddings=64)
 
 FAMILIES = (
@@ -141,6 +150,7 @@ DECODERS: dict[str, tuple[Any, dict[str, Any]]] = {
         transformers.Phi3Config,
         {"num_key_value_heads": 3, "head_dim": 16, "sliding_window": 33, **rope(partial_rotary_factor=0.5)},
     ),
+    "phi3 longrope": (transformers.Phi3Config, {"num_key_value_heads": 3, "head_dim": 16, **LONGROPE}),
 }
 
 _WIDE = {"vocab_size": 4999, "max_position_embeddings": 2048, "num_hidden_layers": 3, "initializer_range": 0.06}

@@ -15,10 +15,10 @@ from model.pretrained.files import Fields
 ROPE = {  # parameters, which some kinds use
     *("rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "partial_rotary_factor"),
     *("original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "truncate", "mscale"),
-    *("mscale_all_dim", "alpha"),
+    *("mscale_all_dim", "alpha", "short_factor", "long_factor"),
 }
 THETA = 10000.0
-KINDS = ("default", "linear", "llama3", "yarn")
+KINDS = ("default", "linear", "llama3", "yarn", "longrope")
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -61,7 +61,8 @@ def _fields(rope: Fields, config: Fields, head_dim: int, share: float | None, th
         raise rope.refuse(min(unknown))
     name = "rope_type" if "rope_type" in rope else "type"
     has_alpha = rope.get(name, None) == "dynamic" and bool(rope.get("alpha", None))
-    kind = "default" if has_alpha else rope.only(name, *KINDS, default="default")
+    of_phi3 = config.get("model_type", "") == "phi3" and rope.get(name, None) in ("su", "yarn")  # earlier names
+    kind = "default" if has_alpha else "longrope" if of_phi3 else rope.only(name, *KINDS, default="default")
     if share is None:
         for fields in (config, rope):
             fields.only("partial_rotary_factor", 1, default=1)
@@ -79,8 +80,10 @@ def _fields(rope: Fields, config: Fields, head_dim: int, share: float | None, th
         "rotary_dims": int(head_dim * share) if share < 1 else 0,
     }
     if kind != "default":
-        found |= {"rotary_scaling": kind, "rotary_factor": rope.number("factor")}
-    if kind in ("llama3", "yarn"):
+        found["rotary_scaling"] = kind
+    if kind in ("linear", "llama3", "yarn"):
+        found["rotary_factor"] = rope.number("factor")
+    if kind in ("llama3", "yarn", "longrope"):
         original = rope.get("original_max_position_embeddings", config.count("max_position_embeddings"))
         found["rotary_original_len"] = config.get("original_max_position_embeddings", original)
     if kind == "llama3":
@@ -88,7 +91,23 @@ def _fields(rope: Fields, config: Fields, head_dim: int, share: float | None, th
         found |= {"rotary_low_freq": low, "rotary_high_freq": high}
     elif kind == "yarn":
         found |= _yarn(rope)
+    elif kind == "longrope":
+        found |= _longrope(rope, config, int(head_dim * share), found["rotary_original_len"])
     return found
+
+
+def _longrope(rope: Fields, config: Fields, dims: int, original: int) -> dict[str, Any]:
+    """Ding et al. 2024. dims: of a head that turn. original: the context before it grew."""
+    count, factors = dims // 2, list[float]()
+    for name in ("short_factor", "long_factor"):
+        numbers = rope.need(name)
+        are_numbers = isinstance(numbers, list) and all(type(number) in (int, float) for number in numbers)
+        if not are_numbers or len(numbers) != count or not all(0 < number < math.inf for number in numbers):
+            raise rope.refuse(name, f"covered: a list of {count} numbers above 0")
+        factors += map(float, numbers)
+    growth = rope.number("factor", config.count("max_position_embeddings") / original)
+    usual = math.sqrt(1 + math.log(growth) / math.log(original)) if growth > 1 else 1.0
+    return {"rotary_factors": tuple(factors), "rotary_amplitude": rope.number("attention_factor", usual)}
 
 
 def _yarn(rope: Fields) -> dict[str, Any]:
