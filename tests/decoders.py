@@ -73,6 +73,8 @@ FAMILIES = (
     "smollm3",
     "olmo2",
     "granite",
+    "cohere",
+    "cohere2",
     "hunyuan_v1_dense",
 )
 """Those that are imported, by model_type."""
@@ -138,6 +140,15 @@ DECODERS: dict[str, tuple[Any, dict[str, Any]]] = {
             "attention_bias": True,
             "tie_word_embeddings": True,
         },
+    ),
+    "cohere": (transformers.CohereConfig, {**GROUPED, "logit_scale": 0.7, "tie_word_embeddings": True}),
+    "cohere biases": (
+        transformers.CohereConfig,
+        {"attention_bias": True, "logit_scale": 1.3, "tie_word_embeddings": False},
+    ),
+    "cohere2": (
+        transformers.Cohere2Config,
+        {**GROUPED, "num_hidden_layers": 4, "sliding_window": 20, "logit_scale": 0.7},
     ),
     "hunyuan_v1_dense": (transformers.HunYuanDenseV1Config, GROUPED),
     "hunyuan_v1_dense alpha": (

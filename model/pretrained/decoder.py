@@ -28,7 +28,7 @@ BUFFERS = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")  # foll
 class DecoderFamily:
     """A `Family` of decoder-only models. describe: config.json → fields of `DecoderConfig` except special tokens.
 
-    biases: see `unbiased`. changes: functions of stored parameters. factors: config.json → factors of parameters.
+    biases: see `unbiased`. changes: functions of stored parameters; adapt: those that depend on config.json.
     prefixes: before names of tensors. unused: tensors of parts that generate no text. Banned tokens get an output
     bias, as those of encoder-decoders.
     """
@@ -36,8 +36,8 @@ class DecoderFamily:
     describe: Callable[[Fields], dict[str, Any]]
     names: Names
     biases: Mapping[str, str] = field(default_factory=dict)
-    changes: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
-    factors: Callable[[Fields], Mapping[str, float]] = lambda _: {}
+    changes: of.Changes = field(default_factory=dict)
+    adapt: Callable[[Fields], of.Changes] = lambda _: {}
     prefixes: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
 
@@ -53,8 +53,7 @@ class DecoderFamily:
         has_own, is_banned = fields.get("output_bias", False), bool(ban_V.any())
         model = DecoderConfig(**{**fields, "output_bias": has_own or is_banned})
         names = {**self.names, **unbiased(self.names, config, self.biases)}
-        changes: dict[str, Callable[[Tensor], Tensor]] = {**self.changes, OUTPUT_BIAS: ban}
-        changes |= {name: _times(factor) for name, factor in self.factors(config).items()}
+        changes: of.Changes = {**self.changes, OUTPUT_BIAS: ban, **self.adapt(config)}
         weights.strip(*self.prefixes)
         weights.drop(*self.unused)
         table = f"{names['decoder.embedding.tokens']}.weight"
@@ -66,10 +65,6 @@ class DecoderFamily:
         imported = read_weights(model, weights, names, known=known, changes=changes)
         weights.drop(*BUFFERS)
         return imported
-
-
-def _times(factor: float) -> Callable[[Tensor], Tensor]:
-    return lambda stored: stored * factor
 
 
 def _special_tokens(config: Fields, generation: Fields) -> dict[str, Any]:
@@ -128,6 +123,14 @@ HUNYUAN_BLOCK: Names = {
     "self_attention.query_norm": "self_attn.query_layernorm",
     "self_attention.key_norm": "self_attn.key_layernorm",
 }
+
+COHERE_BLOCK: Names = {
+    **LLAMA_BLOCK,
+    "self_residual.norm.bias": (),
+    "feed_forward_residual.norm": "input_layernorm",
+    "feed_forward_residual.norm.bias": (),
+}
+COHERE: Names = {**LLAMA, **in_blocks("decoder", "model.layers.{}", COHERE_BLOCK), "decoder.norm.bias": ()}
 
 PHI3_BLOCK: Names = {
     **LLAMA_BLOCK,
@@ -200,7 +203,9 @@ FAMILIES: dict[str, Family] = {
         names={**LLAMA, **in_blocks("decoder", "model.layers.{}", OLMO2_BLOCK)},
         biases=LLAMA_BIASES,
     ),
-    "granite": DecoderFamily(describe=of.granite, names=LLAMA, biases=LLAMA_BIASES, factors=of.granite_factors),
+    "granite": DecoderFamily(describe=of.granite, names=LLAMA, biases=LLAMA_BIASES, adapt=of.granite_changes),
+    "cohere": DecoderFamily(describe=of.cohere, names=COHERE, biases=LLAMA_BIASES, adapt=of.cohere_changes),
+    "cohere2": DecoderFamily(describe=of.cohere2, names=COHERE, biases=LLAMA_BIASES, adapt=of.cohere_changes),
     "hunyuan_v1_dense": DecoderFamily(
         describe=of.hunyuan,
         names={**LLAMA, **in_blocks("decoder", "model.layers.{}", HUNYUAN_BLOCK)},

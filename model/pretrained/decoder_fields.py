@@ -1,14 +1,21 @@
-"""The fields of `config.json` of each decoder-only family → fields of `DecoderConfig`, but for special tokens."""
+"""The fields of `config.json` of each decoder-only family → fields of `DecoderConfig`, but for special tokens; and what
+else of them becomes part of weights."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from model.pretrained.files import ACTIVATIONS, Fields
 from model.pretrained.layer_fields import by_layer, kinds_of_layers, window_of
 from model.pretrained.rotary_fields import FULL, SLIDING, THETA, rotary, rotary_by_kind
+
+Changes = Mapping[str, Callable[[Tensor], Tensor]]
+"""Functions of stored parameters, by our names."""
 
 
 def gpt2(config: Fields) -> dict[str, Any]:
@@ -199,14 +206,51 @@ def granite(config: Fields) -> dict[str, Any]:
     return {**llama(config), **{ours: _factor(config, theirs, 1.0) for ours, theirs in scales.items()}}
 
 
-def granite_factors(config: Fields) -> dict[str, float]:
-    """Factors of parameters: the last products of sublayers, and the last norm, whose states the logits multiply."""
+def granite_changes(config: Fields) -> Changes:
+    """Multipliers as part of weights: the last products of sublayers, and the last norm, whose states the logits
+    multiply."""
     names = [f"self_attention.output.{part}" for part in ("weight", "bias")]
     names += [f"feed_forward.outer.{part}" for part in ("weight", "bias")]
-    in_every_block = dict.fromkeys(
-        (f"decoder.blocks.{{}}.{name}" for name in names), _factor(config, "residual_multiplier", 1.0)
-    )
-    return {**in_every_block, "decoder.norm.weight": 1.0 / _factor(config, "logits_scaling", 1.0)}
+    residual = _times(_factor(config, "residual_multiplier", 1.0))
+    in_every_block = dict.fromkeys((f"decoder.blocks.{{}}.{name}" for name in names), residual)
+    return {**in_every_block, "decoder.norm.weight": _times(1.0 / _factor(config, "logits_scaling", 1.0))}
+
+
+def cohere(config: Fields) -> dict[str, Any]:
+    """Command R (Cohere 2024): attention and feed-forward in parallel after one norm, a LayerNorm without bias."""
+    config.only("use_qk_norm", False, default=False)  # a gain of its own for each head
+    return {
+        **llama(config, tied=True, theta=500_000.0),
+        "norm": "layer",
+        "norm_eps": config.number("layer_norm_eps", 1e-5),
+        "parallel_residual": True,
+    }
+
+
+def cohere2(config: Fields) -> dict[str, Any]:
+    """Command R7B (Cohere 2024): also windows in three of four layers, the others without positions."""
+    pattern = config.count("sliding_window_pattern") if "sliding_window_pattern" in config else 4
+    kinds = kinds_of_layers(config, [SLIDING if (layer + 1) % pattern else FULL for layer in range(_layers(config))])
+    windows = {kind: window_of(config, kind, usual=4096) for kind in {*kinds}}
+    layers = [{"sliding_window": windows[kind], "positions": "rotary" if kind == SLIDING else "none"} for kind in kinds]
+    return {**cohere(config), **by_layer(config, layers)}
+
+
+def cohere_changes(config: Fields) -> Changes:
+    """The scale of the logits as part of the last norm; queries and keys whose neighbouring dimensions turn together,
+    in the order of the two halves."""
+    heads = config.count("num_attention_heads")
+    sizes = (heads, config.get("num_key_value_heads", heads))
+    head_dim = config.get("head_dim", config.count("hidden_size") // heads)
+
+    def in_halves(stored: Tensor) -> Tensor:
+        turning, values = stored[: sum(sizes) * head_dim], stored[sum(sizes) * head_dim :]
+        pairs = turning.reshape(sum(sizes), head_dim // 2, 2, *stored.shape[1:])
+        return torch.cat((pairs.transpose(1, 2).flatten(0, 2), values))
+
+    name = "decoder.blocks.{}.self_attention.query_key_value"
+    scale = _times(_factor(config, "logit_scale", 0.0625))
+    return {f"{name}.weight": in_halves, f"{name}.bias": in_halves, "decoder.norm.weight": scale}
 
 
 def hunyuan(config: Fields) -> dict[str, Any]:
@@ -232,6 +276,10 @@ def _cap(config: Fields, name: str, usual: float) -> float:
     if config.get(name, None) is None:
         return 0.0 if name in config else usual
     return _factor(config, name, usual)
+
+
+def _times(factor: float) -> Callable[[Tensor], Tensor]:
+    return lambda stored: stored * factor
 
 
 def _factor(config: Fields, name: str, usual: float) -> float:

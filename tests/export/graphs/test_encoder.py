@@ -110,7 +110,7 @@ def test_windows_in_both_directions_are_exported(precision, counts, tmp_path):
         "layer_groups": ({"layers": (0,), "sliding_window": 2, "rotary_base": 100.0},),
     }
     model = tiny_model(tiny_config("encoder", vocab_size=TOKENIZER.vocab_size, **layers), seed=3)
-    schemes = QuantizationOptions(scheme="w8a8-dynamic", max_loss=1.0)
+    schemes = QuantizationOptions(scheme="w8a8-dynamic" if precision == "int8" else "auto", max_loss=1.0)
     options = ExportOptions(texts=TEXTS, precisions=(precision,), attention=precision == "fp32", quantization=schemes)
     manifest = export_model(model, TOKENIZER, tmp_path / "b", options)
     assert manifest.parity["passed"]
