@@ -131,8 +131,6 @@ def phi(config: Fields) -> dict[str, Any]:
 
 def phi3(config: Fields) -> dict[str, Any]:
     """Abdin et al. 2024: Llama with fused query-key-value and gate-up projections."""
-    name = "original_max_position_embeddings"  # which counts where it stands beside the rotary parameters
-    config = config.with_value(name, config.get(name, 4096))
     return {**llama(config, rotary_share=1.0), "sliding_window": config.get("sliding_window", 0)}
 
 

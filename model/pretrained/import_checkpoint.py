@@ -109,7 +109,7 @@ def _of_family(config: Fields, generation: Fields, weights: Weights, eos_id: int
         generation = generation.with_value("eos_token_id", eos_id) if generation else generation
     _check_covered(config, generation)
     try:
-        imported = _family_of(config)(config, generation, weights)
+        imported = family_of(config)(config, generation, weights)
     except ConfigError as error:
         raise PretrainedError(f"{CONFIG}: the model is not covered: {error}") from error
     check_unread(config)
@@ -117,7 +117,7 @@ def _of_family(config: Fields, generation: Fields, weights: Weights, eos_id: int
     return imported
 
 
-def _family_of(config: Fields) -> Family:
+def family_of(config: Fields) -> Family:
     """The family by model_type, and by the direction in which a decoder's layers attend."""
     kind, direction = config.need("model_type"), "use_bidirectional_attention"
     if not config.get(direction, False):

@@ -19,6 +19,7 @@ ROPE = {  # parameters, which some kinds use
 }
 THETA = 10000.0
 KINDS = ("default", "linear", "llama3", "yarn", "longrope")
+PHI3 = 4096  # its original context, where its field is missing; rope_parameters have none of their own
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -61,8 +62,9 @@ def _fields(rope: Fields, config: Fields, head_dim: int, share: float | None, th
         raise rope.refuse(min(unknown))
     name = "rope_type" if "rope_type" in rope else "type"
     has_alpha = rope.get(name, None) == "dynamic" and bool(rope.get("alpha", None))
-    of_phi3 = config.get("model_type", "") == "phi3" and rope.get(name, None) in ("su", "yarn")  # earlier names
-    kind = "default" if has_alpha else "longrope" if of_phi3 else rope.only(name, *KINDS, default="default")
+    is_phi3 = config.get("model_type", "") == "phi3"
+    has_own_name = is_phi3 and rope.get(name, None) in ("su", "yarn")  # of earlier files
+    kind = "default" if has_alpha else "longrope" if has_own_name else rope.only(name, *KINDS, default="default")
     if share is None:
         for fields in (config, rope):
             fields.only("partial_rotary_factor", 1, default=1)
@@ -85,7 +87,7 @@ def _fields(rope: Fields, config: Fields, head_dim: int, share: float | None, th
         found["rotary_factor"] = rope.number("factor")
     if kind in ("llama3", "yarn", "longrope"):
         original = rope.get("original_max_position_embeddings", config.count("max_position_embeddings"))
-        found["rotary_original_len"] = config.get("original_max_position_embeddings", original)
+        found["rotary_original_len"] = config.get("original_max_position_embeddings", PHI3 if is_phi3 else original)
     if kind == "llama3":
         low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
         found |= {"rotary_low_freq": low, "rotary_high_freq": high}
