@@ -63,6 +63,7 @@ def test_rotary_fields_of_earlier_files_are_read(llama, tmp_path):
     ("changes", "problem"),
     [
         ({"model_type": "mamba"}, r"model_type 'mamba' is not covered; covered: .*llama"),
+        ({"model_type": "t5gemma"}, "model_type 't5gemma' is not covered: attention to a source with soft caps, .*"),
         ({"model_type": ...}, "model_type is missing"),
         (
             {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "alpha": 8.0}},
