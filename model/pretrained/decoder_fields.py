@@ -214,11 +214,12 @@ def granite_changes(config: Fields) -> Changes:
     return {**in_every_block, "decoder.norm.weight": _times(1.0 / _factor(config, "logits_scaling", 1.0))}
 
 
-def cohere(config: Fields) -> dict[str, Any]:
-    """Command R (Cohere 2024): attention and feed-forward in parallel after one norm, a LayerNorm without bias."""
+def cohere(config: Fields, *, theta: float = 500_000.0) -> dict[str, Any]:
+    """Command R (Cohere 2024): attention and feed-forward in parallel after one norm, a LayerNorm without bias. theta:
+    as of `llama`."""
     config.only("use_qk_norm", False, default=False)  # a gain of its own for each head
     return {
-        **llama(config, tied=True, theta=500_000.0),
+        **llama(config, tied=True, theta=theta),
         "norm": "layer",
         "norm_eps": config.number("layer_norm_eps", 1e-5),
         "parallel_residual": True,
@@ -231,7 +232,7 @@ def cohere2(config: Fields) -> dict[str, Any]:
     kinds = kinds_of_layers(config, [SLIDING if (layer + 1) % pattern else FULL for layer in range(_layers(config))])
     windows = {kind: window_of(config, kind, usual=4096) for kind in {*kinds}}
     layers = [{"sliding_window": windows[kind], "positions": "rotary" if kind == SLIDING else "none"} for kind in kinds]
-    return {**cohere(config), **by_layer(config, layers)}
+    return {**cohere(config, theta=THETA), **by_layer(config, layers)}
 
 
 def cohere_changes(config: Fields) -> Changes:
