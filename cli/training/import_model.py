@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from model.pretrained.import_checkpoint import ImportedCheckpoint
 
 
+TranslateAs = Annotated[
+    str | None,
+    typer.Option(
+        help="how a model without an encoder is asked to translate: eurollm, few-shot, gemmax2, hunyuan-mt, tower-plus, "
+        "translategemma, or a file NAME.toml in their form"
+    ),
+]
+
+
 def import_(
     model: Annotated[
         str,
@@ -45,6 +54,7 @@ def import_(
         typer.Option("--allow-pickle", help="read pytorch_model.bin of a directory where there are no safetensors"),
     ] = False,
     source_unit: SourceUnitName = None,
+    translate_as: TranslateAs = None,
     replace: Annotated[bool, typer.Option("--replace", help="replace an existing checkpoint")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -54,8 +64,10 @@ def import_(
     from model.pretrained.convert_tokenizer import convert_tokenizer
     from model.pretrained.files import PretrainedError
     from model.pretrained.import_checkpoint import MAX_LENGTH, import_checkpoint
+    from model.pretrained.translators import translator
 
     with report_errors(PretrainedError, CheckpointError):
+        translation = translator(translate_as) if translate_as else None
         (check_replaced if replace else check_new)(checkpoint)  # before anything is fetched
         with (
             opened(model, revision, is_offline=is_offline, allow_pickle=allow_pickle, eos_id=eos_id) as source,
@@ -69,6 +81,7 @@ def import_(
                 max_length=max_length or MAX_LENGTH,
                 eos_id=eos_id,
                 source_unit=source_unit,
+                translation=translation,
                 origin=source.origin,
                 stored=source.stored,
             )
@@ -159,6 +172,8 @@ def imported_figures(imported: ImportedCheckpoint) -> dict[str, Any]:
         notes["left to requests"] = [f"{name} {value}" for name, value in imported.options.items()]
     if imported.chat.template is not None:
         notes["chat template"] = "yes"
+    if imported.translation is not None:
+        notes["translates as"] = f"{imported.translation.name}, {len(imported.translation.languages)} languages"
     if imported.chat.others:
         notes["templates left out"] = [*imported.chat.others]
     if imported.unknown:
