@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 TranslateAs = Annotated[
     str | None,
     typer.Option(
-        help="how a model without an encoder is asked to translate: eurollm, few-shot, gemmax2, hunyuan-mt, tower-plus, "
-        "translategemma, or a file NAME.toml in their form"
+        help="how a model without an encoder is asked to translate: eurollm, few-shot, gemmax2, hunyuan-mt, "
+        "tower-plus, translategemma, or a file NAME.toml in their form"
     ),
 ]
 

@@ -52,7 +52,7 @@ class TranslationPrompts:
 
     @cached_property
     def tokens_around(self) -> int:
-        """The most tokens of a prompt beside its text: for languages with examples, and those with the longest names."""
+        """The most tokens of a prompt beside its text: for languages with examples or the longest names."""
         names, examples = self.template.languages, self.template.examples
         longest = sorted(names, key=lambda code: len(names[code]))[-2:]
         pairs = {(one.source_language, one.target_language) for one in examples}

@@ -7,11 +7,8 @@ import pytest
 from model.prompts.templates import Templates, TemplatesError
 from model.prompts.translation_template import TranslationTemplate, TranslationTemplateError
 
-VALUES = {
-    "name": "a",
-    "prompt": "{{ source }}: {{ text }} {{ target }}:",
-    "languages": {"en": "English", "de": "German"},
-}
+PROMPT = "{{ source }}: {{ text }} {{ target }}:"
+VALUES = {"name": "a", "prompt": PROMPT, "languages": {"en": "English", "de": "German"}}
 EXAMPLE = {"source_language": "en", "target_language": "de", "source": "a", "translation": "b"}
 
 
@@ -21,7 +18,7 @@ def made(**changed):
 
 def test_a_template_survives_its_file(tmp_path):
     template = made(
-        prompt=VALUES["prompt"] + "{{ examples }}{{ context }}",
+        prompt=PROMPT + "{{ examples }}{{ context }}",
         is_chat=True,
         before_answer=" ",
         stop=["\n"],
@@ -68,7 +65,7 @@ def test_a_person_writes_toml(tmp_path):
         ({"languages": {"en": "English", "de": 5}}, "languages.de must be a name of 1..64 characters, got 5"),
         ({"prompt": "{{ text }}{{ source }}"}, "prompt must read text, and target or target_code"),
         ({"prompt": "{{ target }}{{ source }}"}, "prompt must read text, and target or target_code"),
-        ({"prompt": VALUES["prompt"] + "{{ txet }}"}, "prompt reads 'txet'; it may read text, source, target"),
+        ({"prompt": PROMPT + "{{ txet }}"}, "prompt reads 'txet'; it may read text, source, target"),
         ({"prompt": "{{"}, "prompt: line 1"),
         ({"prompt": "{{ text }}{{ target }}"}, "needs_source must be false: the prompt reads neither"),
         ({"before_answer": " " * 17}, "before_answer must be at most 16 characters"),
@@ -77,20 +74,20 @@ def test_a_person_writes_toml(tmp_path):
         ({"stop": "a"}, "stop must be a list, got 'a'"),
         ({"context_sentences": 65}, "context_sentences must be 0..64, got 65"),
         ({"context_sentences": 1}, "context_sentences must be above 0 if the prompt reads context, and else 0"),
-        ({"prompt": VALUES["prompt"] + "{{ context }}"}, "context_sentences must be above 0 if the prompt reads"),
+        ({"prompt": PROMPT + "{{ context }}"}, "context_sentences must be above 0 if the prompt reads"),
         ({"examples": [EXAMPLE]}, "examples must be left out: the prompt does not read them"),
         ({"examples": ["a"]}, r"examples\[0\] must be an object of fields, got 'a'"),
         ({"examples": [{**EXAMPLE, "more": 1}]}, r"examples\[0\] has no field 'more'"),
         ({"examples": [{"source": "a"}]}, r"examples\[0\] must have the field source_language"),
         (
-            {"prompt": VALUES["prompt"] + "{{ examples }}", "examples": [{**EXAMPLE, "source_language": "fr"}]},
+            {"prompt": PROMPT + "{{ examples }}", "examples": [{**EXAMPLE, "source_language": "fr"}]},
             r"examples\[0\].source_language must be a code of languages, got 'fr'",
         ),
         (
-            {"prompt": VALUES["prompt"] + "{{ examples }}", "examples": [{**EXAMPLE, "source": "a" * 4097}]},
+            {"prompt": PROMPT + "{{ examples }}", "examples": [{**EXAMPLE, "source": "a" * 4097}]},
             r"examples\[0\] must have texts of at most 4096 characters",
         ),
-        ({"prompt": VALUES["prompt"] + "{{ examples }}", "examples": [EXAMPLE] * 101}, "examples must be at most 100"),
+        ({"prompt": PROMPT + "{{ examples }}", "examples": [EXAMPLE] * 101}, "examples must be at most 100"),
     ],
 )
 def test_what_is_wrong_is_named(changed, problem):

@@ -1,6 +1,7 @@
 """Translations by a model without an encoder over real gRPC, without engines: prompts, options, refusals."""
 
 import dataclasses
+from typing import Any
 
 import grpc
 import pytest
@@ -21,7 +22,7 @@ VALUES = {
     "stop": ["\n"],
     "context_sentences": 2,
 }
-EN_DE = {"model": "en", "source_language": "en", "target_language": "de"}
+EN_DE: Any = {"model": "en", "source_language": "en", "target_language": "de"}
 LONG = " ".join(["cat"] * 30)
 
 
