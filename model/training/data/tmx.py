@@ -61,9 +61,7 @@ def languages_of(source: str, unit: Unit) -> Sequence[str]:
     codes = list(unit.texts)
     if len(codes) != 2 or text_in(unit, source) is None:
         found = ", ".join(codes) or "none"
-        raise TmxError(
-            f"{unit.line}: name the two languages with --columns, such as --columns en,de; it has: {found:.80}"
-        )
+        raise TmxError(f"{unit.line}: name two languages with --columns, such as --columns en,de; it has: {found:.80}")
     own = [code for code in codes if text_in(Unit(0, {code: "a"}), source) is not None]
     return (own[0], next(code for code in codes if code != own[0]))
 

@@ -11,14 +11,15 @@ HEADER = '<header creationtool="a" segtype="sentence" adminlang="en" srclang="{}
 BODY = """<tu tuid="1"><note>n</note><prop type="x">p</prop>
 <tuv xml:lang="en-US"><seg>a <hi>black</hi> &lt;cat&gt;</seg></tuv><tuv xml:lang="de"><seg>eine
    schwarze Katze</seg></tuv></tu>
-<tu><tuv xml:lang="DE"><seg>zwei <bpt i="1">&lt;b&gt;<sub>nicht</sub></bpt>rote<ept i="1">&lt;/b&gt;</ept> H\u00e4user<ph/></seg></tuv>
+<tu><tuv xml:lang="DE"><seg>zwei <bpt i="1">&lt;b&gt;<sub>nicht</sub></bpt>rote<ept i="1">&lt;/b&gt;</ept>
+H\u00e4user<ph/></seg></tuv>
 <tuv lang="EN-us"><seg>two red houses</seg></tuv></tu>"""
 PAIRS = [("a black <cat>", "eine schwarze Katze"), ("two red houses", "zwei rote H\u00e4user")]
 
 
 def tmx(path, body=BODY, *, source="en-US", encoding="utf-8", before=""):
-    text = f'<?xml version="1.0" encoding="{encoding}"?>\n{before}<tmx version="1.4">{HEADER.format(source)}<body>{body}</body></tmx>'
-    data = text.encode(encoding)
+    document = f'<tmx version="1.4">{HEADER.format(source)}<body>{body}</body></tmx>'
+    data = f'<?xml version="1.0" encoding="{encoding}"?>\n{before}{document}'.encode(encoding)
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
 
@@ -51,7 +52,7 @@ def test_a_language_without_a_region_is_the_first_of_its_regions(tmp_path):
 
 def test_a_unit_without_a_language_is_a_bad_row(tmp_path):
     path, told = tmx(tmp_path / "a.tmx", BODY + '\n<tu><tuv xml:lang="fr"><seg>un</seg></tuv></tu>'), []
-    with pytest.raises(DataError, match=r"a.tmx:7: has no text in 'en', it has: fr"):
+    with pytest.raises(DataError, match=r"a.tmx:8: has no text in 'en', it has: fr"):
         read_tsv([path], rules=RowRules(("en", "de")))
     assert read_tsv([path], rules=RowRules(("en", "de"), skips=True, tell=told.append)).pairs == PAIRS
     assert told[0].startswith("1 bad row of a.tmx left out")
@@ -68,11 +69,11 @@ def test_a_unit_without_a_language_is_a_bad_row(tmp_path):
         (b'<tmx><header srclang="en"/><body/></tmx>', "a.tmx: no text in it"),
         (
             b'<tmx><header srclang="*all*"/><body><tu><tuv xml:lang="en"><seg>a</seg></tuv></tu></body></tmx>',
-            "a.tmx:1: name the two languages with --columns, such as --columns en,de; it has: en",
+            "a.tmx:1: name two languages with --columns, such as --columns en,de; it has: en",
         ),
         (
-            b'<tmx><header srclang="en"/><body>\n<tu><tuv xml:lang="en"><seg/></tuv><tuv xml:lang="de"><seg>b</seg></tuv>'
-            b"</tu></body></tmx>",
+            b'<tmx><header srclang="en"/><body>\n<tu><tuv xml:lang="en"><seg/></tuv><tuv xml:lang="de">'
+            b"<seg>b</seg></tuv></tu></body></tmx>",
             "a.tmx:2: the source is empty",
         ),
     ],
