@@ -14,8 +14,9 @@ from cli.flags import SourceUnitName
 from cli.terminal import AsJson, UsageError, report_errors, show
 
 if TYPE_CHECKING:
-    from model.pretrained.files import Stored
+    from model.pretrained.files import Stored, Weights
     from model.pretrained.import_checkpoint import ImportedCheckpoint
+    from model.pretrained.peft_adapter import PeftAdapter
 
 
 TranslateAs = Annotated[
@@ -32,7 +33,7 @@ def import_(
         str,
         typer.Argument(
             help="directory that save_pretrained of Hugging Face wrote, the name of a model of the Hub, OWNER/NAME, "
-            "or a GGUF file"
+            "a GGUF file, or the directory of a PEFT adapter"
         ),
     ],
     checkpoint: Annotated[Path, typer.Argument(help="checkpoint directory to write")],
@@ -101,12 +102,23 @@ class Source(NamedTuple):
 def opened(
     model: str, revision: str | None, *, is_offline: bool, allow_pickle: bool, eos_id: int | None
 ) -> Iterator[Source]:
-    """The model in a directory, in a GGUF file, or of the Hub. Raises UsageError and PretrainedError."""
+    """The model in a directory, in a GGUF file, or of the Hub, or the base of an adapter with it. Raises UsageError and
+    PretrainedError."""
     from model.pretrained.files import check_folder
     from model.pretrained.gguf.file import is_gguf
     from model.pretrained.gguf.folder import as_folder
+    from model.pretrained.peft_adapter import ADAPTER_CONFIG, is_adapter, read_adapter
 
     path, is_file = Path(model), is_gguf(Path(model))
+    if is_adapter(path):
+        if revision is not None:
+            raise UsageError(f"--revision {revision}: {model} is an adapter, whose {ADAPTER_CONFIG} has it; remove it")
+        adapter = read_adapter(path)
+        with opened(
+            adapter.base, adapter.revision, is_offline=is_offline, allow_pickle=allow_pickle, eos_id=eos_id
+        ) as base:
+            yield with_adapter(base, adapter, allow_pickle=allow_pickle)
+        return
     if revision is not None and (is_file or path.is_dir()):
         what = "file" if is_file else "directory"
         raise UsageError(f"--revision {revision}: {model} is a {what}, which has no revisions; remove it")
@@ -118,6 +130,20 @@ def opened(
             yield Source(directory, stored.origin, stored)
     else:
         yield Source(*fetched(model, revision, is_offline=is_offline, allow_pickle=allow_pickle, eos_id=eos_id))
+
+
+def with_adapter(base: Source, adapter: PeftAdapter, *, allow_pickle: bool) -> Source:
+    """The base of an adapter, with its weights merged."""
+    from model.pretrained.files import Stored, load_weights, weight_files
+
+    def load() -> Weights:
+        own = base.stored.load() if base.stored else load_weights(base.directory, allow_pickle=allow_pickle)
+        return adapter.merged(own)
+
+    files = base.stored.files if base.stored else tuple(weight_files(base.directory))
+    origin = dict(base.origin or {"imported_from": base.directory.resolve().name})
+    origin["adapter"] = adapter.folder.resolve().name
+    return Source(base.directory, origin, Stored(files=(*files, *adapter.files), origin=origin, load=load))
 
 
 def fetched(
