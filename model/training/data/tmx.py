@@ -6,10 +6,10 @@ break with the blanks around it is one blank. Standard library only.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO
 from xml.parsers import expat
 
 _CODES = ("bpt", "ept", "it", "ph", "ut")
@@ -30,7 +30,7 @@ class Unit:
     texts: dict[str, str] = field(default_factory=dict)
 
 
-def read_units(file: BinaryIO) -> Iterator[Unit | str]:
+def read_units(file: io.BufferedIOBase) -> Iterator[Unit | str]:
     """The source language of the header, if it names one, then every unit. Raises TmxError."""
     reader = _Reader()
     while True:

@@ -51,7 +51,8 @@ def test_a_language_without_a_region_is_the_first_of_its_regions(tmp_path):
 
 
 def test_a_unit_without_a_language_is_a_bad_row(tmp_path):
-    path, told = tmx(tmp_path / "a.tmx", BODY + '\n<tu><tuv xml:lang="fr"><seg>un</seg></tuv></tu>'), []
+    told = list[str]()
+    path = tmx(tmp_path / "a.tmx", BODY + '\n<tu><tuv xml:lang="fr"><seg>un</seg></tuv></tu>')
     with pytest.raises(DataError, match=r"a.tmx:8: has no text in 'en', it has: fr"):
         read_tsv([path], rules=RowRules(("en", "de")))
     assert read_tsv([path], rules=RowRules(("en", "de"), skips=True, tell=told.append)).pairs == PAIRS
