@@ -48,7 +48,7 @@ GEMMA3 = {
         "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
     },
 }
-LONGROPE = {
+LONGROPE: dict[str, Any] = {
     "original_max_position_embeddings": 64,
     **rope(
         "longrope",

@@ -8,7 +8,7 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-BERT_SIZES = {
+BERT_SIZES: dict[str, Any] = {
     "vocab_size": 61,
     "hidden_size": 24,
     "num_hidden_layers": 2,
@@ -25,7 +25,7 @@ DISTIL_SIZES = {
     "max_position_embeddings": 30,
 }
 # Windows shorter than texts, other angles outside of them.
-MODERNBERT_SIZES = {
+MODERNBERT_SIZES: dict[str, Any] = {
     **BERT_SIZES,
     "hidden_size": 40,
     "num_hidden_layers": 4,
@@ -33,7 +33,7 @@ MODERNBERT_SIZES = {
     "local_attention": 6,
     **{"pad_token_id": 0, "bos_token_id": 7, "eos_token_id": 8, "cls_token_id": 7, "sep_token_id": 8},
 }
-GEMMA_SIZES = {
+GEMMA_SIZES: dict[str, Any] = {
     **BERT_SIZES,
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
@@ -49,7 +49,7 @@ GEMMA_SIZES = {
     "use_bidirectional_attention": True,
 }
 IDS = {"pad": 0, "cls": 7, "sep": 8, "mask": 9, "unk": 10}
-FAMILIES = {
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("Bert", BERT_SIZES),
     "roberta": ("Roberta", BERT_SIZES),
     "xlm-roberta": ("XLMRoberta", BERT_SIZES),

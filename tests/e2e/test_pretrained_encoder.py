@@ -1,6 +1,7 @@
 """Imported encoders through the whole path, with their own tokenizers: served answers are those of transformers."""
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,14 +35,14 @@ WORDS = (
 )
 TOKEN_LABELS = {0: "O", 1: "B-person", 2: "I-person", 3: "B-place", 4: "I-place"}
 LABELS = {0: "calm", 1: "loud", 2: "odd"}
-BERT = {
+BERT: dict[str, Any] = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 48,
     "max_position_embeddings": 66,
 }
-SIZES = {
+SIZES: dict[str, dict[str, Any]] = {
     "DistilBert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 66},
     "XLMRoberta": {**BERT, "max_position_embeddings": 200},  # its pieces are short
     "ModernBert": {**BERT, "local_attention": 6},

@@ -171,15 +171,6 @@ FULL, SLIDING = "full_attention", "sliding_attention"
             {"rope_parameters": {"rope_type": "dynamic", "alpha": -2.0}},
             "alpha -2.0 is not covered; covered: numbers above 0",
         ),
-        *(
-            ("phi3 longrope", {"rope_parameters": {**LONGROPE["rope_parameters"], **changes}}, problem)
-            for changes, problem in [
-                ({"short_factor": None}, "short_factor is missing"),
-                ({"long_factor": [1.0]}, r"long_factor \[1.0\] is not covered; covered: a list of 4 numbers above 0"),
-                ({"long_factor": [1.0, 1.0, 0.0, 1.0]}, "long_factor .* covered: a list of 4 numbers above 0"),
-                ({"short_factor": "1.0"}, "short_factor '1.0' is not covered"),
-            ]
-        ),
         ("olmo2", {"no_rope_layers": [1, 0]}, "no_rope_layers .* this family has no such field; remove it"),
     ],
 )
@@ -218,6 +209,21 @@ def test_longrope_turns_by_the_length_of_the_context(saved, tmp_path):
     torch.testing.assert_close(long, found(imported), rtol=0, atol=0)
     earlier = {**LONGROPE["rope_parameters"], "rope_type": "su"}
     assert import_model(rewritten(saved("phi3 longrope"), tmp_path, rope_parameters=earlier)).config == imported.config
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("short_factor", None, "short_factor is missing"),
+        ("short_factor", "1.0", "short_factor '1.0' is not covered"),
+        ("long_factor", [1.0], r"long_factor \[1.0\] is not covered; covered: a list of 4 numbers above 0"),
+        ("long_factor", [1.0, 1.0, 0.0, 1.0], "long_factor .* covered: a list of 4 numbers above 0"),
+    ],
+)
+def test_factors_of_longrope_that_do_not_fit_are_refused(field, value, problem, saved, tmp_path):
+    changed = {**LONGROPE["rope_parameters"], field: value}
+    with pytest.raises(PretrainedError, match=problem):
+        import_model(rewritten(saved("phi3 longrope"), tmp_path, rope_parameters=changed))
 
 
 def test_earlier_files_of_gemma_3_say_the_same(saved, tmp_path):

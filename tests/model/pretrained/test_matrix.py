@@ -104,9 +104,9 @@ def logits_of_ours(head, path):
         return model.decoder.unembedding(model(TOKENS))
     if head == "Seq2SeqLM":
         return model.decoder.unembedding(model(TOKENS, lengths, TOKENS[:, :4]))
+    if head == "Model":  # a decoder unless the file says otherwise
+        return model(TOKENS) if imported.config.has_decoder else model(TOKENS, lengths)
     states = model(TOKENS, lengths)
-    if head == "Model":
-        return states
     if head == "ForMaskedLM":
         return model.token_logits(states[0])[None]
     return (
