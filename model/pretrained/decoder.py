@@ -1,6 +1,6 @@
 """Decoder-only families: converts `config.json` to a `DecoderConfig` and maps weight names.
 
-`decoder_fields` has what each family means by its fields.
+`fields.decoder` has what each family means by its fields.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from model.architecture_config import DecoderConfig
-from model.pretrained import decoder_fields as of
 from model.pretrained.banned_tokens import with_bans
+from model.pretrained.fields import decoder as of
+from model.pretrained.fields.layers import unbiased
 from model.pretrained.files import Family, Fields, Imported, Names, Weights, in_blocks, read_weights
-from model.pretrained.layer_fields import unbiased
 from model.pretrained.text_part import OTHER_TENSORS, PREFIXES
 
 OUTPUT_BIAS = "decoder.unembedding.bias"

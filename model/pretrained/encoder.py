@@ -1,5 +1,5 @@
 """Encoder families: BERT and its relatives, ModernBERT and EmbeddingGemma, without a head, with a masked-LM head, or as
-classifiers of texts or tokens. `encoder_fields` has what each family means by its fields.
+classifiers of texts or tokens. `fields.encoder` has what each family means by its fields.
 
 Inputs are single texts, so of learned positions the embedding of segment 0 is added to each. RoBERTa numbers positions
 from the id after its padding token: the rows before that are dropped.
@@ -17,8 +17,9 @@ from typing import Any
 from torch import Tensor
 
 from model.architecture_config import EncoderConfig, Pooler
-from model.pretrained import encoder_fields as of
 from model.pretrained.decoder import GAINS, SANDWICH_BLOCK, halves
+from model.pretrained.fields import encoder as of
+from model.pretrained.fields.layers import unbiased
 from model.pretrained.files import (
     ACTIVATIONS,
     CONFIG,
@@ -31,7 +32,6 @@ from model.pretrained.files import (
     in_blocks,
     read_weights,
 )
-from model.pretrained.layer_fields import unbiased
 
 KINDS = {
     "Model": "bare",

@@ -329,7 +329,7 @@ FAULTS = (
     ),
     Fault(
         "gemma-embeddings-not-scaled",
-        "model/pretrained/decoder_fields.py",
+        "model/pretrained/fields/decoder.py",
         '"embedding_scale": 0.0,\n    }\n',
         '"embedding_scale": 1.0,\n    }\n',
         ("tests/model/pretrained/test_decoder.py", "tests/e2e/test_pretrained.py"),

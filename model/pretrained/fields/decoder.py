@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from model.pretrained.fields.layers import by_layer, kinds_of_layers, window_of
+from model.pretrained.fields.rotary import FULL, SLIDING, THETA, rotary, rotary_by_kind
 from model.pretrained.files import ACTIVATIONS, Fields
-from model.pretrained.layer_fields import by_layer, kinds_of_layers, window_of
-from model.pretrained.rotary_fields import FULL, SLIDING, THETA, rotary, rotary_by_kind
 
 Changes = Mapping[str, Callable[[Tensor], Tensor]]
 """Functions of stored parameters, by our names."""

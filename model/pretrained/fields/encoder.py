@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from model.pretrained.decoder_fields import activation_of, gemma3
+from model.pretrained.fields.decoder import activation_of, gemma3
+from model.pretrained.fields.layers import by_layer, kinds_of_layers
+from model.pretrained.fields.rotary import FULL, SLIDING, rotary_by_kind
 from model.pretrained.files import ACTIVATIONS, Fields
-from model.pretrained.layer_fields import by_layer, kinds_of_layers
-from model.pretrained.rotary_fields import FULL, SLIDING, rotary_by_kind
 
 NORM_EPS = 1e-12  # of BERT, and fixed in DistilBERT
 

@@ -9,8 +9,8 @@ from typing import Any
 from model.architecture_config import DecoderConfig
 from model.config import field_types
 from model.config_parts import LayerGroup
+from model.pretrained.fields.rotary import FULL, SLIDING
 from model.pretrained.files import Fields, Names
-from model.pretrained.rotary_fields import FULL, SLIDING
 
 DEFAULTS = DecoderConfig(positions="rotary").to_json()
 
