@@ -75,8 +75,8 @@ class Check:
 
 
 def sum_tolerance(vocab_size: int) -> float:
-    """The largest error of the sum of a row's probabilities. The kernel of log-softmax adds exponentials up one after the
-    other, so it grows with the vocabulary: 2.1e-5 for 49,152 tokens, 9.9e-5 for 262,144."""
+    """The largest error of the sum of a row's probabilities. The kernel of log-softmax adds exponentials up one after
+    the other, so it grows with the vocabulary: 2.1e-5 for 49,152 tokens, 9.9e-5 for 262,144."""
     return SUM_TOLERANCE * max(1.0, vocab_size / SUM_TOKENS)
 
 

@@ -83,10 +83,9 @@ def test_rows_alone_may_differ_by_what_rounding_changes_where_blocks_depend_on_t
 def test_the_runtime_sums_probabilities_within_the_limit(vocab_size):
     shape = ["rows", vocab_size]
     node = helper.make_node("LogSoftmax", ["logits"], ["logprobs"], axis=-1)
-    ends = [[helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)] for name in ("logits", "logprobs")]
-    model = helper.make_model(
-        helper.make_graph([node], "a", *ends), ir_version=10, opset_imports=[helper.make_opsetid("", 21)]
-    )
+    read, written = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("logits", "logprobs"))
+    graph = helper.make_graph([node], "a", [read], [written])
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     logits = np.random.default_rng(0).standard_normal((4, vocab_size), dtype=np.float32) * [[1], [2], [4], [8]]
     (logprobs,) = session.run(None, {"logits": logits.astype(np.float32)})
