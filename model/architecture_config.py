@@ -14,9 +14,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from model.config import Architecture, ModelConfig, SpecialTokenTemplate, bounded, check, field_types, unknown_key
@@ -246,8 +246,8 @@ class LayeredConfig(TransformerConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "layer_groups", parts(self.layer_groups, "layer_groups", LayerGroup))
-        count, can_turn = self.num_encoder_layers + self.num_decoder_layers, self.positions == "rotary"
-        check_layers(self.layer_groups, count, "layer_groups", can_turn=can_turn, layer=self.layer)
+        count, turns = self.num_encoder_layers + self.num_decoder_layers, self.positions == "rotary"
+        check_layers(self.layer_groups, count, "layer_groups", can_turn=turns, layer=partial(_layer.__wrapped__, self))
 
     def layer(self, number: int) -> Self:
         """The configuration of one layer, the first is 0, without groups."""
@@ -255,7 +255,7 @@ class LayeredConfig(TransformerConfig):
         return found
 
 
-@functools.lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)
 def _layer(config: LayeredConfig, number: int) -> Any:
     changes = next((group.changes for group in config.layer_groups if number in group.layers), {})
     return dataclasses.replace(config, layer_groups=(), **changes)
