@@ -184,6 +184,8 @@ def int8_cache_problem(config: ModelConfig) -> str:
     if config.is_recurrent or not config.has_decoder:
         kind = "a recurrent model" if config.is_recurrent else "an encoder-only model"
         return f"and {kind} has none"
+    if config.carries_states:
+        return "and a decoder with recurrent layers has none of its own tokens"
     if config.compression_stride:
         return "and those of a model with compression are made of several tokens"
     if config.qk_norm:

@@ -36,7 +36,8 @@ Norm = Literal["layer", "rms"]
 NormPosition = Literal["pre", "post", "res_post", "sandwich"]
 NormSpan = Literal["head", "all"]
 Positions = Literal["sinusoidal", "learned", "rotary", "shaw", "bucketed", "alibi", "none"]
-Sinusoids = Literal["interleaved", "halves", "fairseq"]
+Sinusoids = Literal["interleaved", "halves", "fairseq", "tensor2tensor"]
+Mixing = Literal["attention", "ssru"]
 Head = Literal["none", "masked", "classify", "attention", "tokens"]
 Pooler = Literal["none", "tanh", "relu"]
 Pooling = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weighted_mean"]
@@ -116,8 +117,8 @@ class TransformerConfig(_ArchitectureConfig):
         if kind == "sinusoidal":
             field = "position_dim" if self.position_dim else "d_model"
             check(width % 2 == 0, field, f"must be even for sinusoidal positions, got {width}")
-            is_wide = self.sinusoids != "fairseq" or width >= 4
-            check(is_wide, "sinusoids", f"fairseq's need a width of at least 4, got {width}")
+            is_wide = self.sinusoids not in ("fairseq", "tensor2tensor") or width >= 4
+            check(is_wide, "sinusoids", f"those of {self.sinusoids} need a width of at least 4, got {width}")
         if self.position_dim:
             goes_with = f"must be below d_model {self.d_model} and goes with sinusoidal or learned positions"
             is_beside = kind in ("sinusoidal", "learned") and self.position_dim < self.d_model
@@ -185,6 +186,7 @@ class EncoderDecoderConfig(TransformerConfig, _TranslationConfig):
     encoder_num_heads: int = bounded(0, 0)  # of the encoder's self-attention; 0: num_heads
     encoder_d_ff: int = bounded(0, 0)  # 0: d_ff
     sliding_window: int = bounded(0, 0)  # a decoder's token attends to itself and the window - 1 tokens before; 0: all
+    decoder_mixing: Mixing = "attention"  # of target positions; ssru: a recurrent layer (Kim et al. 2019)
     ensemble_size: int = bounded(1, 1)  # members whose distributions are averaged; the layers are those of all together
 
     def __post_init__(self) -> None:
@@ -194,11 +196,21 @@ class EncoderDecoderConfig(TransformerConfig, _TranslationConfig):
         is_multiple = heads % kv_heads == 0
         check(is_multiple, "encoder_num_heads", f"must be a multiple of num_kv_heads {kv_heads}, got {heads}")
         _ = self.encoder_stack  # which must be a valid configuration, too
+        self._check_mixing()
         for field in ("num_encoder_layers", "num_decoder_layers"):
             layers, size = getattr(self, field), self.ensemble_size
             check(layers % size == 0, field, f"must be a multiple of ensemble_size {size}, got {layers}")
         has_experts = self.ensemble_size > 1 and self.num_experts > 0
         check(not has_experts, "ensemble_size", "must be 1 with num_experts: ensembles of experts are not supported")
+
+    def _check_mixing(self) -> None:
+        if self.decoder_mixing == "attention":
+            return
+        kind, window = self.positions, self.sliding_window
+        is_added = kind in ("sinusoidal", "learned", "none")
+        problem = "must be sinusoidal, learned or none with decoder_mixing ssru, whose layers have no scores"
+        check(is_added, "positions", f"{problem}, got {kind}")
+        check(not window, "sliding_window", f"must be 0 with decoder_mixing ssru, got {window}")
 
     def check_trainable(self) -> None:
         """As `ModelConfig.check_trainable`; the members of an ensemble are trained one by one."""

@@ -227,6 +227,7 @@ class ModelConfig(Config):
     parallel_residual = False
     sliding_window = 0
     compression_stride = 0
+    decoder_mixing = "attention"
     score = "none"
     share_embeddings = False
     head = "none"
@@ -312,6 +313,11 @@ class ModelConfig(Config):
     def is_recurrent(self) -> bool:
         """Whether the layers are LSTM or GRU cells."""
         return self.architecture == "recurrent"
+
+    @property
+    def carries_states(self) -> bool:
+        """Whether a decoder's layers carry states from token to token, which padding would change."""
+        return self.is_recurrent or self.decoder_mixing == "ssru"
 
     @property
     def is_classifier(self) -> bool:

@@ -22,6 +22,7 @@ from model.attention import Attend, AttendSource, FullAttention, padding_mask
 from model.config import ConfigError
 from model.layers import Block, Embedding, norm_layer
 from model.positions import PositionEncoding
+from model.simple_recurrent_unit import Recur
 from model.transformer import DecoderStack, EncoderDecoder, EncoderStack, LayerCache
 
 T = TypeVar("T")
@@ -125,7 +126,7 @@ class EnsembleDecoder(DecoderStack):
         self,
         tokens_BT: Tensor,
         starts_B: Tensor | None,
-        attends: Sequence[Attend],
+        attends: Sequence[Attend | Recur],
         attends_source: Sequence[AttendSource | None],
     ) -> Tensor:
         """As `DecoderStack.forward`, with an attention for every layer of every member → states (B, T, K * M)."""

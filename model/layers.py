@@ -21,6 +21,7 @@ from model.dropout import Dropout
 from model.memory_compressed_attention import KeyValueCompression
 from model.mixture_of_experts import ExpertFeedForward
 from model.positions import EncodedPositions, ShawBias, positions_of, sinusoidal_table
+from model.simple_recurrent_unit import Recur, SimpleRecurrentUnit
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
@@ -86,12 +87,17 @@ class Residual(nn.Module):
 
 
 class Block(nn.Module):
-    """Self-attention, cross-attention to a source if there is one, and feed-forward, each in a residual connection."""
+    """Self-attention or a recurrent layer, cross-attention to a source if there is one, and feed-forward, each in a
+    residual connection."""
 
     def __init__(self, config: TransformerConfig, *, has_cross_attention: bool, is_compressed: bool = False) -> None:
         super().__init__()
         self.is_parallel = config.parallel_residual
-        self.self_attention = SelfAttention(config)
+        self.recurrence: SimpleRecurrentUnit | None = None
+        if has_cross_attention and config.decoder_mixing == "ssru":
+            self.recurrence = SimpleRecurrentUnit(config)
+        else:
+            self.self_attention = SelfAttention(config)
         self.self_residual = Residual(config)
         self.shaw = ShawBias(config) if config.positions == "shaw" else None
         self.compression = KeyValueCompression(config) if is_compressed else None
@@ -107,11 +113,18 @@ class Block(nn.Module):
         self.feed_forward_residual = Residual(config)
 
     def forward(
-        self, x_BTM: Tensor, attend: Attend, positions: EncodedPositions, attend_source: AttendSource | None = None
+        self,
+        x_BTM: Tensor,
+        attend: Attend | Recur,
+        positions: EncodedPositions,
+        attend_source: AttendSource | None = None,
     ) -> Tensor:
-        """x (B, T, M) → (B, T, M). positions: what all layers receive of the token positions."""
+        """x (B, T, M) → (B, T, M). positions: what all layers receive of the token positions. attend: a `Recur` for a
+        recurrent layer."""
 
         def mix(x: Tensor) -> Tensor:
+            if self.recurrence is not None:
+                return self.recurrence(x, attend)
             mixed: Tensor = self.self_attention(x, attend, positions.rotation, self.shaw or positions.bias)
             return mixed
 
