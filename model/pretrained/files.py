@@ -205,11 +205,12 @@ class Weights:
 @dataclass(frozen=True, kw_only=True)
 class Stored:
     """Weights outside the directory of a model: the files that all comes from, what their lineage says, and how the
-    weights are read."""
+    weights are read. extra: further files of the checkpoint."""
 
     files: tuple[Path, ...]
     origin: Mapping[str, str]
     load: Callable[[], Weights]
+    extra: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
 
 class NeedsWeightsError(Exception):
