@@ -66,7 +66,7 @@ def read_items(file: Path) -> Items:
 
 def _archive(file: Path) -> Items:
     try:
-        with np.load(file, allow_pickle=False) as archive:
+        with file.open("rb") as stream, zipfile.ZipFile(stream), np.load(stream, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except (ValueError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile, KeyError) as error:
         raise PretrainedError(f"{file}: is no whole .npz archive: {error}; {AGAIN}") from error
