@@ -88,7 +88,7 @@ class Source(NamedTuple):
 def opened(
     model: str, revision: str | None, *, is_offline: bool, allow_pickle: bool, eos_id: int | None
 ) -> Iterator[Source]:
-    """The model in a directory, in a file of llama.cpp or Marian, or of the Hub. Raises UsageError and PretrainedError."""
+    """The model in a directory, in a file of llama.cpp or Marian, or of the Hub. Raises UsageError, PretrainedError."""
     from model.pretrained.files import check_folder
     from model.pretrained.gguf.file import is_gguf
     from model.pretrained.gguf.folder import as_folder

@@ -62,7 +62,9 @@ def test_gates_near_their_ends_lose_nothing(unit):
     for forget, update in zip(forget_BTM[0].double(), update_BTM[0].double(), strict=True):
         state = forget * state + update
         states.append(state)
-    torch.testing.assert_close(FullRecurrence()(forget_BTM, update_BTM)[0].double(), torch.stack(states), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        FullRecurrence()(forget_BTM, update_BTM)[0].double(), torch.stack(states), rtol=1e-5, atol=1e-5
+    )
 
 
 @torch.no_grad()

@@ -111,7 +111,7 @@ def _vocabulary_of(folder: Path, options: Fields) -> Path:
     names = dict.fromkeys(_names(options.get("vocabs", []))) or [file.name for file in folder.glob(f"*{VOCABULARY}")]
     if len(names) > 1:
         raise PretrainedError(
-            f"{folder}: must have one vocabulary for sources and targets, got {', '.join(sorted(names))}: separate ones "
+            f"{folder}: must have one vocabulary for sources and targets, got {', '.join(sorted(names))}: two "
             "are not covered; choose a model with one"
         )
     if not names:
@@ -173,7 +173,7 @@ def _tokenizer(vocabulary: Path, size: int) -> tuple[dict[str, Any], int, int]:
     ids = {piece.text: token for token, piece in enumerate(model.pieces)}
     if len(model.pieces) > size:
         raise PretrainedError(
-            f"{vocabulary}: has {len(model.pieces)} pieces where the model has {size}: it is of another model; give the "
+            f"{vocabulary}: has {len(model.pieces)} pieces, the model {size}: it is of another model; give the "
             "vocabulary with which the model was trained"
         )
     if "</s>" not in ids:

@@ -71,7 +71,7 @@ def _archive(file: Path) -> Items:
     except (ValueError, EOFError, zipfile.BadZipFile, zipfile.LargeZipFile, KeyError) as error:
         raise PretrainedError(f"{file}: is no whole .npz archive: {error}; {AGAIN}") from error
     if OPTIONS not in arrays:
-        raise PretrainedError(f"{file}: holds no {OPTIONS}: it is no model of Marian; give the model's own .npz or .bin")
+        raise PretrainedError(f"{file}: holds no {OPTIONS}: it is no model of Marian; give its .npz or .bin")
     options = _options(file, arrays.pop(OPTIONS).tobytes())
     counts = Counter(array.dtype.name for array in arrays.values())
     for name, array in arrays.items():
@@ -86,7 +86,7 @@ def _binary(file: Path, data: bytes) -> Items:
     version, count = reader.numbers("Q", 2)
     if version != VERSION:
         raise PretrainedError(
-            f"{file}: has version {version} where a .bin of Marian has {VERSION}: it is of another format; give a model "
+            f"{file}: has version {version}, a .bin of Marian {VERSION}: it is of another format; give a model "
             "that marian-conv has written, or the .npz"
         )
     if not 0 < count <= MAX_ITEMS:
@@ -94,7 +94,9 @@ def _binary(file: Path, data: bytes) -> Items:
     headers = [_Header(*reader.numbers("Q", 4)) for _ in range(count)]
     for header in headers:
         if not 0 < header.name_length <= MAX_NAME or header.axes > MAX_AXES:
-            raise PretrainedError(f"{file}: an item has a name of {header.name_length} bytes and {header.axes} axes; {AGAIN}")
+            raise PretrainedError(
+                f"{file}: an item has a name of {header.name_length} bytes and {header.axes} axes; {AGAIN}"
+            )
     names = [reader.take(header.name_length).rstrip(b"\0").decode("utf-8", "replace") for header in headers]
     shapes = [reader.numbers("i", header.axes) for header in headers]
     reader.take(reader.numbers("Q", 1)[0])
@@ -168,7 +170,7 @@ class _Reader:
     def take(self, size: int) -> bytes:
         if size > len(self._data) - self._at:
             raise PretrainedError(
-                f"{self._file}: ends at byte {len(self._data)}, in the midst of {size} bytes from byte {self._at}; {AGAIN}"
+                f"{self._file}: ends at byte {len(self._data)}, amid {size} bytes from byte {self._at}; {AGAIN}"
             )
         self._at += size
         return self._data[self._at - size : self._at]

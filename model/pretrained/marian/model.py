@@ -60,7 +60,9 @@ def marian_nmt(config: Fields, generation: Fields, weights: Weights) -> Imported
         config.only(name, *values, default=values[0])
     for name in NO_EFFECT:
         config.get(name, None)
-    is_recurrent = config.only("transformer-decoder-autoreg", "self-attention", "rnn", default="self-attention") == "rnn"
+    is_recurrent = (
+        config.only("transformer-decoder-autoreg", "self-attention", "rnn", default="self-attention") == "rnn"
+    )
     cell = config.get("dec-cell", "gru")
     if is_recurrent and cell != "ssru":
         raise config.refuse("dec-cell", "covered: 'ssru', with transformer-decoder-autoreg rnn")

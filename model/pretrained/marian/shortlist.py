@@ -8,6 +8,7 @@ src/data/shortlist.h, src/common/hash.h)
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 from pathlib import Path
@@ -45,7 +46,9 @@ def read_shortlist(file: Path, size: int) -> bytes:
     if len(data) != expected:
         raise PretrainedError(f"{file}: must have the {expected} bytes that its header says, got {len(data)}; {AGAIN}")
     if (found := checksum_of(data)) != checksum:
-        raise PretrainedError(f"{file}: must have checksum {checksum:#x}, got {found:#x}; it is damaged, fetch it again")
+        raise PretrainedError(
+            f"{file}: must have checksum {checksum:#x}, got {found:#x}; it is damaged, fetch it again"
+        )
     if sources != size + 1 or first > size:
         raise PretrainedError(f"{file}: has {sources - 1} source tokens where the vocabulary has {size}: {OTHER}")
     ends = np.frombuffer(data, "<u8", sources, HEADER.size)
@@ -54,7 +57,7 @@ def read_shortlist(file: Path, size: int) -> bytes:
         raise PretrainedError(f"{file}: the ends of its lists must grow from 0 to {entries}; fetch it again")
     if entries and targets.max() >= size:
         raise PretrainedError(f"{file}: lists target token {targets.max()} where the vocabulary has {size}: {OTHER}")
-    lists = (targets[begin:end].tolist() for begin, end in zip(ends[:-1], ends[1:], strict=True))
+    lists = (targets[begin:end].tolist() for begin, end in itertools.pairwise(ends.tolist()))
     by_source = {str(source): own for source, own in enumerate(lists) if own}
     return (json.dumps({"always": list(range(first)), "by_source": by_source}, separators=(",", ":")) + "\n").encode()
 

@@ -168,7 +168,7 @@ def test_a_tensor_that_is_unknown_missing_or_misshapen_is_named(tmp_path):
     [
         ({"word-penalty": 0.5}, "config.yml: word-penalty 0.5 is not covered; covered: 0"),
         ({"scorers": ["a", "b"]}, "config.yml: scorers .* is an option that the import does not know"),
-        ({"vocabs": ["source.spm", "target.spm"]}, "one vocabulary .* got source.spm, target.spm: separate ones are"),
+        ({"vocabs": ["source.spm", "target.spm"]}, "one vocabulary .* got source.spm, target.spm: two are"),
         ({"vocabs": ["other.spm"]}, "other.spm: must be there"),
         ({"shortlist": ["none.bin", False]}, "none.bin: cannot be read"),
     ],
@@ -182,7 +182,7 @@ def test_a_decoders_option_that_is_not_covered_is_named(tmp_path, changes, probl
 def test_a_vocabulary_or_a_shortlist_of_another_model_is_refused(tmp_path):
     folder = release(tmp_path / "release")
     write_vocabulary(folder / "vocab.spm", (*PIECES, "x", "y"))
-    check_refused(folder, tmp_path, "vocab.spm: has 18 pieces where the model has 16: it is of another model")
+    check_refused(folder, tmp_path, "vocab.spm: has 18 pieces, the model 16: it is of another model")
     write_vocabulary(folder / "vocab.spm", ("<unk>", *PIECES[2:]))
     check_refused(folder, tmp_path, "must have a piece </s>")
     write_vocabulary(folder / "vocab.spm")

@@ -63,10 +63,10 @@ def test_an_archive_that_was_cut_off_or_is_another_is_refused(tmp_path, tensors)
     stored = path.read_bytes()
     for size in (0, 3, 100, len(stored) // 2, len(stored) - 1):
         path.write_bytes(stored[:size])
-        with pytest.raises(PretrainedError, match="is no whole .npz archive"):
+        with pytest.raises(PretrainedError, match=r"is no whole .npz archive"):
             read_items(path)
     np.savez(path, weight=np.zeros(3))
-    with pytest.raises(PretrainedError, match="holds no special:model.yml: it is no model of Marian"):
+    with pytest.raises(PretrainedError, match=r"holds no special:model.yml: it is no model of Marian"):
         read_items(path)
     np.savez(path, **{"special:model.yml": np.frombuffer(b"type: transformer", np.int8), "Wemb": np.zeros(3, np.int8)})
     with pytest.raises(PretrainedError, match="Wemb: type int8 is not covered"):
@@ -76,7 +76,7 @@ def test_an_archive_that_was_cut_off_or_is_another_is_refused(tmp_path, tensors)
 @pytest.mark.parametrize("version", [0, 2, 1 << 40])
 def test_another_version_is_refused(tmp_path, tensors, version):
     path = write_bin(tmp_path / "model.bin", OPTIONS, tensors, version=version)
-    with pytest.raises(PretrainedError, match=f"has version {version} where a .bin of Marian has 1"):
+    with pytest.raises(PretrainedError, match=f"has version {version}, a .bin of Marian 1"):
         read_items(path)
 
 
@@ -129,15 +129,15 @@ def test_a_multiplier_or_a_shape_that_cannot_be_is_refused(whole, tensors):
 
 
 def test_options_that_are_none_are_refused(tmp_path, tensors, whole):
-    with pytest.raises(PretrainedError, match="special:model.yml must hold options by name"):
+    with pytest.raises(PretrainedError, match=r"special:model.yml must hold options by name"):
         read_items(write_npz(tmp_path / "model.npz", ["type"], tensors))
     stored = whole.read_bytes()
     whole.write_bytes(stored.replace(b"special:model.yml", b"special:other.yml"))
-    with pytest.raises(PretrainedError, match="other.yml: type text is not covered"):
+    with pytest.raises(PretrainedError, match=r"other.yml: type text is not covered"):
         read_items(whole)
     assert TYPES["text"] == 0x0101
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(PretrainedError, match="none.bin: cannot be read"):
+    with pytest.raises(PretrainedError, match=r"none.bin: cannot be read"):
         read_items(tmp_path / "none.bin")

@@ -51,10 +51,10 @@ def test_a_file_that_was_cut_off_or_changed_is_refused(whole):
     stored = whole.read_bytes()
     for size in (*range(8, len(stored), 7), len(stored) - 1):
         whole.write_bytes(stored[:size])
-        with pytest.raises(PretrainedError, match="must have .*; if it was cut off on its way, fetch it again"):
+        with pytest.raises(PretrainedError, match=r"must have .*; if it was cut off on its way, fetch it again"):
             read_shortlist(whole, len(LISTS))
     whole.write_bytes(stored[:60] + b"\7" + stored[61:])
-    with pytest.raises(PretrainedError, match="must have checksum .*; it is damaged, fetch it again"):
+    with pytest.raises(PretrainedError, match=r"must have checksum .*; it is damaged, fetch it again"):
         read_shortlist(whole, len(LISTS))
     ends = bytearray(stored)
     ends[56:64] = struct.pack("<Q", 1 << 40)
