@@ -18,11 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from model.architecture_config import EncoderDecoderConfig, TransformerConfig
-from model.attention import Attend, AttendSource, FullAttention, padding_mask
+from model.attention import Attend, AttendSource, FullAttention, Recur, padding_mask
 from model.config import ConfigError
 from model.layers import Block, Embedding, norm_layer
 from model.positions import PositionEncoding
-from model.simple_recurrent_unit import Recur
 from model.transformer import DecoderStack, EncoderDecoder, EncoderStack, LayerCache
 
 T = TypeVar("T")

@@ -15,13 +15,20 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from model.architecture_config import TransformerConfig
-from model.attention import Attend, AttendSource, CrossAttention, SelfAttention, softcapped
+from model.attention import (
+    Attend,
+    AttendSource,
+    CrossAttention,
+    Recur,
+    SelfAttention,
+    SimpleRecurrentUnit,
+    softcapped,
+)
 from model.config import ModelConfig
 from model.dropout import Dropout
 from model.memory_compressed_attention import KeyValueCompression
 from model.mixture_of_experts import ExpertFeedForward
 from model.positions import EncodedPositions, ShawBias, positions_of, sinusoidal_table
-from model.simple_recurrent_unit import Recur, SimpleRecurrentUnit
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
@@ -123,9 +130,11 @@ class Block(nn.Module):
         recurrent layer."""
 
         def mix(x: Tensor) -> Tensor:
+            mixed: Tensor
             if self.recurrence is not None:
-                return self.recurrence(x, attend)
-            mixed: Tensor = self.self_attention(x, attend, positions.rotation, self.shaw or positions.bias)
+                mixed = self.recurrence(x, attend)
+            else:
+                mixed = self.self_attention(x, attend, positions.rotation, self.shaw or positions.bias)
             return mixed
 
         out: Tensor

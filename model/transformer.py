@@ -21,7 +21,10 @@ from model.attention import (
     Attend,
     AttendSource,
     CachedAttention,
+    CachedRecurrence,
     FullAttention,
+    FullRecurrence,
+    Recur,
     SourceAttention,
     causal_mask,
     padding_mask,
@@ -33,7 +36,6 @@ from model.memory_compressed_attention import (
     MemoryCompressedAttention,
 )
 from model.positions import PositionEncoding
-from model.simple_recurrent_unit import CachedRecurrence, FullRecurrence, Recur
 
 
 class LayerCache(NamedTuple):

@@ -2,6 +2,7 @@
 
 import json
 import struct
+from typing import Any
 
 import numpy as np
 import yaml
@@ -68,7 +69,8 @@ def text_of(options):
 
 
 def write_npz(path, options, tensors):
-    np.savez(path, **tensors, **{"special:model.yml": np.frombuffer(text_of(options), np.int8)})
+    arrays: dict[str, Any] = {**tensors, "special:model.yml": np.frombuffer(text_of(options), np.int8)}
+    np.savez(path, **arrays)
     return path
 
 

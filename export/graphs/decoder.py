@@ -90,7 +90,7 @@ class DecodeRecurrentGraph(_Decode):
         source_lengths_B: Tensor,
         cross: Sequence[Pair],
     ) -> list[Tensor]:
-        recurrences = [GraphRecurrence(*layer, starts_B) for layer in past]
+        recurrences = [GraphRecurrence(state_BM, starts_B) for (state_BM,) in past]
         sources = [GraphSourceAttention(self.model.config, layer, source_lengths_B - 1) for layer in cross]
         states_BTM = self.model.decoder(tokens_BT, starts_B, recurrences, sources)
         return self.outputs(states_BTM[:, 0], recurrences)

@@ -58,10 +58,11 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
             opset=encoder_opset(model),
         )
         if config.carries_states:
-            arguments, module = (*begins, past, *source), DecodeRecurrentGraph(model)
+            arguments = (*begins, past, *source)
+            made["decode"] = Signature(module=DecodeRecurrentGraph(model), arguments=arguments, outputs=outputs)
         else:
-            arguments, module = (*steps, *source, *keys), DecodeTokenGraph(model)
-        made["decode"] = Signature(module=module, arguments=arguments, outputs=outputs)
+            arguments = (*steps, *source, *keys)
+            made["decode"] = Signature(module=DecodeTokenGraph(model), arguments=arguments, outputs=outputs)
         if attention:
             targets = Input("tokens", ("batch", "block"))
             align = Signature(module=AlignGraph(model), arguments=(targets, *source), outputs=("cross_attention",))

@@ -28,11 +28,16 @@ START, EOS = len(PIECES), 0
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
     folder = tmp_path_factory.mktemp("student")
-    release(folder / "release", {**OPTIONS, "enc-depth": 1}, seed=4)
+    release(folder / "release", {**OPTIONS, "enc-depth": 1}, seed=13)
     with opened(str(folder / "release"), None, is_offline=True, allow_pickle=False, eos_id=None) as source:
         tokenizer = convert_tokenizer(source.directory)
         import_checkpoint(
-            source.directory, folder / "checkpoint", tokenizer, stored=source.stored, origin=source.origin, max_length=24
+            source.directory,
+            folder / "checkpoint",
+            tokenizer,
+            stored=source.stored,
+            origin=source.origin,
+            max_length=24,
         )
     export_bundle(folder / "checkpoint", folder / "bundle", ExportOptions(attention=True))
     return folder

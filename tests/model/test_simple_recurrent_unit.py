@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from model.attention import CachedRecurrence, FullRecurrence, SimpleRecurrentUnit
 from model.config import ConfigError
 from model.ensemble import Ensemble, ensemble_config, ensemble_weights
 from model.reference.greedy import greedy
-from model.simple_recurrent_unit import CachedRecurrence, FullRecurrence, SimpleRecurrentUnit
 from model.training.evaluate import greedy_batch
 from tests.tiny import tiny_config, tiny_model
 

@@ -160,7 +160,7 @@ def _write(folder: Path, items: Items, vocabulary: Path, options: Fields) -> int
 
 
 def _size(items: Items) -> int:
-    sizes = items.options.get("dim-vocabs")
+    sizes: Any = items.options.get("dim-vocabs")
     is_list = isinstance(sizes, Sequence) and len(sizes) == 2 and all(type(size) is int and size > 0 for size in sizes)
     if not is_list or sizes[0] != sizes[1]:
         raise PretrainedError(f"{OPTIONS}: dim-vocabs must be two equal numbers, got {sizes!r:.80}")

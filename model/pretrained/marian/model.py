@@ -70,6 +70,7 @@ def marian_nmt(config: Fields, generation: Fields, weights: Weights) -> Imported
     width, decoder_width = config.count("transformer-dim-ffn"), config.get("transformer-decoder-dim-ffn", 0)
     is_one, has_shared, has_tied = (bool(config.get(f"tied-embeddings{part}", False)) for part in ("-all", "-src", ""))
     is_shared, is_tied = is_one or has_shared, is_one or has_tied
+    activation: Any = config.choice("transformer-ffn-activation", ACTIVATIONS, default="swish")
     model = EncoderDecoderConfig(
         vocab_size=vocab_size,
         d_model=config.count("dim-emb"),
@@ -78,7 +79,7 @@ def marian_nmt(config: Fields, generation: Fields, weights: Weights) -> Imported
         encoder_d_ff=width if decoder_width not in (0, width) else 0,
         num_encoder_layers=config.count("enc-depth"),
         num_decoder_layers=config.count("dec-depth"),
-        activation=config.choice("transformer-ffn-activation", ACTIVATIONS, default="swish"),
+        activation=activation,
         decoder_mixing="ssru" if is_recurrent else "attention",
         norm_position="post",
         norm_eps=NORM_EPS,
