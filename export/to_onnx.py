@@ -114,6 +114,7 @@ def export_model(
             origin["shortlist"] = save_shortlist(options.parallel, tokenizer, config, directory)
         elif options.shortlist is not None:
             (directory / SHORTLIST).write_text(options.shortlist.to_json(), encoding="utf-8")
+            origin["shortlist"] = {"longest": options.shortlist.longest}
         variants, left_out, loss_errors = _save_all(model, tokenizer, directory, options)
         development = options.quantization.development
         samples = sample_inputs(config, tokenizer, options.texts or (development.texts if development else ()))

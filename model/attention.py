@@ -4,8 +4,8 @@ SSRU, a recurrent layer in the place of self-attention.
 The layers own the projections and nothing else. *How* queries meet keys is handed in as an `Attend`: over the whole
 sequence while training (`FullAttention`), over a cache of earlier positions while decoding (`CachedAttention`,
 `SourceAttention`), or as one operator of another runtime when a graph is exported. One set of weights therefore serves
-all of them, and this module knows nothing of graphs or servers. In the same way an SSRU owns its products, and a `Recur` is
-how its states follow each other.
+all of them, and this module knows nothing of graphs or servers. In the same way an SSRU owns its products, and
+a `Recur` is how its states follow each other.
 
 Shapes: B batch, T query positions, S key positions, H query heads, K key-value heads (K divides H), D head_dim,
 C cache capacity, M d_model. A suffix such as `_BTE` has the heads side by side in the last axis (E = heads * D).

@@ -226,4 +226,4 @@ def normed(get, name, x):
 
 def shortlist_of(text):
     values = json.loads(text)
-    return values["always"], {int(source): own for source, own in values["by_source"].items()}
+    return values["always"], {int(source): own for source, own in values["by_source"].items()}, values["is_ranked"]

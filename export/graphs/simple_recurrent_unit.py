@@ -1,4 +1,4 @@
-"""The recurrence of an SSRU (`model.attention.SimpleRecurrentUnit`) for one token per row, over a state that every step replaces.
+"""The recurrence of `model.attention.SimpleRecurrentUnit` for one token per row, over a state that every step replaces.
 
 Shapes: B batch, M d_model.
 """

@@ -59,7 +59,8 @@ def read_shortlist(file: Path, size: int) -> bytes:
         raise PretrainedError(f"{file}: lists target token {targets.max()} where the vocabulary has {size}: {OTHER}")
     lists = (targets[begin:end].tolist() for begin, end in itertools.pairwise(ends.tolist()))
     by_source = {str(source): own for source, own in enumerate(lists) if own}
-    return (json.dumps({"always": list(range(first)), "by_source": by_source}, separators=(",", ":")) + "\n").encode()
+    values = {"always": list(range(first)), "by_source": by_source, "is_ranked": False}  # targets are sorted by id
+    return (json.dumps(values, separators=(",", ":")) + "\n").encode()
 
 
 def checksum_of(data: bytes) -> int:

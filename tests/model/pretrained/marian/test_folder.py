@@ -68,7 +68,7 @@ def test_a_checkpoint_has_vocabulary_shortlist_and_lineage(tmp_path):
     assert config.template.wrap_source([2, 3]) == [2, 3, EOS]
     assert config.template.wrap_prompt([]) == [PAD]
     assert (config.decoder_mixing, config.norm_eps, config.source_unit) == ("ssru", 1e-6, "sentence")
-    always, by_source = shortlist_of((tmp_path / "out" / SHORTLIST).read_text())
+    always, by_source, _ = shortlist_of((tmp_path / "out" / SHORTLIST).read_text())
     assert always == [0, 1, 2]
     assert by_source[5] == [5, 6]
     assert checkpoint.lineage["imported_from"] == "model.intgemm.alphas.bin"

@@ -22,7 +22,8 @@ def with_checksum(data):
 
 def test_lists_are_those_of_the_file(whole):
     assert is_shortlist(whole)
-    always, by_source = shortlist_of(read_shortlist(whole, len(LISTS)))
+    always, by_source, is_ranked = shortlist_of(read_shortlist(whole, len(LISTS)))
+    assert not is_ranked
     assert always == [0, 1, 2]
     assert by_source == {source: own for source, own in enumerate(LISTS) if own}
 
