@@ -301,7 +301,7 @@ class Recur(Protocol):
     """Computes states one after another: c_t = forget_t * c_{t-1} + update_t."""
 
     def __call__(self, forget_BTM: Tensor, update_BTM: Tensor) -> Tensor:
-        """forget and update (B, T, M) → c (B, T, M), all of one floating dtype."""
+        """forget and update (B, T, M) → c (B, T, M), all in at least float32."""
 
 
 class SimpleRecurrentUnit(nn.Module):
@@ -320,9 +320,12 @@ class SimpleRecurrentUnit(nn.Module):
 
     def forward(self, x_BTM: Tensor, recur: Recur) -> Tensor:
         """x (B, T, M) → (B, T, M)."""
-        input_BTM, forget_BTM = self.input_forget(x_BTM).chunk(2, dim=-1)
-        forget_BTM = torch.sigmoid(forget_BTM + self.forget_bias.to(forget_BTM.dtype))
-        return torch.relu(recur(forget_BTM, (1 - forget_BTM) * input_BTM))
+        gates_BTN = self.input_forget(x_BTM)
+        # A gate near 1 has a few digits in half precision, and 1 minus it fewer.
+        wide_BTN = gates_BTN.to(torch.promote_types(gates_BTN.dtype, torch.float32))
+        input_BTM, forget_BTM = wide_BTN.chunk(2, dim=-1)
+        forget_BTM = torch.sigmoid(forget_BTM + self.forget_bias)
+        return torch.relu(recur(forget_BTM, (1 - forget_BTM) * input_BTM)).to(gates_BTN.dtype)
 
 
 class FullRecurrence:
@@ -332,7 +335,7 @@ class FullRecurrence:
         self.longest = longest
 
     def __call__(self, forget_BTM: Tensor, update_BTM: Tensor) -> Tensor:
-        return _scanned(forget_BTM, update_BTM, self.longest or forget_BTM.shape[1])[1].to(update_BTM.dtype)
+        return _scanned(forget_BTM, update_BTM, self.longest or forget_BTM.shape[1])[1]
 
 
 class CachedRecurrence:
@@ -343,19 +346,18 @@ class CachedRecurrence:
 
     def __call__(self, forget_BTM: Tensor, update_BTM: Tensor) -> Tensor:
         kept_BTM, new_BTM = _scanned(forget_BTM, update_BTM, forget_BTM.shape[1])
-        states_BTM = (kept_BTM * self.state_BM[:, None] + new_BTM).to(update_BTM.dtype)
+        states_BTM = kept_BTM * self.state_BM[:, None] + new_BTM
         self.state_BM.copy_(states_BTM[:, -1])
         return states_BTM
 
 
 def _scanned(forget_BTM: Tensor, update_BTM: Tensor, longest: int) -> tuple[Tensor, Tensor]:
-    """What is left of the state before the first token after each token, as a factor, and what the tokens add; in at
-    least float32.
+    """What is left of the state before the first token after each token, as a factor, and what the tokens add.
 
     Spans of tokens double in length (Hillis and Steele 1986): a target of T tokens takes log2 T products, where a
     token after another would take T.
     """
-    kept, added = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (forget_BTM, update_BTM))
+    kept, added = forget_BTM, update_BTM
     span = 1
     while span < longest:
         added = added + kept * _delayed(added, span, 0.0)

@@ -20,6 +20,6 @@ class GraphRecurrence:
     def __call__(self, forget_B1M: Tensor, update_B1M: Tensor) -> Tensor:
         # One node reads the state, and its replacement depends on it: both may share memory.
         before_BM = torch.where((self.starts_B == 0)[:, None], 0.0, self.past_BM)
-        state_B1M = forget_B1M * before_BM[:, None] + update_B1M
-        self.present = (state_B1M.squeeze(1),)
+        state_B1M = forget_B1M * before_BM.to(forget_B1M.dtype)[:, None] + update_B1M
+        self.present = (state_B1M.squeeze(1).to(self.past_BM.dtype),)
         return state_B1M
