@@ -51,7 +51,7 @@ def find_exponents(model: Model, samples: Sequence[tuple[Ids, Ids]]) -> Exponent
     """Return the exponents for a float32 model that reads such text; samples as of `calibrate`.
 
     A channel's scale is the root of its size in the text over its largest weight, as the rounding of both then costs
-    alike. A channel that the text never opens keeps the middle one: other text may open it, and it would dwarf the rest.
+    alike. A channel that the text never opens keeps the middle one: other text may open it, and it would dwarf all.
     """
     squares, counts = dict[str, Tensor](), dict[str, int]()
     names = {f"input.{name}.outer.weight": name for name, _ in _scalable(model)}
