@@ -68,8 +68,7 @@ def check_graph(
         compressed = sum(map(config.is_compressed, layers))
         packable = sum(
             not (is_apart or config.is_compressed(layer) or (is_odd and config.layer(layer).positions == "rotary"))
-            for layer in layers
-            if not config.carries_states
+            for layer in (() if config.carries_states else layers)
         )
     elif role == "align":
         softmaxes = config.num_decoder_layers * (1 if config.carries_states else 2)
@@ -86,8 +85,7 @@ def check_graph(
             softmaxes = blocks
         softmaxes += int(config.head == "attention")
     members = config.ensemble_size if isinstance(config, EncoderDecoderConfig) else 1
-    if role == "decode" and members > 1:
-        softmaxes = members
+    softmaxes = members if role == "decode" and members > 1 else softmaxes
     routers = blocks if config.num_experts else 0
     counts = {
         "GroupQueryAttention": nodes,
@@ -100,8 +98,7 @@ def check_graph(
     }
     _check_counts(graph, role, counts, packed=packable)
     if role == "decode":
-        if config.carries_states:
-            _check_states(graph, [f"self_state.{layer}" for layer in layers])
+        _check_states(graph, [f"self_state.{layer}" for layer in layers if config.carries_states])
         _check_totals(graph)
         _check_logits(graph, members)
 

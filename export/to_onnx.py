@@ -109,11 +109,8 @@ def export_model(
     def build(directory: Path) -> Manifest:
         _save_texts(tokenizer, templates, directory)
         origin = {**(lineage or {}), "model": config.to_json(), "export": versions()}
-        if options.parallel:
-            origin["shortlist"] = save_shortlist(options.parallel, tokenizer, config, directory)
-        elif options.shortlist is not None:
-            (directory / SHORTLIST).write_text(options.shortlist.to_json(), encoding="utf-8")
-            origin["shortlist"] = {"longest": options.shortlist.longest}
+        if options.has_shortlist:
+            origin["shortlist"] = _shortlist_saved(options, tokenizer, config, directory)
         variants, left_out, loss_errors = _save_all(model, tokenizer, directory, options)
         development = options.quantization.development
         samples = sample_inputs(config, tokenizer, options.texts or (development.texts if development else ()))
@@ -213,6 +210,16 @@ def free_bytes(path: Path) -> int:
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free
+
+
+def _shortlist_saved(
+    options: ExportOptions, tokenizer: Tokenizer, config: ModelConfig, directory: Path
+) -> dict[str, Any]:
+    """Write the shortlist, learned or known; return its figures for the manifest. Raises ExportError."""
+    if options.parallel or options.shortlist is None:
+        return save_shortlist(options.parallel, tokenizer, config, directory)
+    (directory / SHORTLIST).write_text(options.shortlist.to_json(), encoding="utf-8")
+    return {"longest": options.shortlist.longest}
 
 
 def save_shortlist(

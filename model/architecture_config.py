@@ -29,7 +29,7 @@ from model.config import (
     field_types,
     unknown_key,
 )
-from model.config_parts import DenseLayer, LayerGroup, Prompts, RotaryScaling, check_layers, parts, prompts
+from model.config_parts import DenseLayer, LayerGroup, Prompts, RotaryScaling, check_layers, check_ssru, parts, prompts
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 Norm = Literal["layer", "rms"]
@@ -196,21 +196,13 @@ class EncoderDecoderConfig(TransformerConfig, _TranslationConfig):
         is_multiple = heads % kv_heads == 0
         check(is_multiple, "encoder_num_heads", f"must be a multiple of num_kv_heads {kv_heads}, got {heads}")
         _ = self.encoder_stack  # which must be a valid configuration, too
-        self._check_mixing()
+        if self.decoder_mixing == "ssru":
+            check_ssru(self.positions, self.sliding_window)
         for field in ("num_encoder_layers", "num_decoder_layers"):
             layers, size = getattr(self, field), self.ensemble_size
             check(layers % size == 0, field, f"must be a multiple of ensemble_size {size}, got {layers}")
         has_experts = self.ensemble_size > 1 and self.num_experts > 0
         check(not has_experts, "ensemble_size", "must be 1 with num_experts: ensembles of experts are not supported")
-
-    def _check_mixing(self) -> None:
-        if self.decoder_mixing == "attention":
-            return
-        kind, window = self.positions, self.sliding_window
-        is_added = kind in ("sinusoidal", "learned", "none")
-        problem = "must be sinusoidal, learned or none with decoder_mixing ssru, whose layers have no scores"
-        check(is_added, "positions", f"{problem}, got {kind}")
-        check(not window, "sliding_window", f"must be 0 with decoder_mixing ssru, got {window}")
 
     def check_trainable(self) -> None:
         """As `ModelConfig.check_trainable`; the members of an ensemble are trained one by one."""

@@ -54,6 +54,14 @@ class LayerGroup(Config):
         return bool({*self.changes} - {"sliding_window"})
 
 
+def check_ssru(positions: str, sliding_window: int) -> None:
+    """Raises ConfigError for what needs scores of attention, which a decoder with an SSRU lacks."""
+    is_added = positions in ("sinusoidal", "learned", "none")
+    problem = "must be sinusoidal, learned or none with decoder_mixing ssru, whose layers have no scores"
+    check(is_added, "positions", f"{problem}, got {positions}")
+    check(not sliding_window, "sliding_window", f"must be 0 with decoder_mixing ssru, got {sliding_window}")
+
+
 def check_layers(groups: tuple[LayerGroup, ...], count: int, field: str) -> None:
     """Raises ConfigError unless each group has some of so many layers, and no two groups have the same."""
     seen = set[int]()

@@ -28,8 +28,7 @@ from model.checkpoints.atomic_write import DIGESTS
 from model.config import ModelConfig
 from model.pretrained.text_part import text_part
 
-CONFIG = "config.json"
-GENERATION_CONFIG = "generation_config.json"
+CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 PICKLED_WEIGHTS = "pytorch_model.bin"
