@@ -54,8 +54,10 @@ class LayerGroup(Config):
         return bool({*self.changes} - {"sliding_window"})
 
 
-def check_ssru(positions: str, sliding_window: int) -> None:
+def check_ssru(mixing: str, positions: str, sliding_window: int) -> None:
     """Raises ConfigError for what needs scores of attention, which a decoder with an SSRU lacks."""
+    if mixing != "ssru":
+        return
     is_added = positions in ("sinusoidal", "learned", "none")
     problem = "must be sinusoidal, learned or none with decoder_mixing ssru, whose layers have no scores"
     check(is_added, "positions", f"{problem}, got {positions}")
