@@ -117,11 +117,8 @@ class TransformerConfig(_ArchitectureConfig):
         if kind == "sinusoidal":
             field = "position_dim" if self.position_dim else "d_model"
             check(width % 2 == 0, field, f"must be even for sinusoidal positions, got {width}")
-            check(
-                width >= 4 or self.sinusoids in ("interleaved", "halves"),
-                "sinusoids",
-                f"need a width of 4, got {width}",
-            )
+            is_wide = self.sinusoids in ("interleaved", "halves") or width >= 4
+            check(is_wide, "sinusoids", f"fairseq's need a width of at least 4, got {width}")
         if self.position_dim:
             goes_with = f"must be below d_model {self.d_model} and goes with sinusoidal or learned positions"
             is_beside = kind in ("sinusoidal", "learned") and self.position_dim < self.d_model
@@ -196,8 +193,7 @@ class EncoderDecoderConfig(TransformerConfig, _TranslationConfig):
         super().__post_init__()
         heads, kv_heads = self.encoder_num_heads or self.num_heads, self.num_kv_heads or 1
         self._check_heads("encoder_num_heads", heads)
-        is_multiple = heads % kv_heads == 0
-        check(is_multiple, "encoder_num_heads", f"must be a multiple of num_kv_heads {kv_heads}, got {heads}")
+        check(heads % kv_heads == 0, "encoder_num_heads", f"must be a multiple of num_kv_heads {kv_heads}, got {heads}")
         _ = self.encoder_stack  # which must be a valid configuration, too
         check_ssru(self.decoder_mixing, self.positions, self.sliding_window)
         for field in ("num_encoder_layers", "num_decoder_layers"):
