@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from onnx import ModelProto, TensorProto
 
@@ -65,14 +65,14 @@ def check_graph(
     if role == "decode":
         turning = config.rotary_dims or config.attention_head_dim
         is_odd = turning % ROTARY_MULTIPLE > 0 or config.attention_head_dim % ROTARY_MULTIPLE > 0
-        nodes = config.num_decoder_layers * (2 if config.has_encoder else 1)
+        nodes = config.num_decoder_layers * (int(config.has_encoder) + int(not config.carries_states))
         compressed = sum(map(config.is_compressed, layers))
         packable = sum(
             not (is_apart or config.is_compressed(layer) or (is_odd and config.layer(layer).positions == "rotary"))
-            for layer in layers
+            for layer in (() if config.carries_states else layers)
         )
     elif role == "align":
-        softmaxes = 2 * config.num_decoder_layers
+        softmaxes = config.num_decoder_layers * (1 if config.carries_states else 2)
         blocks -= 1  # nothing after the last layer's attention is computed
     elif role == "attend":
         softmaxes = sum(seen.layers for seen in seen_attention(config))
@@ -84,8 +84,7 @@ def check_graph(
         packable = 0 if is_apart or is_rotary else nodes
         softmaxes += int(config.head == "attention")
     members = config.ensemble_size if isinstance(config, EncoderDecoderConfig) else 1
-    if role == "decode" and members > 1:
-        softmaxes = members
+    softmaxes = members if role == "decode" and members > 1 else softmaxes
     routers = blocks if config.num_experts else 0
     counts = {
         "GroupQueryAttention": nodes,
@@ -98,6 +97,7 @@ def check_graph(
     }
     _check_counts(graph, role, counts, packed=packable)
     if role == "decode":
+        _check_states(graph, [f"self_state.{layer}" for layer in layers if config.carries_states])
         _check_totals(graph)
         _check_logits(graph, members)
 
@@ -112,18 +112,22 @@ def _check_recurrent_graph(graph: ModelProto, role: Role, config: ModelConfig) -
     }
     _check_counts(graph, role, counts, packed=0)
     if is_decode:
-        for name in names:
-            if not _is_read_first(graph, name):
-                raise ExportError(f"{role}: must read past.{name} once, and before it writes present.{name}")
+        _check_states(graph, names)
         _check_logits(graph)
+
+
+def _check_states(graph: ModelProto, names: Iterable[str]) -> None:
+    for name in names:
+        if not _is_read_first(graph, name):
+            raise ExportError(f"decode: must read past.{name} once, and before it writes present.{name}")
 
 
 def _is_read_first(graph: ModelProto, name: str) -> bool:
     """Report whether present.NAME may share memory with past.NAME.
 
-    That requires that exactly one node reads past.NAME and that present.NAME depends on this node.
+    That requires that exactly one node reads the values of past.NAME and that present.NAME depends on this node.
     """
-    readers = [node for node in graph.graph.node if f"past.{name}" in node.input]
+    readers = [node for node in graph.graph.node if f"past.{name}" in node.input and node.op_type != "Shape"]
     if len(readers) != 1:
         return False
     makers, todo, seen = makers_of(graph.graph), [f"present.{name}"], set[str]()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from export.bundle.manifest import Shortlist
 from export.calibration import MAX_SAMPLES, MIN_SAMPLES
 from export.export_errors import ExportError
 from export.graphs.group_query_attention import HEAD_DIM_MULTIPLE
@@ -57,7 +58,8 @@ class ExportOptions:
     texts: sentences similar to the training data, for verification.
     attention: also export a graph that returns every attention weight of a pass and, for models with a source, a graph
     that returns the cross-attention of a finished target.
-    parallel: pairs of source and target text from which to learn a shortlist; empty: no shortlist.
+    parallel: pairs of source and target text from which to learn a shortlist; empty: none is learned.
+    shortlist: one that is known already, unless one is learned; None: there is none.
     confidence: sentences with references by which to calibrate confidence; None: answers have no confidence.
     confidence_samples: most of them that are answered.
     source_unit: of a translation, what the model reads at a time; None: what the checkpoint says.
@@ -70,10 +72,16 @@ class ExportOptions:
     texts: Sequence[str] = ()
     attention: bool = False
     parallel: Sequence[tuple[str, str]] = ()
+    shortlist: Shortlist | None = field(default=None, repr=False)
     confidence: Development | None = None
     confidence_samples: int = MAX_SAMPLES
     source_unit: SourceUnit | None = None
     tell: Tell = field(default=lambda *_: None, repr=False, compare=False)
+
+    @property
+    def has_shortlist(self) -> bool:
+        """Whether the bundle gets one."""
+        return bool(self.parallel) or self.shortlist is not None
 
     @property
     def quantized(self) -> list[Precision]:
@@ -184,6 +192,8 @@ def int8_cache_problem(config: ModelConfig) -> str:
     if config.is_recurrent or not config.has_decoder:
         kind = "a recurrent model" if config.is_recurrent else "an encoder-only model"
         return f"and {kind} has none"
+    if config.carries_states:
+        return "and a decoder with recurrent layers has none of its own tokens"
     if config.compression_stride:
         return "and those of a model with compression are made of several tokens"
     if config.qk_norm:

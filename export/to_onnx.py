@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from export.bundle.confidence import Calibration
-from export.bundle.directory import write_bundle
-from export.bundle.manifest import SHORTLIST, TOKENIZER, Manifest, Variant
+from export.bundle.directory import load_shortlist, write_bundle
+from export.bundle.manifest import SHORTLIST, TOKENIZER, Manifest, Shortlist, Variant
 from export.calibration import CalibrationError, calibrate_variants
 from export.export_errors import DiskError, ExportError, FullDiskError, NoGoldenError, ParityError, describe_failure
 from export.graphs.tracing import versions
@@ -53,23 +53,34 @@ def export_bundle(
     """
     options.tell("reading the checkpoint", 0, 0)
     loaded = load_checkpoint(checkpoint, maps_weights=True)
-    options = _with_texts(options, files, loaded)
+    options = _with_texts(options, files, loaded, _shortlist_of(checkpoint, loaded.config))
     lineage = {**loaded.lineage, "checkpoint_sha256": checkpoint_digest(checkpoint), "metrics": loaded.metrics}
     return export_model(
         loaded.model, loaded.tokenizer, out, options, lineage=lineage, templates=loaded.templates, replace=replace
     )
 
 
-def _with_texts(options: ExportOptions, files: TextFiles, checkpoint: Checkpoint) -> ExportOptions:
+def _shortlist_of(checkpoint: Path, config: ModelConfig) -> Shortlist | None:
+    """The shortlist with which a checkpoint was imported. Raises BundleError."""
+    file = checkpoint / SHORTLIST
+    return load_shortlist(file, vocab_size=config.vocab_size) if file.is_file() else None
+
+
+def _with_texts(
+    options: ExportOptions, files: TextFiles, checkpoint: Checkpoint, known_shortlist: Shortlist | None
+) -> ExportOptions:
     quantization, languages = options.quantization, files.languages
     development = read_development(files.development, languages, checkpoint) or quantization.development
     calibration = read_pairs(files.calibration, checkpoint) or quantization.calibration
     parallel = read_tsv([files.parallel]).pairs if files.parallel else options.parallel
+    shortlist = options.shortlist or known_shortlist
     confidence = read_development(files.confidence, languages, checkpoint) or options.confidence
     if options.quantized and development is None:
         development = own_development(checkpoint)
     quantization = dataclasses.replace(quantization, development=development, calibration=calibration)
-    return dataclasses.replace(options, quantization=quantization, parallel=parallel, confidence=confidence)
+    return dataclasses.replace(
+        options, quantization=quantization, parallel=parallel, shortlist=shortlist, confidence=confidence
+    )
 
 
 def export_model(
@@ -98,8 +109,8 @@ def export_model(
     def build(directory: Path) -> Manifest:
         _save_texts(tokenizer, templates, directory)
         origin = {**(lineage or {}), "model": config.to_json(), "export": versions()}
-        if options.parallel:
-            origin["shortlist"] = save_shortlist(options.parallel, tokenizer, config, directory)
+        if options.has_shortlist:
+            origin["shortlist"] = _shortlist_saved(options, tokenizer, config, directory)
         variants, left_out, loss_errors = _save_all(model, tokenizer, directory, options)
         development = options.quantization.development
         samples = sample_inputs(config, tokenizer, options.texts or (development.texts if development else ()))
@@ -120,7 +131,7 @@ def export_model(
             lineage=origin,
             parity=report,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            shortlist=SHORTLIST if options.parallel else "",
+            shortlist=SHORTLIST if options.has_shortlist else "",
             calibrations=calibrations,
         )
 
@@ -199,6 +210,16 @@ def free_bytes(path: Path) -> int:
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free
+
+
+def _shortlist_saved(
+    options: ExportOptions, tokenizer: Tokenizer, config: ModelConfig, directory: Path
+) -> dict[str, Any]:
+    """Write the shortlist, learned or known; return its figures for the manifest. Raises ExportError."""
+    if options.parallel or options.shortlist is None:
+        return save_shortlist(options.parallel, tokenizer, config, directory)
+    (directory / SHORTLIST).write_text(options.shortlist.to_json(), encoding="utf-8")
+    return {"longest": options.shortlist.longest}
 
 
 def save_shortlist(

@@ -68,7 +68,7 @@ def save_variants(model: Model, tokenizer: Tokenizer, directory: Path, options: 
     """Save a variant of each precision below `directory`, quantized ones in the selected schemes. Raises ExportError
     for a precision that cannot be saved and is not optional."""
     traced_of = functools.partial(
-        trace_model, attention=options.attention, shortlist=bool(options.parallel), tell=options.tell
+        trace_model, attention=options.attention, shortlist=options.has_shortlist, tell=options.tell
     )
     variants, quantized, half = dict[str, Variant](), Saved((), {}, {}), None
     if {"fp16", "w4a16"}.intersection(options.precisions):
@@ -167,7 +167,7 @@ def prepare_rounding(
         exponents = find_exponents(model, samples)
         model = equalized(model, exponents)
         traced = with_weights(traced, model) or trace_model(
-            model, attention=options.attention, shortlist=bool(options.parallel)
+            model, attention=options.attention, shortlist=options.has_shortlist
         )
     options.tell("reading activations", 0, 0)
     feedback = Feedback(input_moments(model, samples))

@@ -29,6 +29,7 @@ from model.config_parts import (
     check_labels,
     check_layers,
     check_numbers,
+    check_ssru,
     check_token,
     parts,
     prompts,
@@ -39,7 +40,8 @@ Norm = Literal["layer", "rms"]
 NormPosition = Literal["pre", "post", "res_post", "sandwich"]
 NormSpan = Literal["head", "all"]
 Positions = Literal["sinusoidal", "learned", "rotary", "shaw", "bucketed", "alibi", "none"]
-Sinusoids = Literal["interleaved", "halves", "fairseq"]
+Sinusoids = Literal["interleaved", "halves", "fairseq", "tensor2tensor"]
+Mixing = Literal["attention", "ssru"]
 Head = Literal["none", "masked", "classify", "attention", "tokens"]
 Pooler = Literal["none", "tanh", "relu"]
 Pooling = Literal["mean", "cls", "max", "last", "mean_sqrt_len", "weighted_mean"]
@@ -120,7 +122,7 @@ class TransformerConfig(_ArchitectureConfig):
         if kind == "sinusoidal":
             field = "position_dim" if self.position_dim else "d_model"
             check(width % 2 == 0, field, f"must be even for sinusoidal positions, got {width}")
-            is_wide = self.sinusoids != "fairseq" or width >= 4
+            is_wide = self.sinusoids in ("interleaved", "halves") or width >= 4
             check(is_wide, "sinusoids", f"fairseq's need a width of at least 4, got {width}")
         if self.position_dim:
             goes_with = f"must be below d_model {self.d_model} and goes with sinusoidal or learned positions"
@@ -193,15 +195,16 @@ class EncoderDecoderConfig(TransformerConfig, _TranslationConfig):
     encoder_num_heads: int = bounded(0, 0)  # of the encoder's self-attention; 0: num_heads
     encoder_d_ff: int = bounded(0, 0)  # 0: d_ff
     sliding_window: int = bounded(0, 0)  # a decoder's token attends to itself and the window - 1 tokens before; 0: all
+    decoder_mixing: Mixing = "attention"  # of target positions; ssru: a recurrent layer (Kim et al. 2019)
     ensemble_size: int = bounded(1, 1)  # members whose distributions are averaged; the layers are those of all together
 
     def __post_init__(self) -> None:
         super().__post_init__()
         heads, kv_heads = self.encoder_num_heads or self.num_heads, self.num_kv_heads or 1
         self._check_heads("encoder_num_heads", heads)
-        is_multiple = heads % kv_heads == 0
-        check(is_multiple, "encoder_num_heads", f"must be a multiple of num_kv_heads {kv_heads}, got {heads}")
+        check(heads % kv_heads == 0, "encoder_num_heads", f"must be a multiple of num_kv_heads {kv_heads}, got {heads}")
         _ = self.encoder_stack  # which must be a valid configuration, too
+        check_ssru(self.decoder_mixing, self.positions, self.sliding_window)
         for field in ("num_encoder_layers", "num_decoder_layers"):
             layers, size = getattr(self, field), self.ensemble_size
             check(layers % size == 0, field, f"must be a multiple of ensemble_size {size}, got {layers}")

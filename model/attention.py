@@ -1,9 +1,11 @@
-"""Attention: the arithmetic, the masks, the key-value cache, and the two attention layers built from them.
+"""Attention: the arithmetic, the masks, the key-value cache, and the two attention layers built from them; and the
+SSRU, a recurrent layer in the place of self-attention.
 
 The layers own the projections and nothing else. *How* queries meet keys is handed in as an `Attend`: over the whole
 sequence while training (`FullAttention`), over a cache of earlier positions while decoding (`CachedAttention`,
 `SourceAttention`), or as one operator of another runtime when a graph is exported. One set of weights therefore serves
-all of them, and this module knows nothing of graphs or servers.
+all of them, and this module knows nothing of graphs or servers. In the same way an SSRU owns its products, and
+a `Recur` is how its states follow each other.
 
 Shapes: B batch, T query positions, S key positions, H query heads, K key-value heads (K divides H), D head_dim,
 C cache capacity, M d_model. A suffix such as `_BTE` has the heads side by side in the last axis (E = heads * D).
@@ -299,3 +301,78 @@ class CrossAttention(nn.Module):
         """x (B, T, M) → (B, T, M)."""
         mixed: Tensor = self.output(attend(self.query(x_BTM)))
         return mixed
+
+
+class Recur(Protocol):
+    """Computes states one after another: c_t = forget_t * c_{t-1} + update_t."""
+
+    def __call__(self, forget_BTM: Tensor, update_BTM: Tensor) -> Tensor:
+        """forget and update (B, T, M) → c (B, T, M), all in at least float32."""
+
+
+class SimpleRecurrentUnit(nn.Module):
+    """The SSRU (Kim et al. 2019, "From Research to Production and Back: Ludicrously Fast Neural Machine Translation",
+    3.2): a state (B, M) that starts as zeros, instead of keys and values that grow with the target.
+
+        f_t = sigmoid(W_f x_t + b_f)
+        c_t = f_t * c_{t-1} + (1 - f_t) * (W x_t)
+        y_t = relu(c_t)
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.input_forget = nn.Linear(config.d_model, 2 * config.d_model, bias=False)
+        self.forget_bias = nn.Parameter(torch.zeros(config.d_model))
+
+    def forward(self, x_BTM: Tensor, recur: Recur) -> Tensor:
+        """x (B, T, M) → (B, T, M)."""
+        gates_BTN = self.input_forget(x_BTM)
+        # A gate near 1 has a few digits in half precision, and 1 minus it fewer.
+        wide_BTN = gates_BTN.to(torch.promote_types(gates_BTN.dtype, torch.float32))
+        input_BTM, forget_BTM = wide_BTN.chunk(2, dim=-1)
+        forget_BTM = torch.sigmoid(forget_BTM + self.forget_bias)
+        return torch.relu(recur(forget_BTM, (1 - forget_BTM) * input_BTM)).to(gates_BTN.dtype)
+
+
+class FullRecurrence:
+    """Whole targets, from a state of zeros. longest: at least T, where that is not a number yet, as in a trace."""
+
+    def __init__(self, longest: int | None = None) -> None:
+        self.longest = longest
+
+    def __call__(self, forget_BTM: Tensor, update_BTM: Tensor) -> Tensor:
+        return _scanned(forget_BTM, update_BTM, self.longest or forget_BTM.shape[1])[1]
+
+
+class CachedRecurrence:
+    """The next tokens of each row. state_BM: after the tokens before; replaced in place."""
+
+    def __init__(self, state_BM: Tensor) -> None:
+        self.state_BM = state_BM
+
+    def __call__(self, forget_BTM: Tensor, update_BTM: Tensor) -> Tensor:
+        kept_BTM, new_BTM = _scanned(forget_BTM, update_BTM, forget_BTM.shape[1])
+        states_BTM = kept_BTM * self.state_BM[:, None] + new_BTM
+        self.state_BM.copy_(states_BTM[:, -1])
+        return states_BTM
+
+
+def _scanned(forget_BTM: Tensor, update_BTM: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+    """What is left of the state before the first token after each token, as a factor, and what the tokens add.
+
+    Spans of tokens double in length (Hillis and Steele 1986): a target of T tokens takes log2 T products, where a
+    token after another would take T.
+    """
+    kept, added = forget_BTM, update_BTM
+    span = 1
+    while span < longest:
+        added = added + kept * _delayed(added, span, 0.0)
+        kept = kept * _delayed(kept, span, 1.0)
+        span *= 2
+    return kept, added
+
+
+def _delayed(x_BTM: Tensor, steps: int, before: float) -> Tensor:
+    """x of so many tokens earlier."""
+    batch, length, width = x_BTM.shape
+    return torch.cat((x_BTM.new_full((batch, steps, width), before), x_BTM), dim=1)[:, :length]

@@ -225,10 +225,10 @@ class ModelConfig(Config):
     rotary_dims = 0
     num_experts, sliding_window, compression_stride = 0, 0, 0
     parallel_residual, first_attention_norm = False, True
+    decoder_mixing = "attention"
     score = "none"
     share_embeddings = False
-    head = "none"
-    pooler = "none"
+    head, pooler = "none", "none"
     labels, layer_groups = tuple[str, ...](), tuple[Any, ...]()
     multi_label = False
     mask_id = cast("int | None", None)
@@ -310,6 +310,11 @@ class ModelConfig(Config):
     def is_recurrent(self) -> bool:
         """Whether the layers are LSTM or GRU cells."""
         return self.architecture == "recurrent"
+
+    @property
+    def carries_states(self) -> bool:
+        """Whether a decoder's layers carry states from token to token, which padding would change."""
+        return self.is_recurrent or self.decoder_mixing == "ssru"
 
     @property
     def is_classifier(self) -> bool:

@@ -77,6 +77,16 @@ def check_labels(value: Any, field: str) -> None:
     check(len(set(value)) == len(value), field, f"must be different names, got {', '.join(value):.80}")
 
 
+def check_ssru(mixing: str, positions: str, sliding_window: int) -> None:
+    """Raises ConfigError for what needs scores of attention, which a decoder with an SSRU lacks."""
+    if mixing != "ssru":
+        return
+    is_added = positions in ("sinusoidal", "learned", "none")
+    problem = "must be sinusoidal, learned or none with decoder_mixing ssru, whose layers have no scores"
+    check(is_added, "positions", f"{problem}, got {positions}")
+    check(not sliding_window, "sliding_window", f"must be 0 with decoder_mixing ssru, got {sliding_window}")
+
+
 def check_layers(
     groups: tuple[LayerGroup, ...], count: int, field: str, *, can_turn: bool, layer: Callable[[int], Config]
 ) -> None:

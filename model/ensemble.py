@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from model.architecture_config import EncoderDecoderConfig, TransformerConfig
-from model.attention import Attend, AttendSource
+from model.attention import Attend, AttendSource, Recur
 from model.config import ConfigError
 from model.layers import Block, Embedding, norm_layer
 from model.positions import PositionEncoding
@@ -124,7 +124,7 @@ class EnsembleDecoder(DecoderStack):
         self,
         tokens_BT: Tensor,
         starts_B: Tensor | None,
-        attends: Sequence[Attend],
+        attends: Sequence[Attend | Recur],
         attends_source: Sequence[AttendSource | None],
     ) -> Tensor:
         """As `DecoderStack.forward`, with an attention for every layer of every member → states (B, T, K * M)."""

@@ -15,7 +15,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from model.architecture_config import TransformerConfig
-from model.attention import Attend, AttendSource, CrossAttention, SelfAttention, softcapped
+from model.attention import (
+    Attend,
+    AttendSource,
+    CrossAttention,
+    Recur,
+    SelfAttention,
+    SimpleRecurrentUnit,
+    softcapped,
+)
 from model.config import ModelConfig
 from model.dropout import Dropout
 from model.memory_compressed_attention import KeyValueCompression
@@ -86,12 +94,17 @@ class Residual(nn.Module):
 
 
 class Block(nn.Module):
-    """Self-attention, cross-attention to a source if there is one, and feed-forward, each in a residual connection."""
+    """Self-attention or a recurrent layer, cross-attention to a source if there is one, and feed-forward, each in a
+    residual connection."""
 
     def __init__(self, config: TransformerConfig, *, has_cross_attention: bool, is_compressed: bool = False) -> None:
         super().__init__()
         self.is_parallel = config.parallel_residual
-        self.self_attention = SelfAttention(config)
+        self.recurrence: SimpleRecurrentUnit | None = None
+        if has_cross_attention and config.decoder_mixing == "ssru":
+            self.recurrence = SimpleRecurrentUnit(config)
+        else:
+            self.self_attention = SelfAttention(config)
         self.self_residual = Residual(config)
         self.shaw = ShawBias(config) if config.positions == "shaw" else None
         self.compression = KeyValueCompression(config) if is_compressed else None
@@ -107,12 +120,21 @@ class Block(nn.Module):
         self.feed_forward_residual = Residual(config)
 
     def forward(
-        self, x_BTM: Tensor, attend: Attend, positions: EncodedPositions, attend_source: AttendSource | None = None
+        self,
+        x_BTM: Tensor,
+        attend: Attend | Recur,
+        positions: EncodedPositions,
+        attend_source: AttendSource | None = None,
     ) -> Tensor:
-        """x (B, T, M) → (B, T, M). positions: what all layers receive of the token positions."""
+        """x (B, T, M) → (B, T, M). positions: what all layers receive of the token positions. attend: a `Recur` for a
+        recurrent layer."""
 
         def mix(x: Tensor) -> Tensor:
-            mixed: Tensor = self.self_attention(x, attend, positions.rotation, self.shaw or positions.bias)
+            mixed: Tensor
+            if self.recurrence is not None:
+                mixed = self.recurrence(x, attend)
+            else:
+                mixed = self.self_attention(x, attend, positions.rotation, self.shaw or positions.bias)
             return mixed
 
         out: Tensor

@@ -167,15 +167,16 @@ def sinusoidal_table(config: TransformerConfig, length: int) -> Tensor:
     """float32 (length, position_dim or d_model), in the layout that `config.sinusoids` names.
 
     interleaved: sin(pos / 10000^(2i/d)) in dimension 2i, cos in 2i+1 (Vaswani et al. 2017, 3.5).
-    halves: all sines, then all cosines, as Marian has them.
-    fairseq: halves of frequencies 10000^(-i/(d/2-1)), counted from position pad_id + 1, as in fairseq.
+    halves: all sines, then all cosines, as MarianMT of transformers has them.
+    tensor2tensor: halves of frequencies 10000^(-i/(d/2-1)), as in Tensor2Tensor and Marian.
+    fairseq: the same, counted from position pad_id + 1, as in fairseq.
     """
     width = config.position_dim or config.d_model
-    if config.sinusoids == "fairseq":
-        half = width // 2
+    if config.sinusoids in ("fairseq", "tensor2tensor"):
+        half, first = width // 2, config.pad_id + 1 if config.sinusoids == "fairseq" else 0
         # In float32 throughout, because that is what models were trained with: late angles differ in the fourth digit.
         turning = torch.exp(torch.arange(half).float() * -(math.log(10000.0) / (half - 1)))
-        angles = (torch.arange(length) + config.pad_id + 1).float()[:, None] * turning
+        angles = (torch.arange(length) + first).float()[:, None] * turning
     else:
         angles = torch.arange(length)[:, None] * frequencies(width, base=10000.0)
     if config.sinusoids == "interleaved":

@@ -21,7 +21,10 @@ from model.attention import (
     Attend,
     AttendSource,
     CachedAttention,
+    CachedRecurrence,
     FullAttention,
+    FullRecurrence,
+    Recur,
     SourceAttention,
     causal_mask,
     padding_mask,
@@ -41,6 +44,12 @@ class LayerCache(NamedTuple):
 
     key: Tensor
     value: Tensor
+
+
+class LayerState(NamedTuple):
+    """The state of a recurrent layer, (B, M)."""
+
+    state: Tensor
 
 
 class _Stack(nn.Module):
@@ -135,10 +144,11 @@ class DecoderStack(_Stack):
         self,
         tokens_BT: Tensor,
         starts_B: Tensor | None,
-        attends: Sequence[Attend],
+        attends: Sequence[Attend | Recur],
         attends_source: Sequence[AttendSource | None],
     ) -> Tensor:
-        """Token ids (B, T), the first at position starts_B (None: 0); one attention per layer → states (B, T, M)."""
+        """Token ids (B, T), the first at position starts_B (None: 0); one attention or recurrence per layer → states
+        (B, T, M)."""
         x_BTM = self.embedding(tokens_BT, starts_B)
         encoded = self.encode_positions(tokens_BT, starts_B)
         for block, positions, attend, attend_source in zip(self.blocks, encoded, attends, attends_source, strict=True):
@@ -151,8 +161,14 @@ class DecoderStack(_Stack):
         """The key-value compression of each layer, None for those without."""
         return [block.compression for block in self.blocks if isinstance(block, Block)]
 
-    def train_states(self, target_BT: Tensor, sources: Sequence[AttendSource | None]) -> Tensor:
-        """States of a whole target with a causal mask, for training: (B, T) → (B, T, M)."""
+    def train_states(
+        self, target_BT: Tensor, sources: Sequence[AttendSource | None], *, longest: int | None = None
+    ) -> Tensor:
+        """States of a whole target with a causal mask, for training: (B, T) → (B, T, M). longest: see
+        `FullRecurrence`."""
+        if self.config.decoder_mixing == "ssru":
+            recurred: Tensor = self(target_BT, None, [FullRecurrence(longest)] * len(self.blocks), sources)
+            return recurred
         dropout = self.config.dropout if self.training else 0.0
         masks = self.causal_masks(target_BT.shape[1], target_BT.device)
         attends = [
@@ -174,13 +190,15 @@ class DecoderStack(_Stack):
         self,
         tokens_BT: Tensor,
         starts_B: Tensor,
-        caches: Sequence[LayerCache],
+        caches: Sequence[LayerCache | LayerState],
         sources: Sequence[AttendSource | None],
     ) -> Tensor:
         """Logits (B, T, V) of the next T tokens of each row; `caches` hold the earlier ones and are extended in
-        place."""
+        place. A row of a model with recurrent layers has no padding."""
         attends = [
-            CachedAttention(layer, *cache, starts_B)
+            CachedRecurrence(*cache)
+            if isinstance(cache, LayerState)
+            else CachedAttention(layer, *cache, starts_B)
             if compression is None
             else CachedMemoryCompressedAttention(layer, *cache, starts_B, compression)
             for layer, cache, compression in zip(self.layers, caches, self.compressions, strict=True)
@@ -197,9 +215,11 @@ class DecoderStack(_Stack):
             cross.append(LayerCache(*block.cross_attention.project_source(states_BSM)))
         return cross
 
-    def empty_caches(self, batch: int, capacity: int) -> list[LayerCache]:
-        """Zeros (B, K, C, D), one pair a layer, on the model's device and in its dtype."""
+    def empty_caches(self, batch: int, capacity: int) -> list[LayerCache | LayerState]:
+        """Zeros (B, K, C, D), one pair a layer, on the model's device and in its dtype; (B, M) of recurrent layers."""
         config, weight = self.config, self.unembedding.weight
+        if config.decoder_mixing == "ssru":
+            return [LayerState(weight.new_zeros(batch, config.d_model)) for _ in range(config.num_decoder_layers)]
         shape = (batch, config.attention_kv_heads, capacity, config.attention_head_dim)
         return [LayerCache(weight.new_zeros(shape), weight.new_zeros(shape)) for _ in range(config.num_decoder_layers)]
 
@@ -217,7 +237,7 @@ class Decoder(nn.Module):
         """Token ids (B, T) → states (B, T, M); `decoder.unembedding` turns states into logits."""
         return self.decoder.train_states(tokens_BT, [None] * self.config.num_decoder_layers)
 
-    def decode(self, tokens_BT: Tensor, starts_B: Tensor, caches: Sequence[LayerCache]) -> Tensor:
+    def decode(self, tokens_BT: Tensor, starts_B: Tensor, caches: Sequence[LayerCache | LayerState]) -> Tensor:
         """Logits (B, T, V) of the next T tokens of each row; caches are written in place."""
         return self.decoder.decode(tokens_BT, starts_B, caches, [None] * self.config.num_decoder_layers)
 
@@ -254,7 +274,7 @@ class EncoderDecoder(nn.Module):
         self,
         tokens_BT: Tensor,
         starts_B: Tensor,
-        caches: Sequence[LayerCache],
+        caches: Sequence[LayerCache | LayerState],
         cross: Sequence[LayerCache],
         lengths_B: Tensor,
     ) -> Tensor:

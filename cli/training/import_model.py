@@ -33,7 +33,7 @@ def import_(
         str,
         typer.Argument(
             help="directory that save_pretrained of Hugging Face wrote, the name of a model of the Hub, OWNER/NAME, "
-            "a GGUF file, or the directory of a PEFT adapter"
+            "a GGUF file, a model of Marian (.npz, .bin, or its directory), or the directory of a PEFT adapter"
         ),
     ],
     checkpoint: Annotated[Path, typer.Argument(help="checkpoint directory to write")],
@@ -59,7 +59,7 @@ def import_(
     replace: Annotated[bool, typer.Option("--replace", help="replace an existing checkpoint")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Import a model of Hugging Face or llama.cpp as a checkpoint, which can be exported and served."""
+    """Import a model of Hugging Face, llama.cpp or Marian as a checkpoint, which can be exported and served."""
     from model.checkpoints.atomic_write import new_directory
     from model.checkpoints.checkpoint import CheckpointError, check_new
     from model.pretrained.convert_tokenizer import convert_tokenizer
@@ -102,14 +102,17 @@ class Source(NamedTuple):
 def opened(
     model: str, revision: str | None, *, is_offline: bool, allow_pickle: bool, eos_id: int | None
 ) -> Iterator[Source]:
-    """The model in a directory, in a GGUF file, or of the Hub, or the base of an adapter with it. Raises UsageError and
-    PretrainedError."""
+    """The model in a directory, in a file of llama.cpp or Marian, or of the Hub, or the base of an adapter with it.
+    Raises UsageError and PretrainedError."""
     from model.pretrained.files import check_folder
     from model.pretrained.gguf.file import is_gguf
     from model.pretrained.gguf.folder import as_folder
+    from model.pretrained.marian.folder import as_folder as marian_folder
+    from model.pretrained.marian.folder import is_marian
     from model.pretrained.peft_adapter import ADAPTER_CONFIG, is_adapter, read_adapter
 
-    path, is_file = Path(model), is_gguf(Path(model))
+    path = Path(model)
+    is_file = is_gguf(path) or (is_marian(path) and not path.is_dir())
     if is_adapter(path):
         if revision is not None:
             raise UsageError(f"--revision {revision}: {model} is an adapter, whose {ADAPTER_CONFIG} has it; remove it")
@@ -122,7 +125,10 @@ def opened(
     if revision is not None and (is_file or path.is_dir()):
         what = "file" if is_file else "directory"
         raise UsageError(f"--revision {revision}: {model} is a {what}, which has no revisions; remove it")
-    if path.is_dir():
+    if is_marian(path):
+        with marian_folder(path) as (directory, stored):
+            yield Source(directory, stored.origin, stored)
+    elif path.is_dir():
         check_folder(path)
         yield Source(path)
     elif is_file:

@@ -55,16 +55,19 @@ def parse_shortlist(values: dict[str, Any], vocab_size: int | None = None) -> Sh
             raise SchemaError(f"{where:.80} must be a list of ids of 0..{limit - 1}, got {shown(value)}")
         return tuple(value)
 
-    if set(values) != {"always", "by_source"} or not isinstance(values["by_source"], dict):
+    is_ranked = values.get("is_ranked", True)
+    if {*values} - {"is_ranked"} != {"always", "by_source"} or not isinstance(values["by_source"], dict):
         raise SchemaError(
             f"must have the list always and the object by_source, and no more, got {', '.join(values):.80}"
         )
+    if not isinstance(is_ranked, bool):
+        raise SchemaError(f"is_ranked must be true or false, got {shown(is_ranked)}")
     by_source = {}
     for name, targets in values["by_source"].items():
         if not re.fullmatch("0|[1-9][0-9]{0,9}", name) or int(name) >= limit:
             raise SchemaError(f"by_source.{name:.80} must be an id of 0..{limit - 1}")
         by_source[int(name)] = ids(targets, f"by_source.{name}")
-    return Shortlist(always=ids(values["always"], "always"), by_source=by_source)
+    return Shortlist(always=ids(values["always"], "always"), by_source=by_source, is_ranked=is_ranked)
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

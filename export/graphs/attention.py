@@ -29,17 +29,17 @@ def seen_attention(config: ModelConfig) -> tuple[AttentionMaps, ...]:
     """Return the attention kinds that `attend` returns for a model, in output order.
 
     The result is empty for recurrent models, which `align` covers completely, and for models whose keys stand for
-    several positions.
+    several positions; it lacks that of a decoder with recurrent layers.
     """
     if not isinstance(config, TransformerConfig) or config.compression_stride:
         return ()
     kinds: dict[AttentionKind, tuple[int, int]] = {}
     if config.has_encoder:
         kinds["encoder"] = config.num_encoder_layers, config.encoder_stack.num_heads
-    if config.has_decoder:
+    if config.has_decoder and not config.carries_states:
         kinds["decoder"] = config.num_decoder_layers, config.num_heads
     if config.has_encoder and config.has_decoder:
-        kinds["cross"] = kinds["decoder"]
+        kinds["cross"] = config.num_decoder_layers, config.num_heads
     return tuple(AttentionMaps(kind=kind, layers=layers, heads=heads) for kind, (layers, heads) in kinds.items())
 
 
@@ -51,7 +51,7 @@ class AlignGraph(ModelGraph[EncoderDecoder]):
 
     def forward(self, tokens_BT: Tensor, source_lengths_B: Tensor, cross: Sequence[Pair]) -> Tensor:
         sources = self.model.source_attention(cross, source_lengths_B)
-        self.model.decoder.train_states(tokens_BT, sources)
+        self.model.decoder.train_states(tokens_BT, sources, longest=self.model.config.max_target_len)
         return torch.stack([attend.weights_BHTS for attend in sources]).float()
 
 
@@ -80,13 +80,16 @@ class AttendGraph(ModelGraph[Model]):
         if not isinstance(model, Encoder):
             tokens_BT, lengths_B = ids
             assert isinstance(model, Decoder | EncoderDecoder)
-            masks = model.decoder.causal_masks(tokens_BT.shape[1])
-            own = [FullAttention(layer, mask) for layer, mask in zip(model.decoder.layers, masks, strict=True)]
             cross = []
             if isinstance(model, EncoderDecoder):
                 cross = model.source_attention(model.decoder.project_source(states_BSM), source_lengths_B)
-            model.decoder(tokens_BT, None, own, cross or [None] * len(own))
-            seen.append((own, lengths_B, lengths_B))
+            if model.config.carries_states:
+                model.decoder.train_states(tokens_BT, cross, longest=model.config.max_target_len)
+            else:
+                masks = model.decoder.causal_masks(tokens_BT.shape[1])
+                own = [FullAttention(layer, mask) for layer, mask in zip(model.decoder.layers, masks, strict=True)]
+                model.decoder(tokens_BT, None, own, cross or [None] * len(own))
+                seen.append((own, lengths_B, lengths_B))
             if cross:
                 seen.append((cross, lengths_B, source_lengths_B))
         return [_within_rows(*one) for one in seen]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from export.graphs.group_query_attention import GraphAttention, GraphCompressedAttention, GraphSourceAttention, Pair
+from export.graphs.simple_recurrent_unit import GraphRecurrence
 from export.graphs.tracing import ModelGraph
 from model.transformer import Decoder, EncoderDecoder
 
@@ -23,8 +24,10 @@ class _Decode(ModelGraph[EncoderDecoder | Decoder]):
     logits are float32 (P, V) in every weight precision. Finding the most likely tokens needs no other graph.
     """
 
-    def outputs(self, states_PM: Tensor, attends: Sequence[GraphAttention | GraphCompressedAttention]) -> list[Tensor]:
-        """Return all outputs: the logits of the tokens with these states, and the present caches."""
+    def outputs(
+        self, states_PM: Tensor, attends: Sequence[GraphAttention | GraphCompressedAttention | GraphRecurrence]
+    ) -> list[Tensor]:
+        """Return all outputs: the logits of the tokens with these states, and the present caches or states."""
         presents = [attend.present for attend in attends if attend.present is not None]
         logits_PV = next_token_logits(self.model.decoder.unembedding, states_PM)
         return [logits_PV, *(tensor for layer in presents for tensor in layer)]
@@ -74,6 +77,23 @@ class DecodeTokenGraph(_Decode):
         sources = [GraphSourceAttention(config, layer, source_lengths_B - 1) for layer in cross]
         states_BTM = self.model.decoder(tokens_BT, starts_B, attends, sources)
         return self.outputs(states_BTM[:, 0], attends)
+
+
+class DecodeRecurrentGraph(_Decode):
+    """The same of a model whose decoder has recurrent layers: their states, (B, M) each, are all that it extends."""
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        starts_B: Tensor,
+        past: Sequence[Sequence[Tensor]],
+        source_lengths_B: Tensor,
+        cross: Sequence[Pair],
+    ) -> list[Tensor]:
+        recurrences = [GraphRecurrence(state_BM, starts_B) for (state_BM,) in past]
+        sources = [GraphSourceAttention(self.model.config, layer, source_lengths_B - 1) for layer in cross]
+        states_BTM = self.model.decoder(tokens_BT, starts_B, recurrences, sources)
+        return self.outputs(states_BTM[:, 0], recurrences)
 
 
 class DecodeCompressedGraph(_Decode):

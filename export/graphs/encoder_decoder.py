@@ -12,7 +12,7 @@ import torch
 
 from export.bundle.manifest import Role, StateSpec
 from export.graphs.attention import AlignGraph, attend_signature, seen_attention
-from export.graphs.decoder import DecodeCompressedGraph, DecodeGraph, DecodeTokenGraph
+from export.graphs.decoder import DecodeCompressedGraph, DecodeGraph, DecodeRecurrentGraph, DecodeTokenGraph
 from export.graphs.encoder import EncodeGraph, embed_signature, encoder_opset, encoder_signature
 from export.graphs.group_query_attention import BIASES
 from export.graphs.logprobs import logprobs_signature
@@ -39,13 +39,12 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
         return {"encode": encoder_signature(model), **extra}
     config, dtype = model.config, model.decoder.unembedding.weight.dtype
     own = [state for state in states(config, "") if state.kind != "cross_kv"]
-    steps = (
+    past = _by_layer(state_inputs(own, dtype, "past."))
+    begins = (
         Input("tokens", ("batch", "block" if config.supports_chunked_prefill else 1)),
         Input("starts", ("batch",)),
-        Input("lengths", ("batch",), torch.int32),
-        Input("total_length", (), torch.int32),
-        _by_layer(state_inputs(own, dtype, "past.")),
     )
+    steps = (*begins, Input("lengths", ("batch",), torch.int32), Input("total_length", (), torch.int32), past)
     keys = (Input("key_positions", ("total",)),) if config.positions in BIASES else ()
     outputs = ("logits", *(f"present.{state.name}" for state in own))
     made: dict[Role, Signature] = {}
@@ -58,7 +57,12 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
             outputs=("encoder_states", *(state.name for state in crossing)),
             opset=encoder_opset(model),
         )
-        made["decode"] = Signature(module=DecodeTokenGraph(model), arguments=(*steps, *source, *keys), outputs=outputs)
+        if config.carries_states:
+            arguments = (*begins, past, *source)
+            made["decode"] = Signature(module=DecodeRecurrentGraph(model), arguments=arguments, outputs=outputs)
+        else:
+            arguments = (*steps, *source, *keys)
+            made["decode"] = Signature(module=DecodeTokenGraph(model), arguments=arguments, outputs=outputs)
         if attention:
             targets = Input("tokens", ("batch", "block"))
             align = Signature(module=AlignGraph(model), arguments=(targets, *source), outputs=("cross_attention",))
@@ -85,15 +89,19 @@ def states(config: ModelConfig, dtype: str) -> tuple[StateSpec, ...]:
     own, theirs = ("batch", kv_heads, "capacity", head_dim), ("batch", kv_heads, "source", head_dim)
     result = []
     for i in range(config.num_decoder_layers):
+        if config.carries_states:
+            shape = ("batch", config.d_model)
+            result.append(StateSpec(name=f"self_state.{i}", kind="recurrent", dtype=dtype, shape=shape))
         stride = config.compression_stride if config.is_compressed(i) else 1
         for part in ("key", "value"):
-            result.append(StateSpec(name=f"self_{part}.{i}", kind="self_kv", dtype=dtype, shape=own, stride=stride))
+            if not config.carries_states:
+                result.append(StateSpec(name=f"self_{part}.{i}", kind="self_kv", dtype=dtype, shape=own, stride=stride))
             if config.has_encoder:
                 result.append(StateSpec(name=f"cross_{part}.{i}", kind="cross_kv", dtype=dtype, shape=theirs))
         if config.is_compressed(i):
-            shape = ("batch", recent_size(config))
+            recent = ("batch", recent_size(config))
             result += [
-                StateSpec(name=f"recent_{part}.{i}", kind="recurrent", dtype=dtype, shape=shape)
+                StateSpec(name=f"recent_{part}.{i}", kind="recurrent", dtype=dtype, shape=recent)
                 for part in ("key", "value")
             ]
     return tuple(result)

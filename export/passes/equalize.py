@@ -51,7 +51,7 @@ def find_exponents(model: Model, samples: Sequence[tuple[Ids, Ids]]) -> Exponent
     """Return the exponents for a float32 model that reads such text; samples as of `calibrate`.
 
     A channel's scale is the root of its size in the text over its largest weight, as the rounding of both then costs
-    alike.
+    alike. A channel that the text never opens keeps the middle one: other text may open it, and it would dwarf all.
     """
     squares, counts = dict[str, Tensor](), dict[str, int]()
     names = {f"input.{name}.outer.weight": name for name, _ in _scalable(model)}
@@ -66,10 +66,13 @@ def find_exponents(model: Model, samples: Sequence[tuple[Ids, Ids]]) -> Exponent
     scalable = dict(_scalable(equalized(model, {})))
     for seen, name in names.items():
         if seen in squares:  # an expert may have received no token
-            size_F = (squares[seen] / counts[seen]).sqrt().clamp(min=SMALLEST)
+            size_F = (squares[seen] / counts[seen]).sqrt()
+            is_open_F, size_F = size_F > SMALLEST, size_F.clamp(min=SMALLEST)
             weight_F = scalable[name].outer.weight.detach().abs().amax(0).clamp(min=SMALLEST)
             exponents_F = (torch.log2(size_F / weight_F) / 2 * QUARTERS).round()
-            exponents_F = (exponents_F - exponents_F.median()).clamp(-MAX_EXPONENT, MAX_EXPONENT)
+            if is_open_F.any():
+                exponents_F -= exponents_F[is_open_F].median()
+            exponents_F = exponents_F.clamp(-MAX_EXPONENT, MAX_EXPONENT).where(is_open_F, 0.0)
             found[name] = exponents_F.numpy().astype(np.int8)
     return found
 

@@ -125,7 +125,7 @@ class TorchReference:
                 return _Pass(states[:, :size], begun)
         states, recorded = self._record(source, target)
         heads, caches = self.model.config.attention_kv_heads, list[LayerCache]()
-        for block in () if isinstance(self.model, Recurrent) else self.model.decoder.blocks:
+        for block in () if self.model.config.carries_states else self.model.decoder.blocks:
             _, key_BTE, value_BTE, *_ = recorded[block.self_attention]
             caches.append(LayerCache(split_heads(key_BTE, heads), split_heads(value_BTE, heads)))
         self._passes[source, target] = found = _Pass(states, caches)
@@ -153,7 +153,7 @@ class TorchReference:
         """self_key.i and self_value.i of every position of the target, (K, T, D). Layers with compressed attention have
         those of every window, of which the last may be incomplete, (K, N, D), and recent_key.i and recent_value.i, see
         `export.graphs.group_query_attention.GraphCompressedAttention`. Recurrent models have the states after the last
-        position, (M,)."""
+        position, (M,), and decoders with recurrent layers self_state.i."""
         model = self.model
         if isinstance(model, Recurrent):
             tokens, inputs = torch.tensor([target]), self._encoder_inputs(source)
@@ -161,12 +161,23 @@ class TorchReference:
             _, carried = model.decode(tokens, model.start(encoded), encoded, inputs[1])
             return {name: state[0].numpy() for name, state in zip(state_names(model.config), carried, strict=True)}
         arrays: Arrays = {}
+        if model.config.carries_states:
+            return self._layer_states(source, target)
         caches = self._read(source, target).caches
         for i, (cache, compression) in enumerate(zip(caches, model.decoder.compressions, strict=True)):
             arrays |= {f"self_key.{i}": cache.key[0].numpy(), f"self_value.{i}": cache.value[0].numpy()}
             if compression is not None:
                 arrays |= _compressed(compression, cache, i)
         return arrays
+
+    def _layer_states(self, source: Ids, target: Ids) -> Arrays:
+        """The states of recurrent layers after a target, token after token."""
+        model, inputs = self.model, self._encoder_inputs(source)
+        _, cross = model.encode(*inputs)
+        states = model.decoder.empty_caches(1, 0)
+        for start, token in enumerate(target):
+            model.decode(torch.tensor([[token]]), torch.tensor([start]), states, cross, inputs[1])
+        return {f"self_state.{i}": layer.state[0].numpy() for i, layer in enumerate(states)}
 
     @torch.inference_mode()
     def attention(self, source: Ids, target: Ids) -> Array:
@@ -182,7 +193,7 @@ class TorchReference:
         model, config = self.model, self.model.config
         _, recorded = self._record(source, target)
         arrays: Arrays = {}
-        if config.has_decoder:
+        if config.has_decoder and not config.carries_states:
             arrays["decoder_attention"] = self._self_attention(model.decoder, recorded, is_causal=True)
         if config.has_encoder:
             arrays["encoder_attention"] = self._self_attention(model.encoder, recorded, is_causal=False)

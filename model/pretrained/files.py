@@ -28,8 +28,7 @@ from model.checkpoints.atomic_write import DIGESTS
 from model.config import ModelConfig
 from model.pretrained.text_part import text_part
 
-CONFIG = "config.json"
-GENERATION_CONFIG = "generation_config.json"
+CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 WEIGHTS = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 PICKLED_WEIGHTS = "pytorch_model.bin"
@@ -208,11 +207,12 @@ class Weights:
 @dataclass(frozen=True, kw_only=True)
 class Stored:
     """Weights outside the directory of a model: the files that all comes from, what their lineage says, and how the
-    weights are read."""
+    weights are read. extra: further files of the checkpoint."""
 
     files: tuple[Path, ...]
     origin: Mapping[str, str]
     load: Callable[[], Weights]
+    extra: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
 
 class NeedsWeightsError(Exception):

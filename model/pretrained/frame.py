@@ -52,13 +52,13 @@ CLASSES = {  # by model_type, where no file names a class
     "xlm-roberta": "XLMRobertaTokenizer",
     "camembert": "CamembertTokenizer",
     **dict.fromkeys(("t5", "mt5"), "T5Tokenizer"),
-    "marian": "MarianTokenizer",
+    **dict.fromkeys(("marian", "marian_nmt"), "MarianTokenizer"),
     "mbart": "MBartTokenizer",
     "m2m_100": "M2M100Tokenizer",
 }
 # Classes by model_type that set a frame with languages: that of the family's template
 LANGUAGE_CLASSES = {
-    "marian": ("MarianTokenizer",),
+    **dict.fromkeys(("marian", "marian_nmt"), ("MarianTokenizer",)),
     "mbart": ("MBartTokenizer", "MBart50Tokenizer"),
     "m2m_100": ("M2M100Tokenizer", "NllbTokenizer"),
 }

@@ -49,6 +49,8 @@ from model.pretrained.files import (
     weight_files,
 )
 from model.pretrained.frame import with_source_frame
+from model.pretrained.marian.model import MODEL_TYPE as MARIAN
+from model.pretrained.marian.model import marian_nmt
 from model.pretrained.sentence_vectors import check_prompts, module_files, sentence_vectors, with_sentence_vectors
 from model.pretrained.special_tokens import added_tokens_of, with_languages, with_special_tokens
 from model.pretrained.text_part import LEFT_OUT, has_text_part
@@ -59,8 +61,8 @@ from model.tokenizer import Tokenizer
 from model.training.report import table
 
 MAX_LENGTH = 4096  # default context in tokens: position tables and KV caches grow with it
-FAMILIES = decoder.FAMILIES | encoder_decoder.FAMILIES | encoder.FAMILIES  # by model_type
-SENTENCE_FAMILIES = ("marian", "mbart", "m2m_100")  # trained to translate sentences, as are others with languages
+FAMILIES = decoder.FAMILIES | encoder_decoder.FAMILIES | encoder.FAMILIES | {MARIAN: marian_nmt}  # by model_type
+SENTENCE_FAMILIES = (MARIAN, "marian", "mbart", "m2m_100")  # trained to translate sentences, as others with languages
 MISSING = {  # by model_type, what a family would need
     "t5gemma": "attention to a source with soft caps, and norms around its sublayer, are those of no covered family",
 }
@@ -205,6 +207,7 @@ def import_checkpoint(
         extra={
             "model_card.md": model_card(ours.config, parameters, lineage).encode(),
             **Templates(chat.template, translation).files(),
+            **(stored.extra if stored else {}),
         },
     )
     return ImportedCheckpoint(

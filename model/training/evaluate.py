@@ -28,7 +28,7 @@ from model.tokenizer import Tokenizer
 from model.training.data.context import ANSWER_FACTOR, ANSWER_TOKENS, fitting, joined
 from model.training.data.examples import Batch, Batches, pad
 from model.training.objective.loss import batch_loss, encoder_logits, label_sets
-from model.transformer import EncoderDecoder
+from model.transformer import EncoderDecoder, LayerCache
 
 ROWS = 128  # sentences decoded together
 CAPACITY_STEP = 32  # positions by which a cache grows; attention costs by capacity, so capacity follows demand
@@ -176,12 +176,12 @@ def greedy_batch(
 def _groups(
     model: GenerativeModel, prompts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]], rows: int
 ) -> Iterator[list[int]]:
-    """The sequences that are decoded together. Recurrent models read prompts of one length at a time, because padding
+    """The sequences that are decoded together. Models with states read prompts of one length at a time, because padding
     would change their states."""
 
     def lengths(row: int) -> tuple[int, int, int]:
         source, prompt = len(sources[row]) if sources else 0, len(prompts[row])
-        return prompt if isinstance(model, Recurrent) else 0, source, prompt
+        return prompt if model.config.carries_states else 0, source, prompt
 
     for _, same in groupby(sorted(range(len(prompts)), key=lengths), key=lambda row: lengths(row)[0]):
         order = list(same)
@@ -214,7 +214,7 @@ def _decode(
         if isinstance(model, Recurrent):
             logits_RTV, carried = model.decode(block_RT, carried, encoded, lengths_R)
         else:
-            if int(ends_R.max()) > carried[0].key.shape[2]:
+            if isinstance(carried[0], LayerCache) and int(ends_R.max()) > carried[0].key.shape[2]:
                 carried = tree_map_only(Tensor, lambda cache: functional.pad(cache, (0, 0, 0, CAPACITY_STEP)), carried)
             source = (encoded, lengths_R) if isinstance(model, EncoderDecoder) else ()
             logits_RTV = model.decode(block_RT, starts_R, carried, *source)

@@ -18,7 +18,8 @@ def shape_of(
     limits = manifest.limits
     width, inner, heads = widths(manifest, variant)
     tokenizer = manifest.files.get(TOKENIZER)
-    shortlist = MOST_WORDS + (LEAST_WORDS + 1) * limits.max_source_len + limits.max_target_len
+    each = max(LEAST_WORDS + 1, _longest_list(manifest))
+    shortlist = MOST_WORDS + each * limits.max_source_len + limits.max_target_len
     return ModelShape(
         layout=CacheLayout.of(variant.states),
         vocab_size=limits.vocab_size,
@@ -35,6 +36,14 @@ def shape_of(
         chat_tokenizer=tokenizer.bytes * sum(name in manifest.files for name in TEMPLATES) if tokenizer else 0,
         attention=attention,
     )
+
+
+def _longest_list(manifest: Manifest) -> int:
+    """The most tokens that a source's token adds to its shortlist, if that has no ranks (`Shortlist.longest`); 0: it
+    has, or the manifest does not say so."""
+    learned = manifest.lineage.get("shortlist")
+    longest = learned.get("longest") if isinstance(learned, Mapping) else None
+    return longest if isinstance(longest, int) else 0
 
 
 def widths(manifest: Manifest, variant: Variant) -> tuple[int, int, int]:

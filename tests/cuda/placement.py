@@ -28,6 +28,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {  # architecture and what diffe
     "BART": ("encoder_decoder", {**SIZES, **BART}),
     "T5": ("encoder_decoder", {**SIZES, **T5}),
     "rotary translation": ("encoder_decoder", {**SIZES, "positions": "rotary"}),
+    "SSRU": ("encoder_decoder", {**SIZES, "decoder_mixing": "ssru"}),
     "sinusoidal": ("decoder", SIZES),
     "llama": ("decoder", {**SIZES, **GROUPED, **GATED, "positions": "rotary", "activation": "silu"}),
     "rotary in part": ("decoder", {**SIZES, "positions": "rotary", "rotary_dims": 32, "parallel_residual": True}),

@@ -18,6 +18,7 @@ MODELS: dict[str, Any] = {
     "translation, T5": ("encoder_decoder", T5, 3, 7),
     "translation, ALiBi": ("encoder_decoder", {**WIDE, "positions": "alibi"}, 2, 7),
     "translation, Shaw": ("encoder_decoder", {**WIDE, "positions": "shaw"}, 2, 7),
+    "translation, SSRU": ("encoder_decoder", {**WIDE, "decoder_mixing": "ssru", "norm_position": "post"}, 1, 7),
     "generation, sinusoidal": ("decoder", WIDE, 2),
     "generation, window": ("decoder", {**WIDE, "sliding_window": 16}, 1),
     "generation, ALiBi": ("decoder", {**WIDE, "positions": "alibi"}, 3),

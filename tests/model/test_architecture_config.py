@@ -59,6 +59,7 @@ WRONG = [
     ("qkv_bias", 1, "must be true or false, got 1"),
     ("output_bias", 1, "must be true or false, got 1"),
     ("share_embeddings", 1, "must be true or false, got 1"),
+    ("decoder_mixing", "gru", "must be one of attention, ssru, got 'gru'"),
     ("sinusoids", "both", f"must be one of {', '.join(get_args(Sinusoids))}, got 'both'"),
     ("head", "tail", f"must be one of {', '.join(get_args(Head))}, got 'tail'"),
     ("pooler", "mean", f"must be one of {', '.join(get_args(Pooler))}, got 'mean'"),

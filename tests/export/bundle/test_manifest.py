@@ -20,6 +20,14 @@ def test_a_shortlist_is_bounded_but_lists_some_words_for_every_source_token():
         assert all(set(by_source[source][:4]) <= found for source in range(length))
 
 
+def test_a_shortlist_without_an_order_allows_all_that_a_source_lists():
+    by_source = {source: tuple(range(1000 + 50 * source, 1050 + 50 * source)) for source in range(300)}
+    shortlist = Shortlist(always=(900,), by_source=by_source, is_ranked=False)
+    assert len(shortlist.allowed(range(10))) == 1 + 10 + 500
+    assert len(shortlist.allowed(range(100))) <= 1 + 100 * shortlist.longest == 1 + 100 * 51
+    assert dataclasses.replace(shortlist, is_ranked=True).longest == 0
+
+
 def test_a_variant_is_found_by_its_precision():
     manifest = a_manifest()
     assert manifest.variant("fp32") is manifest.variants[0]

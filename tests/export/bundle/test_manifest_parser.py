@@ -363,8 +363,9 @@ def test_a_shortlist_restricts_the_tokens_of_an_answer():
 
 
 def test_a_shortlist_of_a_file_is_written_as_it_is_read():
-    shortlist = parse_shortlist(SHORT, 10)
-    assert parse_shortlist(parse_json(shortlist.to_json().encode())) == shortlist
+    for values in (SHORT, {**SHORT, "is_ranked": False}):
+        shortlist = parse_shortlist(values, 10)
+        assert parse_shortlist(parse_json(shortlist.to_json().encode())) == shortlist
 
 
 @pytest.mark.parametrize(
@@ -374,6 +375,7 @@ def test_a_shortlist_of_a_file_is_written_as_it_is_read():
         (b"[]", "is not a JSON object but list"),
         ({"always": []}, "must have the list always and the object by_source, and no more, got always"),
         ({**SHORT, "more": 1}, "and no more, got always, by_source, more"),
+        ({**SHORT, "is_ranked": 0}, "is_ranked must be true or false, got 0"),
         ({**SHORT, "by_source": []}, "must have the list always and the object by_source"),
         ({**SHORT, "always": [True]}, "always must be a list of ids of 0..9, got [True]"),
         ({**SHORT, "always": [-1]}, "always must be a list of ids of 0..9, got [-1]"),

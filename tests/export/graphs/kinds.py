@@ -43,6 +43,10 @@ KINDS = {
         qk_norm=True, qk_norm_span="all", qk_norm_after_rotary=True, num_decoder_layers=1,
     ),
     "unequal-sides": tiny_config(encoder_num_heads=2, encoder_d_ff=96, num_encoder_layers=1, num_decoder_layers=1),
+    "ssru": tiny_config(
+        decoder_mixing="ssru", norm_position="post", sinusoids="tensor2tensor", output_bias=True,
+        num_encoder_layers=1, num_decoder_layers=2,
+    ),
     "experts": tiny_config(num_experts=3, num_encoder_layers=1, num_decoder_layers=1),
     "two-experts": tiny_config(
         "decoder", num_experts=4, experts_per_token=2, gated=True, activation="gelu", bias=False, num_decoder_layers=1

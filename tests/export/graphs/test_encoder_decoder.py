@@ -118,7 +118,7 @@ def test_every_kind_of_model_passes_verification(config, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["experts", "two-experts", "layered", "whole-norms"])
+@pytest.mark.parametrize("name", ["experts", "two-experts", "layered", "whole-norms", "ssru"])
 def test_half_precision_supports_experts_and_layers_that_differ(name, tmp_path):
     """Of this seed no two experts are so close that rounding chooses the other one, which verification would refuse."""
     config = KINDS[name]
@@ -136,6 +136,7 @@ def test_half_precision_supports_experts_and_layers_that_differ(name, tmp_path):
         ("two-experts", "w8a8-dynamic w8a8-static"),
         pytest.param("layered", "w8a8-dynamic w8a8-static-kv8 w8-block64 w4-block32", marks=pytest.mark.slow),
         pytest.param("whole-norms", "w8a8-static", marks=pytest.mark.slow),
+        pytest.param("ssru", "w8a8-dynamic w8a8-static", marks=pytest.mark.slow),
     ],
 )
 def test_quantization_supports_position_biases_experts_and_layers_that_differ(name, schemes, tmp_path):

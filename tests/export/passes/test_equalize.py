@@ -21,6 +21,7 @@ MODELS = {
     "gpt2": tiny_config("decoder", norm="layer", positions="learned", activation="gelu"),
     "post-norm": tiny_config("decoder", norm="rms", norm_position="post", positions="none"),
     "translation": tiny_config("encoder_decoder"),
+    "ssru": tiny_config("encoder_decoder", decoder_mixing="ssru", norm_position="post"),
     "t5": tiny_config("encoder_decoder", **{**LLAMA, "positions": "bucketed"}, num_kv_heads=2),
 }
 TOKENS = [(5, 6, 7, 2), (1, 9, 8, 5, 12, 6, 10)]
@@ -54,6 +55,17 @@ def test_an_equalized_model_computes_the_same(name):
     assert any(not torch.equal(*pair) for pair in pairs)
     expected = outputs(model, *TOKENS)
     torch.testing.assert_close(outputs(made, *TOKENS), expected, rtol=0, atol=2e-5 * float(expected.abs().max()))
+
+
+def test_a_channel_that_the_text_never_opens_keeps_its_scale():
+    """Text that opens it would find it thousands of times as large as the others, whose integers become 0."""
+    model = tiny_model(MODELS["translation"])
+    layer = model.encoder.blocks[0].feed_forward
+    with torch.no_grad():
+        layer.inner.bias[3] = -1e4
+    found = find_exponents(model, samples_of(model))["encoder.blocks.0.feed_forward"]
+    assert found[3] == 0
+    assert np.count_nonzero(found) > len(found) // 2
 
 
 @pytest.mark.parametrize("kind", ["masked", "classify"])

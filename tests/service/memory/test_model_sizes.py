@@ -28,6 +28,17 @@ def test_sizes_are_those_of_the_variant():
     assert (shape.max_source_len, shape.max_target_len) == (found.limits.max_source_len, found.limits.max_target_len)
 
 
+@pytest.mark.parametrize(
+    ("lineage", "each"), [({}, 5), ({"longest": 0}, 5), ({"longest": 51}, 51), ({"longest": "x"}, 5)]
+)
+def test_a_shortlist_without_an_order_may_allow_all_that_a_source_lists(lineage, each):
+    found = model(lineage={"shortlist": lineage}, shortlist="shortlist.json")
+    found = replace(found, limits=replace(found.limits, vocab_size=100_000))
+    limits = found.limits
+    shape = shape_of(found, found.variants[0], opened=0)
+    assert shape.shortlist_len == 256 + each * limits.max_source_len + limits.max_target_len
+
+
 def test_widths_are_those_of_the_model_that_was_exported():
     found = model(lineage={"model": {"d_model": 512, "d_ff": 2048, "num_heads": 8, "bias": True}})
     assert widths(found, found.variants[0]) == (512, 2048, 8)
