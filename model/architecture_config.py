@@ -3,9 +3,7 @@
     ModelConfig
     ├── TransformerConfig       heads, feed-forwards, norms and positions
     │   ├── EncoderDecoderConfig
-    │   └── LayeredConfig       layers whose attention differs
-    │       ├── DecoderConfig
-    │       └── EncoderConfig
+    │   └── LayeredConfig       layers whose attention differs: DecoderConfig, EncoderConfig
     └── RecurrentConfig         LSTM and GRU cells
 
 `model_config` makes the one that an `architecture` names. Nothing here imports torch.
@@ -49,6 +47,7 @@ Cell = Literal["lstm", "gru"]
 SourceUnit = Literal["sentence", "text"]
 Score = Literal["none", "dot", "multiplicative", "additive"]
 
+_STACKS = ("num_encoder_layers", "num_decoder_layers")
 MAX_CONTEXT = 8  # sentences: a few hundred tokens, which every step attends to
 
 
@@ -205,11 +204,11 @@ class EncoderDecoderConfig(TransformerConfig, _TranslationConfig):
         check(heads % kv_heads == 0, "encoder_num_heads", f"must be a multiple of num_kv_heads {kv_heads}, got {heads}")
         _ = self.encoder_stack  # which must be a valid configuration, too
         check_ssru(self.decoder_mixing, self.positions, self.sliding_window)
-        for field in ("num_encoder_layers", "num_decoder_layers"):
-            layers, size = getattr(self, field), self.ensemble_size
-            check(layers % size == 0, field, f"must be a multiple of ensemble_size {size}, got {layers}")
-        has_experts = self.ensemble_size > 1 and self.num_experts > 0
-        check(not has_experts, "ensemble_size", "must be 1 with num_experts: ensembles of experts are not supported")
+        size = self.ensemble_size
+        for field in _STACKS:
+            layers, problem = getattr(self, field), f"must be a multiple of ensemble_size {size}"
+            check(layers % size == 0, field, f"{problem}, got {layers}")
+        check(size == 1 or not self.num_experts, "ensemble_size", "must be 1 with num_experts: no ensembles of experts")
 
     def check_trainable(self) -> None:
         """As `ModelConfig.check_trainable`; the members of an ensemble are trained one by one."""
@@ -220,9 +219,8 @@ class EncoderDecoderConfig(TransformerConfig, _TranslationConfig):
     @property
     def member(self) -> EncoderDecoderConfig:
         """The configuration of one member of an ensemble."""
-        size = self.ensemble_size
-        encoder_layers, decoder_layers = self.num_encoder_layers // size, self.num_decoder_layers // size
-        return self.replace(ensemble_size=1, num_encoder_layers=encoder_layers, num_decoder_layers=decoder_layers)
+        layers = {name: getattr(self, name) // self.ensemble_size for name in _STACKS}
+        return self.replace(ensemble_size=1, **layers)
 
     @property
     def source_dim(self) -> int:
@@ -234,9 +232,11 @@ class EncoderDecoderConfig(TransformerConfig, _TranslationConfig):
         """As the decoder's, without its window, and with the encoder's own heads and feed-forward width."""
         if not (self.encoder_num_heads or self.encoder_d_ff or self.sliding_window):
             return self
-        heads, width = self.encoder_num_heads or self.num_heads, self.encoder_d_ff or self.d_ff
-        own: dict[str, Any] = {"encoder_num_heads": 0, "encoder_d_ff": 0, "sliding_window": 0}
-        return dataclasses.replace(self, num_heads=heads, d_ff=width, **own)
+        own: dict[str, Any] = {
+            "num_heads": self.encoder_num_heads or self.num_heads,
+            "d_ff": self.encoder_d_ff or self.d_ff,
+        }
+        return dataclasses.replace(self, **own, encoder_num_heads=0, encoder_d_ff=0, sliding_window=0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -216,17 +216,14 @@ class ModelConfig(Config):
 
     num_encoder_layers, num_decoder_layers = 0, 0
     max_source_len, max_target_len = 0, 0
-    positions = "none"
-    position_dim = 0
+    positions, position_dim, rotary_dims = "none", 0, 0
     norm, norm_eps = "layer", 1e-5
     num_heads, num_kv_heads, head_dim = 0, 0, 0
     attention_scale, attention_softcap, logits_softcap = 0.0, 0.0, 0.0
     qk_norm = False
-    rotary_dims = 0
     num_experts, sliding_window, compression_stride = 0, 0, 0
     parallel_residual, first_attention_norm = False, True
-    decoder_mixing = "attention"
-    score = "none"
+    decoder_mixing, score = "attention", "none"
     share_embeddings = False
     head, pooler = "none", "none"
     labels, layer_groups = tuple[str, ...](), tuple[Any, ...]()
