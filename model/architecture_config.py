@@ -213,8 +213,8 @@ class EncoderDecoderConfig(TransformerConfig, _TranslationConfig):
     def check_trainable(self) -> None:
         """As `ModelConfig.check_trainable`; the members of an ensemble are trained one by one."""
         super().check_trainable()
-        size = self.ensemble_size
-        check(size == 1, "ensemble_size", f"must be 1 for training, got {size}; train the members, each with its seed")
+        problem = f"must be 1 for training, got {self.ensemble_size}; train the members, each with its seed"
+        check(self.ensemble_size == 1, "ensemble_size", problem)
 
     @property
     def member(self) -> EncoderDecoderConfig:
@@ -232,11 +232,9 @@ class EncoderDecoderConfig(TransformerConfig, _TranslationConfig):
         """As the decoder's, without its window, and with the encoder's own heads and feed-forward width."""
         if not (self.encoder_num_heads or self.encoder_d_ff or self.sliding_window):
             return self
-        own: dict[str, Any] = {
-            "num_heads": self.encoder_num_heads or self.num_heads,
-            "d_ff": self.encoder_d_ff or self.d_ff,
-        }
-        return dataclasses.replace(self, **own, encoder_num_heads=0, encoder_d_ff=0, sliding_window=0)
+        heads, width = self.encoder_num_heads or self.num_heads, self.encoder_d_ff or self.d_ff
+        own: dict[str, Any] = {"encoder_num_heads": 0, "encoder_d_ff": 0, "sliding_window": 0}
+        return dataclasses.replace(self, num_heads=heads, d_ff=width, **own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,8 +287,7 @@ class DecoderConfig(LayeredConfig):
         problem = "must be set with compression_stride, for the uncompressed layers"
         check(self.sliding_window > 0, "sliding_window", problem)
         problem = "must be sinusoidal, learned or none with compression_stride, because a key of several tokens has no"
-        is_added = kind in ("sinusoidal", "learned", "none")
-        check(is_added, "positions", f"{problem} position of its own, got {kind}")
+        check(kind in ("sinusoidal", "learned", "none"), "positions", f"{problem} position of its own, got {kind}")
         for name in ("attention_softcap", "layer_groups"):
             check(not getattr(self, name), name, "must be left out with compression_stride")
 
