@@ -22,7 +22,7 @@ from model.config import ModelConfig
 from model.recurrent import state_names
 
 TOTALS, TOTAL_INPUT = (
-    ("total_length", "total_slots"),
+    ("total_length", "total_slots", "window_total"),
     6,
 )  # of `decode`; the input of attention that reads them
 CAP = ("Div", "Tanh", "Mul")  # of the logits

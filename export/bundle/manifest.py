@@ -48,8 +48,9 @@ from export.bundle.manifest_fields import (
     Time,
     Width,
 )
+from export.bundle.windows import places_of
 
-FORMAT_VERSION = 13
+FORMAT_VERSION = 14
 MANIFEST = "manifest.json"
 MANIFEST_DIGEST = "manifest.sha256"  # beside it: one line as `sha256sum` writes it
 TOKENIZER = "tokenizer.json"
@@ -108,7 +109,9 @@ class StateSpec:
     """One tensor kept between calls. Symbolic axes of `shape` are strings.
 
     self_kv: `decode` reads "past.NAME" and writes "present.NAME", which a runner binds to the same memory. With a
-    `stride` of s its growing axis has one entry for every s positions, rounded up.
+    `stride` of s its growing axis has one entry for every s positions, rounded up. With a `window` of w > 0 `decode`
+    reads no more than w positions of it, those of `window_lengths`, so that a runner may keep only the last ones
+    (`export.bundle.windows`).
     cross_kv: `encode` writes NAME and `decode` reads it. The initial states of a recurrent decoder are of this kind and
     have no source axis.
     recurrent: `decode` reads "past.NAME" and replaces it by "present.NAME" in every step, also in the same memory: it
@@ -123,10 +126,15 @@ class StateSpec:
     dtype: Dtype
     shape: Annotated[tuple[Width | Axis, ...], Items(5, least=2)]
     stride: Annotated[int, Range(1, 1 << 12)] = 1
+    window: Length = 0
 
     def places(self, positions: int) -> int:
         """Return the length of the growing axis for a number of positions."""
         return -(-positions // self.stride)
+
+    def kept_places(self, positions: int) -> int:
+        """Return the same for a runner that keeps no more than a window needs."""
+        return min(self.places(positions), places_of(self.window)) if self.window else self.places(positions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +190,15 @@ class Variant:
     def slots(self, positions: int) -> int:
         """Return the length of the caches with one entry for several positions; 0 if the variant has none."""
         return next((state.places(positions) for state in self.states if state.stride > 1), 0)
+
+    @property
+    def window(self) -> int:
+        """The window of those states that have one; 0 if none has."""
+        return max([state.window for state in self.states], default=0)
+
+    def without_windows(self) -> Variant:
+        """Return the same variant for a runner whose caches hold all positions."""
+        return dataclasses.replace(self, states=tuple(dataclasses.replace(state, window=0) for state in self.states))
 
 
 @dataclass(frozen=True, kw_only=True)

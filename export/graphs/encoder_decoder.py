@@ -12,7 +12,7 @@ import torch
 
 from export.bundle.manifest import Role, StateSpec
 from export.graphs.attention import AlignGraph, attend_signature, seen_attention
-from export.graphs.decoder import DecodeCompressedGraph, DecodeGraph, DecodeTokenGraph
+from export.graphs.decoder import DecodeCompressedGraph, DecodeGraph, DecodeTokenGraph, cache_window
 from export.graphs.encoder import EncodeGraph, embed_signature, encoder_opset, encoder_signature
 from export.graphs.group_query_attention import BIASES
 from export.graphs.logprobs import logprobs_signature
@@ -46,7 +46,10 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
         Input("total_length", (), torch.int32),
         _by_layer(state_inputs(own, dtype, "past.")),
     )
-    keys = (Input("key_positions", ("total",)),) if config.positions in BIASES else ()
+    others = [Input("key_positions", ("total",))] if config.positions in BIASES else []
+    if cache_window(config):
+        others = [Input("window_lengths", ("batch",), torch.int32), Input("window_total", (), torch.int32)]
+    last = (others,) if others else ()
     outputs = ("logits", *(f"present.{state.name}" for state in own))
     made: dict[Role, Signature] = {}
     if isinstance(model, EncoderDecoder):
@@ -58,14 +61,14 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
             outputs=("encoder_states", *(state.name for state in crossing)),
             opset=encoder_opset(model),
         )
-        made["decode"] = Signature(module=DecodeTokenGraph(model), arguments=(*steps, *source, *keys), outputs=outputs)
+        made["decode"] = Signature(module=DecodeTokenGraph(model), arguments=(*steps, *source, *last), outputs=outputs)
         if attention:
             targets = Input("tokens", ("batch", "block"))
             align = Signature(module=AlignGraph(model), arguments=(targets, *source), outputs=("cross_attention",))
             extra = {"align": align, **extra}
     elif config.supports_chunked_prefill:
         positions = Input("positions", ("asked", 2))
-        made["decode"] = Signature(module=DecodeGraph(model), arguments=(*steps, positions, *keys), outputs=outputs)
+        made["decode"] = Signature(module=DecodeGraph(model), arguments=(*steps, positions, *last), outputs=outputs)
     else:
         slots = Input("total_slots", (), torch.int32)
         made["decode"] = Signature(module=DecodeCompressedGraph(model), arguments=(*steps, slots), outputs=outputs)
@@ -83,11 +86,15 @@ def states(config: ModelConfig, dtype: str) -> tuple[StateSpec, ...]:
         return ()
     kv_heads, head_dim = config.attention_kv_heads, config.attention_head_dim
     own, theirs = ("batch", kv_heads, "capacity", head_dim), ("batch", kv_heads, "source", head_dim)
-    result = []
+    result, longest = [], cache_window(config)
     for i in range(config.num_decoder_layers):
         stride = config.compression_stride if config.is_compressed(i) else 1
+        window = longest if 0 < config.layer(i).sliding_window <= longest else 0
         for part in ("key", "value"):
-            result.append(StateSpec(name=f"self_{part}.{i}", kind="self_kv", dtype=dtype, shape=own, stride=stride))
+            name = f"self_{part}.{i}"
+            result.append(
+                StateSpec(name=name, kind="self_kv", dtype=dtype, shape=own, stride=stride, window=window)
+            )
             if config.has_encoder:
                 result.append(StateSpec(name=f"cross_{part}.{i}", kind="cross_kv", dtype=dtype, shape=theirs))
         if config.is_compressed(i):

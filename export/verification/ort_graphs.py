@@ -161,6 +161,9 @@ class OrtGraphs:
             # A graph has one of these two inputs, or neither if nothing else in it depends on the total length.
             "key_positions": np.arange(total),
             "total_slots": np.array(self.variant.slots(total), np.int32),
+            # Buffers hold all positions, those of layers with a window as well.
+            "window_lengths": np.array(starts, np.int32) + lengths(blocks),
+            "window_total": np.array(total, np.int32),
             # A graph has one of these two inputs, or neither if it reads one token per row and predicts for all rows.
             "positions": np.array(requested, np.int64).reshape(-1, 2),
             "asked": np.array([row for row, _ in requested], np.int64),

@@ -1,13 +1,14 @@
 """The buffers that hold the caches of live rows: their layout, growth, copies and bindings.
 
 What a row needs follows from the kinds of its states (`service.memory.cache_layout`). This module knows no
-architecture, session or scheduler.
+architecture, session or scheduler. Buffers of states with a window hold the last positions of a row alone, and
+`CacheBuffers` knows the first one of each row (`export.bundle.windows`).
 
 A buffer changes its shape within its block of memory, line by line, and a block is allocated for all that the live
 requests can come to need: pages that were never written cost nothing, while fresh ones cost several times what the copy
 does (at 64 rows and 150 tokens a turn, growing into new blocks was 3.5 ms of the mean turn).
 
-Shapes: R rows of a buffer, C capacity in positions. A state is (R, outer, C, inner), outer and inner being the sizes
+Shapes: R rows of a buffer, C capacity in positions, or in places where a position does not have one of its own. A state is (R, outer, C, inner), outer and inner being the sizes
 before and after the growing axis; a line is the memory of one (row, outer).
 """
 
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from export.bundle.manifest import StateKind, StateSpec, capacity_for
+from export.bundle.windows import first_position
 from service.memory.cache_layout import CacheAxes, CacheShape, row_capacity_for, shortlist_capacity_for
 from service.runtime.bindings import Arena, Place
 from service.runtime.memory import Block, Region
@@ -56,12 +58,12 @@ class CacheBuffer:
 
     def shape(self, rows: int) -> tuple[int, ...]:
         """The shape of `rows` rows of one state as the graph sees them."""
-        places = self.spec.places(self.capacity)
+        places = self.spec.kept_places(self.capacity)
         return (rows, *(places if isinstance(size, str) else size for size in self.spec.shape[1:]))
 
     def pitch_for(self, length: int) -> int:
         """Bytes of one line with `length` positions."""
-        return self.spec.places(length) * self._unit if self.axes.grows else self._unit
+        return self.spec.kept_places(length) * self._unit if self.axes.grows else self._unit
 
     def offsets(self, row: int) -> Iterator[tuple[str, int]]:
         """Each state's name, and the byte of the block at which a row begins."""
@@ -125,9 +127,19 @@ class CacheBuffer:
         for _, offset in self.offsets(row):
             self.memory.clear(self.block, start=offset, size=self._row_bytes)
 
+    def advance(self, row: int, by: int, count: int) -> None:
+        """Moves `count` places of a row from place `by` on to its front, as many at a time as do not overlap their
+        targets."""
+        row_start = row * self._row_bytes
+        for place in range(0, count, by):
+            target = self._region.at(row_start + place * self._unit)
+            source = self._region.at(row_start + (place + by) * self._unit)
+            self.memory.copy(target, source, width=min(by, count - place) * self._unit, height=self.axes.outer)
+
     def copy(self, copies: Iterable[tuple[int, int, int, int]]) -> None:
         """For each (source, target, start, stop): copies these positions of row `source` over those of row `target`,
-        strided ones by whole places, fixed-size states as a whole. No row may be both source and target."""
+        strided ones by whole places, fixed-size states as a whole, with a window these places. No row may be both
+        source and target."""
         stride = self.spec.stride
         if not self.axes.grows:
             found = [(source, target, 0, 1) for source, target, _, _ in copies]
@@ -150,7 +162,8 @@ class CacheBuffer:
         target_start: int = 0,
     ) -> None:
         """Copies `length` positions of `rows` rows from `source` on, the first one `source_start`, over those of rows
-        from `target` on of another buffer of the same states, the first one `target_start`."""
+        from `target` on of another buffer of the same states, the first one `target_start`. With a window these are
+        places."""
         self.memory.copy(
             other._from(target, target_start),
             self._from(source, source_start),
@@ -171,7 +184,7 @@ class StateBuffers:
         self.arena = arena
         alike: dict[tuple[object, ...], list[StateSpec]] = {}
         for spec in specs:
-            alike.setdefault((spec.kind, spec.dtype, spec.shape, spec.stride), []).append(spec)
+            alike.setdefault((spec.kind, spec.dtype, spec.shape, spec.stride, spec.window), []).append(spec)
         arenas: dict[str, Arena] = {} if shortlists is None else {"shortlist": shortlists}
         self.buffers = [CacheBuffer(group, arenas.get(group[0].kind, arena)) for group in alike.values()]
 
@@ -184,7 +197,8 @@ class StateBuffers:
 class CacheBuffers(StateBuffers):
     """The caches of an engine's rows, resized together.
 
-    capacities: positions that each row has room for, by kind of state.
+    capacities: positions that each row has room for, by kind of state. window: of states that have one, 0 if none has.
+    firsts: by row, the first position that buffers of such states hold.
     """
 
     def __init__(
@@ -193,6 +207,8 @@ class CacheBuffers(StateBuffers):
         super().__init__(specs, arena, shortlists=shortlists)
         self.max_rows, self.rows = max_rows, 0
         self.capacities: dict[StateKind, int] = {}
+        self.window = max([buffer.spec.window for buffer in self.buffers], default=0)
+        self.firsts = [0] * max_rows
 
     def clear(self) -> None:
         """Drops all rows and their memory."""
@@ -248,6 +264,23 @@ class CacheBuffers(StateBuffers):
             else:
                 buffer.resize(room, capacity, live=live, size=size)
 
+    def advance(self, row: int, starts: Sequence[int]) -> list[int]:
+        """Makes room in the buffers of states with a window for blocks that begin at `starts` in rows from `row` on.
+        Returns the first position that these hold of each of the rows: 0 without a window."""
+        if not self.window:
+            return [0] * len(starts)
+        firsts = [first_position(self.window, start) for start in starts]
+        for at, (first, start) in enumerate(zip(firsts, starts, strict=True), row):
+            if first > self.firsts[at]:  # a lower one is that of a new request
+                for buffer in self._with_window:
+                    buffer.advance(at, first - self.firsts[at], start - first)
+            self.firsts[at] = first
+        return firsts
+
+    @property
+    def _with_window(self) -> list[CacheBuffer]:
+        return [buffer for buffer in self.buffers if buffer.spec.window]
+
     def _suits(self, room: int, wanted: dict[StateKind, int]) -> bool:
         """Whether buffers are large enough, and less than twice as large as needed; eight rows are always kept."""
         held = [(self.capacities.get(kind, 0), size) for kind, size in wanted.items()]
@@ -260,9 +293,18 @@ class CacheBuffers(StateBuffers):
         sources = [(copy.source, copy.target, 0, copy.source_len) for copy in copies if copy.source_len]
         shortlists = [(copy.source, copy.target, 0, copy.shortlist_len) for copy in copies if copy.shortlist_len]
         by_kind: dict[str, list[tuple[int, int, int, int]]] = {"cross_kv": sources, "shortlist": shortlists}
+        kept = [self._kept(*one) for one in own] if self.window else []
         for buffer in self.buffers:
-            if wanted := by_kind.get(buffer.kind, own):
+            if wanted := kept if buffer.spec.window else by_kind.get(buffer.kind, own):
                 buffer.copy(wanted)
+        for source, target, _, _ in kept:
+            self.firsts[target] = self.firsts[source]
+
+    def _kept(self, source: int, target: int, start: int, stop: int) -> tuple[int, int, int, int]:
+        """The places of these positions in buffers of states with a window; from the first one on if those of `target`
+        lie elsewhere."""
+        first = self.firsts[source]
+        return source, target, max(0, start - first) if self.firsts[target] == first else 0, stop - first
 
 
 def _capacity(kind: StateKind, length: int) -> int:
@@ -273,7 +315,7 @@ class PrefixStore(StateBuffers):
     """Blocks of prompt positions that the prefix cache keeps: `self_kv` copied out of rows, one block a slot."""
 
     def __init__(self, caches: CacheBuffers, arena: Arena) -> None:
-        self._rows = caches.of_kind("self_kv")
+        self._caches, self._rows = caches, caches.of_kind("self_kv")
         super().__init__([spec for buffer in self._rows for spec in buffer.specs], arena)
 
     def store(self, block: PrefixBlock, *, slots: int) -> None:
@@ -281,12 +323,27 @@ class PrefixStore(StateBuffers):
         for kept, buffer in zip(self.buffers, self._rows, strict=True):
             if (kept.rows, kept.capacity) != (slots, block.count):
                 kept.resize(slots, block.count, live=0)
-            buffer.copy_to(kept, block.row, block.slot, length=block.count, source_start=block.start)
+            start = block.start - (self._caches.firsts[block.row] if buffer.spec.window else 0)
+            buffer.copy_to(kept, block.row, block.slot, length=block.count, source_start=start)
 
-    def load(self, block: PrefixBlock) -> None:
-        """Copies a stored block into its row."""
-        for kept, buffer in zip(self.buffers, self._rows, strict=True):
-            kept.copy_to(buffer, block.slot, block.row, length=block.count, target_start=block.start)
+    def load(self, blocks: Iterable[PrefixBlock]) -> None:
+        """Copies stored blocks, all that a turn has, into their rows; of states with a window what the next block of a
+        row finds there when the stored ones are computed."""
+        ends = {block.row: block.start + block.count for block in blocks}  # those of a row follow each other
+        for row, end in ends.items():
+            self._caches.firsts[row] = first_position(self._caches.window, end)
+        for block in blocks:
+            for kept, buffer in zip(self.buffers, self._rows, strict=True):
+                first = self._caches.firsts[block.row] if buffer.spec.window else 0
+                start = max(block.start, first)
+                kept.copy_to(
+                    buffer,
+                    block.slot,
+                    block.row,
+                    length=max(0, block.start + block.count - start),
+                    source_start=start - block.start,
+                    target_start=start - first,
+                )
 
 
 class ParkedRows:
@@ -295,12 +352,12 @@ class ParkedRows:
     def __init__(self, caches: CacheBuffers, arena: Arena) -> None:
         self._caches, self._arena = caches, arena
         self._specs = [spec for buffer in caches.buffers for spec in buffer.specs]
-        self._slots: dict[int, tuple[StateBuffers, Parked]] = {}
+        self._slots: dict[int, tuple[StateBuffers, Parked, list[int]]] = {}  # the last: first positions, by line
 
     @property
     def size(self) -> int:
         """Bytes allocated. May be read from any thread."""
-        return sum(states.size for states, _ in list(self._slots.values()))
+        return sum(states.size for states, *_ in list(self._slots.values()))
 
     def keep(self, slots: frozenset[int]) -> None:
         """Forgets all slots but these."""
@@ -311,17 +368,21 @@ class ParkedRows:
         """Copies rows into a slot. What belongs to the source is stored once for all of them."""
         states = StateBuffers(self._specs, self._arena)
         lengths = {"cross_kv": parked.source_len, "shortlist": parked.shortlist_len}
+        firsts = [self._caches.firsts[row] for row in parked.rows]
         for kept, buffer in zip(states.buffers, self._caches.buffers, strict=True):
-            length = lengths.get(buffer.kind, parked.target_len)
+            own = parked.target_len - min(firsts) if buffer.spec.window else parked.target_len
+            length = lengths.get(buffer.kind, own)
             rows = parked.rows[:1] if buffer.kind in lengths else parked.rows
             kept.resize(len(rows), length, live=0)
             for line, row in enumerate(rows):
                 buffer.copy_to(kept, row, line, length=length)
-        self._slots[parked.slot] = states, parked
+        self._slots[parked.slot] = states, parked, firsts
 
     def load(self, resumed: Resumed) -> Parked:
         """Copies a slot into rows, frees it, and returns what it held."""
-        states, parked = self._slots.pop(resumed.slot)
+        states, parked, firsts = self._slots.pop(resumed.slot)
+        for row, line in resumed.lines.items():
+            self._caches.firsts[row] = firsts[line]
         for kept, buffer in zip(states.buffers, self._caches.buffers, strict=True):
             for row, line in resumed.lines.items():
                 kept.copy_to(buffer, line if kept.rows > 1 else 0, row, length=kept.capacity)
