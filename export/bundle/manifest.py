@@ -134,7 +134,8 @@ class StateSpec:
 
     def kept_places(self, positions: int) -> int:
         """Return the same for a runner that keeps no more than a window needs."""
-        return min(self.places(positions), places_of(self.window)) if self.window else self.places(positions)
+        places = self.places(positions)
+        return min(places, places_of(self.window)) if self.window else places
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,11 +191,6 @@ class Variant:
     def slots(self, positions: int) -> int:
         """Return the length of the caches with one entry for several positions; 0 if the variant has none."""
         return next((state.places(positions) for state in self.states if state.stride > 1), 0)
-
-    @property
-    def window(self) -> int:
-        """The window of those states that have one; 0 if none has."""
-        return max([state.window for state in self.states], default=0)
 
     def without_windows(self) -> Variant:
         """Return the same variant for a runner whose caches hold all positions."""

@@ -222,14 +222,13 @@ def _variant(manifest: Manifest, variant: Variant, roles: set[str]) -> Iterator[
             "with a shortlist there must be states word_ids and word_weight, and decode must read asked and write "
             f"states, got {', '.join(sorted(names))}; {', '.join((*decode.inputs, *decode.outputs))}"
         )
-    if len({state.window for state in variant.states if state.window}) > 1:
-        yield "states must have one window, or none"
-    has_window = {"window_lengths", "window_total"} <= set(decode.inputs)
-    if has_window != (variant.window > 0):
-        yield (
-            "decode must read window_lengths and window_total exactly when a state has a window, got "
-            f"{', '.join(decode.inputs):.200}"
-        )
+    windows = {state.window for state in variant.states if state.window}
+    if len(windows) > 1:
+        yield f"states must have one window, or none, got {', '.join(map(str, sorted(windows)))}"
+    read = [name for name in ("window_lengths", "window_total") if name in decode.inputs]
+    if len(read) != 2 * bool(windows):
+        needed = f"{'' if windows else 'not '}read window_lengths and window_total"
+        yield f"decode must {needed} as {'a' if windows else 'no'} state has a window, got {', '.join(read) or 'none'}"
     heads = {maps.kind: maps.heads for maps in manifest.attention_maps}.get("decoder")
     for state in variant.states:
         for problem in _state(state, variant, heads):

@@ -55,13 +55,12 @@ class _Decode(ModelGraph[EncoderDecoder | Decoder]):
         first position that the caches of layers with a window hold, where they hold less than the context; or nothing.
         """
         keys_N = others[0] if len(others) == 1 else None
-        longest, layers = cache_window(self.model.config), zip(self.model.decoder.layers, past, strict=True)
-        return [
-            GraphAttention(
-                layer, pair, starts_B, *(others if 0 < layer.sliding_window <= longest else lengths), keys_N
-            )
-            for layer, pair in layers
-        ]
+        within = (others[0], others[1]) if len(others) > 1 else lengths
+        longest, attends = cache_window(self.model.config), []
+        for layer, pair in zip(self.model.decoder.layers, past, strict=True):
+            own_B, total = within if 0 < layer.sliding_window <= longest else lengths
+            attends.append(GraphAttention(layer, pair, starts_B, own_B, total, keys_N))
+        return attends
 
     def outputs(self, states_PM: Tensor, attends: Sequence[GraphAttention | GraphCompressedAttention]) -> list[Tensor]:
         """Return all outputs: the logits of the tokens with these states, and the present caches."""

@@ -92,9 +92,7 @@ def states(config: ModelConfig, dtype: str) -> tuple[StateSpec, ...]:
         window = longest if 0 < config.layer(i).sliding_window <= longest else 0
         for part in ("key", "value"):
             name = f"self_{part}.{i}"
-            result.append(
-                StateSpec(name=name, kind="self_kv", dtype=dtype, shape=own, stride=stride, window=window)
-            )
+            result.append(StateSpec(name=name, kind="self_kv", dtype=dtype, shape=own, stride=stride, window=window))
             if config.has_encoder:
                 result.append(StateSpec(name=f"cross_{part}.{i}", kind="cross_kv", dtype=dtype, shape=theirs))
         if config.is_compressed(i):

@@ -18,6 +18,7 @@ from export.verification import (
     encode_checks,
     quantization_checks,
     shortlist_checks,
+    window_checks,
 )
 from export.verification.case import Case
 from export.verification.measure import Comparison, Measured, count_differences, judged_tolerance, largest_error
@@ -115,6 +116,11 @@ def checks_of(case: Case) -> Iterator[CheckSpec]:
         yield CheckSpec("best tokens are those of the sorted row", decode_checks.best_tokens, 0.0)
         yield CheckSpec("last position against PyTorch", decode_checks.last_position, near)
         yield CheckSpec("greedy answers against the reference", answer_checks.answers, 0.0)
+    if case.graphs.with_window:
+        yield CheckSpec("steps past a window against PyTorch", window_checks.steps, near)
+        yield CheckSpec(
+            "steps past a window in a batch as alone", _alone(window_checks.steps_alone, window_checks.steps), same
+        )
     if "project_shortlist" in roles:
         limit = SHORTLIST_TOLERANCES[precision]
         yield CheckSpec("shortlist logits against PyTorch", shortlist_checks.predictions, limit)

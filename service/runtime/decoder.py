@@ -45,7 +45,6 @@ class Decoder:
         self._model, self._session, self._arena = model, session, caches.arena
         self._caches, self._inputs, self._logits, self._shortlist = caches, inputs, logits, shortlist
         self._tokens, self._starts, self._lengths = inputs["tokens"][:, 0], inputs["starts"], inputs["lengths"]
-        self._window_lengths = inputs["window_lengths"]
         self._names = frozenset(model.variant.graphs["decode"].inputs)
         outputs = model.variant.graphs["decode"].outputs
         self._outputs_of = {  # by state: the outputs that are bound to its memory
@@ -134,7 +133,9 @@ class Decoder:
         self._lengths[:rows] = [start + 1 for start in starts]
         if "window_lengths" in self._names:
             firsts = self._advance(0, starts, 1)
-            self._window_lengths[:rows] = [start + 1 - first for start, first in zip(starts, firsts, strict=True)]
+            self._inputs["window_lengths"][:rows] = [
+                start + 1 - first for start, first in zip(starts, firsts, strict=True)
+            ]
 
     def _advance(self, row: int, starts: Sequence[int], width: int) -> list[int]:
         """Makes room for blocks of `width` tokens in the caches of layers with a window. Returns the first position

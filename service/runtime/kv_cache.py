@@ -8,8 +8,9 @@ A buffer changes its shape within its block of memory, line by line, and a block
 requests can come to need: pages that were never written cost nothing, while fresh ones cost several times what the copy
 does (at 64 rows and 150 tokens a turn, growing into new blocks was 3.5 ms of the mean turn).
 
-Shapes: R rows of a buffer, C capacity in positions, or in places where a position does not have one of its own. A state is (R, outer, C, inner), outer and inner being the sizes
-before and after the growing axis; a line is the memory of one (row, outer).
+Shapes: R rows of a buffer, C capacity in positions, or in places where a position does not have one of its own. A state
+is (R, outer, C, inner), outer and inner being the sizes before and after the growing axis; a line is the memory of one
+(row, outer).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from export.bundle.windows import first_position
 from service.memory.cache_layout import CacheAxes, CacheShape, row_capacity_for, shortlist_capacity_for
 from service.runtime.bindings import Arena, Place
 from service.runtime.memory import Block, Region
-from service.step import Copy, Parked, PrefixBlock, Resumed
+from service.step import Copy
 
 FEW_ROWS, FEW_ROWS_CAPACITY = 4, 64
 """Spare capacity costs so few rows nothing, but growing it does, as bindings are remade: 3 ms in a sentence of 30
@@ -309,88 +310,6 @@ class CacheBuffers(StateBuffers):
 
 def _capacity(kind: StateKind, length: int) -> int:
     return shortlist_capacity_for(length) if kind == "shortlist" else capacity_for(length)
-
-
-class PrefixStore(StateBuffers):
-    """Blocks of prompt positions that the prefix cache keeps: `self_kv` copied out of rows, one block a slot."""
-
-    def __init__(self, caches: CacheBuffers, arena: Arena) -> None:
-        self._caches, self._rows = caches, caches.of_kind("self_kv")
-        super().__init__([spec for buffer in self._rows for spec in buffer.specs], arena)
-
-    def store(self, block: PrefixBlock, *, slots: int) -> None:
-        """Copies a block of a row into its slot. Memory for all `slots` is allocated once; unwritten pages are free."""
-        for kept, buffer in zip(self.buffers, self._rows, strict=True):
-            if (kept.rows, kept.capacity) != (slots, block.count):
-                kept.resize(slots, block.count, live=0)
-            start = block.start - (self._caches.firsts[block.row] if buffer.spec.window else 0)
-            buffer.copy_to(kept, block.row, block.slot, length=block.count, source_start=start)
-
-    def load(self, blocks: Iterable[PrefixBlock]) -> None:
-        """Copies stored blocks, all that a turn has, into their rows; of states with a window what the next block of a
-        row finds there when the stored ones are computed."""
-        ends = {block.row: block.start + block.count for block in blocks}  # those of a row follow each other
-        for row, end in ends.items():
-            self._caches.firsts[row] = first_position(self._caches.window, end)
-        for block in blocks:
-            for kept, buffer in zip(self.buffers, self._rows, strict=True):
-                first = self._caches.firsts[block.row] if buffer.spec.window else 0
-                start = max(block.start, first)
-                kept.copy_to(
-                    buffer,
-                    block.slot,
-                    block.row,
-                    length=max(0, block.start + block.count - start),
-                    source_start=start - block.start,
-                    target_start=start - first,
-                )
-
-
-class ParkedRows:
-    """Rows that were copied out of the caches, by slot, in memory of exactly their size."""
-
-    def __init__(self, caches: CacheBuffers, arena: Arena) -> None:
-        self._caches, self._arena = caches, arena
-        self._specs = [spec for buffer in caches.buffers for spec in buffer.specs]
-        self._slots: dict[int, tuple[StateBuffers, Parked, list[int]]] = {}  # the last: first positions, by line
-
-    @property
-    def size(self) -> int:
-        """Bytes allocated. May be read from any thread."""
-        return sum(states.size for states, *_ in list(self._slots.values()))
-
-    def keep(self, slots: frozenset[int]) -> None:
-        """Forgets all slots but these."""
-        for slot in self._slots.keys() - slots:
-            del self._slots[slot]
-
-    def store(self, parked: Parked) -> None:
-        """Copies rows into a slot. What belongs to the source is stored once for all of them."""
-        states = StateBuffers(self._specs, self._arena)
-        lengths = {"cross_kv": parked.source_len, "shortlist": parked.shortlist_len}
-        firsts = [self._caches.firsts[row] for row in parked.rows]
-        for kept, buffer in zip(states.buffers, self._caches.buffers, strict=True):
-            own = parked.target_len - min(firsts) if buffer.spec.window else parked.target_len
-            length = lengths.get(buffer.kind, own)
-            rows = parked.rows[:1] if buffer.kind in lengths else parked.rows
-            kept.resize(len(rows), length, live=0)
-            for line, row in enumerate(rows):
-                buffer.copy_to(kept, row, line, length=length)
-        self._slots[parked.slot] = states, parked, firsts
-
-    def load(self, resumed: Resumed) -> Parked:
-        """Copies a slot into rows, frees it, and returns what it held."""
-        states, parked, firsts = self._slots.pop(resumed.slot)
-        for row, line in resumed.lines.items():
-            self._caches.firsts[row] = firsts[line]
-        for kept, buffer in zip(states.buffers, self._caches.buffers, strict=True):
-            for row, line in resumed.lines.items():
-                kept.copy_to(buffer, line if kept.rows > 1 else 0, row, length=kept.capacity)
-        return parked
-
-    def clear(self) -> None:
-        """Forgets everything."""
-        self._slots.clear()
 
 
 class Scratch(StateBuffers):

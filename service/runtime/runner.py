@@ -22,13 +22,14 @@ from service.runtime.cuda_memory import CudaMemory
 from service.runtime.decoder import Decoder, logits_rows
 from service.runtime.encoder import Encoder
 from service.runtime.fixed_caches import FixedCaches
-from service.runtime.kv_cache import CacheBuffers, ParkedRows, PrefixStore, Scratch
+from service.runtime.kv_cache import CacheBuffers, Scratch
 from service.runtime.memory import HostMemory, Memory
 from service.runtime.model_sessions import ModelSessions
 from service.runtime.row_shortlist import RowShortlist
 from service.runtime.sessions import Sessions
 from service.runtime.step_inputs import RowInputs
 from service.runtime.step_outputs import LogitsBlocks
+from service.runtime.stored_rows import ParkedRows, PrefixStore
 from service.step import (
     Burst,
     Plain,
