@@ -213,7 +213,7 @@ class CacheBuffers(StateBuffers):
 
     def clear(self) -> None:
         """Drops all rows and their memory."""
-        self.rows, self.capacities = 0, {}
+        self.rows, self.capacities, self.firsts = 0, {}, [0] * self.max_rows
         for buffer in self.buffers:
             buffer.clear()
 

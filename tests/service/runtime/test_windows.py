@@ -89,13 +89,14 @@ def test_answers_are_those_of_whole_caches_and_of_pytorch(model, whole):
     for name, lines in found.items():
         assert lines == pytest.approx(expected[name], abs=1e-4), name
     torch_model = tiny_model(CONFIG)
-    (request,) = requests_of([600])
-    (answered,) = decode(model.runner(max_rows=1), [request])
+    (answered,) = decode(model.runner(max_rows=1), requests[:1])
+    request = requests[0]
     tokens = (*request.prompt, *answered.answers[0].tokens)
     with torch.inference_mode():
         states = torch_model(torch.tensor([tokens[:-1]]))
         logits = torch_model.decoder.unembedding(states)[0, len(request.prompt) - 1 :]
-    assert found["0"] == pytest.approx(logits.log_softmax(-1).numpy(), abs=1e-3)
+    for lines in (found["0"], logprobs_of(model.runner(max_rows=1), [request])["0"]):
+        assert lines == pytest.approx(logits.log_softmax(-1).numpy(), abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ def test_parked_rows_go_on_with_the_same_bits(model):
     )
     assert together == [decode_together(model.runner(max_rows=3), [one], max_rows=3)[0] for one in requests]
     parked = [parked for step in plans for parked in step.moves.parked]
-    assert max(one.target_len for one in parked) > 2 * places_of(WINDOW)
+    assert max(one.target_len for one in parked) > places_of(WINDOW) + SLACK
     assert max(len(one.rows) for one in parked) == 3
 
 
