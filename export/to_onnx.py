@@ -30,9 +30,9 @@ from export.variants import Saved, save_variants
 from export.verification.inputs import sample_inputs
 from export.verification.verifier import checkpoint_digest, make_report, verify_variants
 from model.architectures import Model
-from model.chat_template import CHAT_TEMPLATE, ChatTemplate
 from model.checkpoints.checkpoint import Checkpoint, load_checkpoint
 from model.config import ModelConfig
+from model.prompts.templates import NO_TEMPLATES, Templates
 from model.tokenizer import Tokenizer
 from model.training.data.text_files import read_tsv
 
@@ -55,9 +55,8 @@ def export_bundle(
     loaded = load_checkpoint(checkpoint, maps_weights=True)
     options = _with_texts(options, files, loaded)
     lineage = {**loaded.lineage, "checkpoint_sha256": checkpoint_digest(checkpoint), "metrics": loaded.metrics}
-    chat = loaded.chat_template
     return export_model(
-        loaded.model, loaded.tokenizer, out, options, lineage=lineage, chat_template=chat, replace=replace
+        loaded.model, loaded.tokenizer, out, options, lineage=lineage, templates=loaded.templates, replace=replace
     )
 
 
@@ -80,7 +79,7 @@ def export_model(
     options: ExportOptions = DEFAULTS,
     *,
     lineage: Mapping[str, Any] | None = None,
-    chat_template: ChatTemplate | None = None,
+    templates: Templates = NO_TEMPLATES,
     replace: bool = False,
 ) -> Manifest:
     """Export a model in memory: float32, on the CPU, in evaluation mode; the model is not changed.
@@ -97,7 +96,7 @@ def export_model(
     check_room(out, weights_bytes(model, options))
 
     def build(directory: Path) -> Manifest:
-        _save_texts(tokenizer, chat_template, directory)
+        _save_texts(tokenizer, templates, directory)
         origin = {**(lineage or {}), "model": config.to_json(), "export": versions()}
         if options.parallel:
             origin["shortlist"] = save_shortlist(options.parallel, tokenizer, config, directory)
@@ -134,11 +133,11 @@ def export_model(
         raise FullDiskError(out, needed_bytes, free_bytes(out)) from error
 
 
-def _save_texts(tokenizer: Tokenizer, chat_template: ChatTemplate | None, directory: Path) -> None:
-    """Save what turns texts and chats into tokens."""
+def _save_texts(tokenizer: Tokenizer, templates: Templates, directory: Path) -> None:
+    """Save what turns texts into tokens."""
     tokenizer.save(directory / TOKENIZER)
-    if chat_template is not None:
-        (directory / CHAT_TEMPLATE).write_bytes(chat_template.to_json())
+    for name, content in templates.files().items():
+        (directory / name).write_bytes(content)
 
 
 def _leave_out(reasons: Mapping[str, str], directory: Path, report: dict[str, Any]) -> None:

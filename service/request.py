@@ -70,6 +70,7 @@ class Request:
     tenant: whose request it is; tenants that wait share an engine's work in proportion to their weights.
     weight: of the tenant.
     priority: of the request; one of a higher class goes before all of lower classes.
+    trims_text: blanks at both ends of an answer are no part of its text.
     words_per_token: of answers whose confidence is requested, at most; 0: it is not. For the size of the response.
     """
 
@@ -93,6 +94,7 @@ class Request:
     tenant: str = ""
     weight: float = 1.0
     priority: Priority = Priority.NORMAL
+    trims_text: bool = False
     words_per_token: int = 0
 
     def __post_init__(self) -> None:

@@ -35,7 +35,7 @@ from service.edge.observability.health import Health
 from service.edge.observability.metrics import Metrics
 from service.edge.observability.ops import OpsServer, check_bind
 from service.edge.requests.catalog import SERVICES as SERVICES_OF_TASK
-from service.edge.requests.catalog import Catalog
+from service.edge.requests.catalog import Catalog, services_of
 from service.edge.requests.glossaries import Glossaries
 from service.edge.requests.request_limits import TextLimits
 from service.edge.rpcs.reflection import add_reflection
@@ -262,7 +262,7 @@ class Server:
         """
         alive = self.state == "ready" and not self.problems() and not self._collapse.is_there
         models_of = {
-            name: [model for model in self._catalog.defaults if name in SERVICES_OF_TASK[model.manifest.task]]
+            name: [model for model in self._catalog.defaults if name in services_of(model)]
             for names in SERVICES_OF_TASK.values()
             for name in names
         }

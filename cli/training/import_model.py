@@ -14,8 +14,18 @@ from cli.flags import SourceUnitName
 from cli.terminal import AsJson, UsageError, report_errors, show
 
 if TYPE_CHECKING:
-    from model.pretrained.files import Stored
+    from model.pretrained.files import Stored, Weights
     from model.pretrained.import_checkpoint import ImportedCheckpoint
+    from model.pretrained.peft_adapter import PeftAdapter
+
+
+TranslateAs = Annotated[
+    str | None,
+    typer.Option(
+        help="how a model without an encoder is asked to translate: eurollm, few-shot, gemmax2, hunyuan-mt, "
+        "tower-plus, translategemma, or a file NAME.toml in their form"
+    ),
+]
 
 
 def import_(
@@ -23,7 +33,7 @@ def import_(
         str,
         typer.Argument(
             help="directory that save_pretrained of Hugging Face wrote, the name of a model of the Hub, OWNER/NAME, "
-            "or a GGUF file"
+            "a GGUF file, or the directory of a PEFT adapter"
         ),
     ],
     checkpoint: Annotated[Path, typer.Argument(help="checkpoint directory to write")],
@@ -45,6 +55,7 @@ def import_(
         typer.Option("--allow-pickle", help="read pytorch_model.bin of a directory where there are no safetensors"),
     ] = False,
     source_unit: SourceUnitName = None,
+    translate_as: TranslateAs = None,
     replace: Annotated[bool, typer.Option("--replace", help="replace an existing checkpoint")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -54,8 +65,10 @@ def import_(
     from model.pretrained.convert_tokenizer import convert_tokenizer
     from model.pretrained.files import PretrainedError
     from model.pretrained.import_checkpoint import MAX_LENGTH, import_checkpoint
+    from model.pretrained.translators import translator
 
     with report_errors(PretrainedError, CheckpointError):
+        translation = translator(translate_as) if translate_as else None
         (check_replaced if replace else check_new)(checkpoint)  # before anything is fetched
         with (
             opened(model, revision, is_offline=is_offline, allow_pickle=allow_pickle, eos_id=eos_id) as source,
@@ -69,6 +82,7 @@ def import_(
                 max_length=max_length or MAX_LENGTH,
                 eos_id=eos_id,
                 source_unit=source_unit,
+                translation=translation,
                 origin=source.origin,
                 stored=source.stored,
             )
@@ -88,12 +102,23 @@ class Source(NamedTuple):
 def opened(
     model: str, revision: str | None, *, is_offline: bool, allow_pickle: bool, eos_id: int | None
 ) -> Iterator[Source]:
-    """The model in a directory, in a GGUF file, or of the Hub. Raises UsageError and PretrainedError."""
+    """The model in a directory, in a GGUF file, or of the Hub, or the base of an adapter with it. Raises UsageError and
+    PretrainedError."""
     from model.pretrained.files import check_folder
     from model.pretrained.gguf.file import is_gguf
     from model.pretrained.gguf.folder import as_folder
+    from model.pretrained.peft_adapter import ADAPTER_CONFIG, is_adapter, read_adapter
 
     path, is_file = Path(model), is_gguf(Path(model))
+    if is_adapter(path):
+        if revision is not None:
+            raise UsageError(f"--revision {revision}: {model} is an adapter, whose {ADAPTER_CONFIG} has it; remove it")
+        adapter = read_adapter(path)
+        with opened(
+            adapter.base, adapter.revision, is_offline=is_offline, allow_pickle=allow_pickle, eos_id=eos_id
+        ) as base:
+            yield with_adapter(base, adapter, allow_pickle=allow_pickle)
+        return
     if revision is not None and (is_file or path.is_dir()):
         what = "file" if is_file else "directory"
         raise UsageError(f"--revision {revision}: {model} is a {what}, which has no revisions; remove it")
@@ -105,6 +130,20 @@ def opened(
             yield Source(directory, stored.origin, stored)
     else:
         yield Source(*fetched(model, revision, is_offline=is_offline, allow_pickle=allow_pickle, eos_id=eos_id))
+
+
+def with_adapter(base: Source, adapter: PeftAdapter, *, allow_pickle: bool) -> Source:
+    """The base of an adapter, with its weights merged."""
+    from model.pretrained.files import Stored, load_weights, weight_files
+
+    def load() -> Weights:
+        own = base.stored.load() if base.stored else load_weights(base.directory, allow_pickle=allow_pickle)
+        return adapter.merged(own)
+
+    files = base.stored.files if base.stored else tuple(weight_files(base.directory))
+    origin = dict(base.origin or {"imported_from": base.directory.resolve().name})
+    origin["adapter"] = adapter.folder.resolve().name
+    return Source(base.directory, origin, Stored(files=(*files, *adapter.files), origin=origin, load=load))
 
 
 def fetched(
@@ -159,6 +198,8 @@ def imported_figures(imported: ImportedCheckpoint) -> dict[str, Any]:
         notes["left to requests"] = [f"{name} {value}" for name, value in imported.options.items()]
     if imported.chat.template is not None:
         notes["chat template"] = "yes"
+    if imported.translation is not None:
+        notes["translates as"] = f"{imported.translation.name}, {len(imported.translation.languages)} languages"
     if imported.chat.others:
         notes["templates left out"] = [*imported.chat.others]
     if imported.unknown:

@@ -12,11 +12,11 @@ from cli.terminal import UsageError
 if TYPE_CHECKING:
     from model.training.data.text_files import RowRules
 
-PAIRS_FILE = "TSV, CSV (.csv) or JSON lines (.jsonl) of sources and references; may be .gz"
+PAIRS_FILE = "TSV, CSV (.csv), JSON lines (.jsonl) or TMX (.tmx) of sources and references; may be .gz"
 
 Columns = Annotated[
     str | None,
-    typer.Option(help="names of the two columns, or keys, of --data, such as en,de"),
+    typer.Option(help="names of the two columns, keys or languages of --data, such as en,de"),
 ]
 SkipBadRows = Annotated[
     bool, typer.Option("--skip-bad-rows", help="leave out rows that cannot be used, and count them, instead of ending")

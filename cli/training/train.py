@@ -57,7 +57,8 @@ def preset_names() -> list[tuple[str, str]]:
 Data = Annotated[
     list[Path] | None,
     typer.Option(
-        help="TSV, CSV (.csv) or JSON lines (.jsonl) of pairs, or of texts and labels or spans, or text; may be .gz"
+        help="TSV, CSV (.csv), JSON lines (.jsonl) or TMX (.tmx) of pairs, or of texts and labels or spans, or text; "
+        "may be .gz"
     ),
 ]
 Columns = Annotated[

@@ -8,7 +8,7 @@
     adapter.safetensors  the parameters that were trained; loading puts them into those of the base
     metrics.json       scores of the training run; {} if there was none
     lineage.json       seed, git commit, data digest, versions; or what it was imported from
-    chat_template.json  how messages become a prompt, if the model has that (`model.chat_template`)
+    chat_template.json, translation_template.json   how it is prompted, if it has that (`model.prompts`)
     training_rows.safetensors  digests of the rows it was trained on, if known (`model.checkpoints.training_rows`)
     digests.json       size and SHA-256 of every file; written last, so a directory without it is no checkpoint
 
@@ -39,7 +39,6 @@ from torch.overrides import TorchFunctionMode
 from model.adapters import merged_weights
 from model.architecture_config import model_config
 from model.architectures import Model, build
-from model.chat_template import CHAT_TEMPLATE, ChatTemplate, ChatTemplateError
 from model.checkpoints.atomic_write import (
     DIGESTS,
     Content,
@@ -54,6 +53,7 @@ from model.checkpoints.atomic_write import (
 )
 from model.checkpoints.checkpoint_format_1 import upgraded_config, upgraded_weight
 from model.config import ConfigError, ModelConfig, TrainConfig
+from model.prompts.templates import NO_TEMPLATES, Templates, TemplatesError
 from model.tokenizer import Tokenizer, TokenizerError
 
 FORMAT_VERSION = 2  # 1, of release 0.1.0, is read as well
@@ -75,7 +75,7 @@ class CheckpointError(Exception):
 @dataclass(frozen=True)
 class Checkpoint:
     """A loaded checkpoint; the model is on the CPU, in float32 and in evaluation mode. train: None if the model was not
-    trained here. chat_template: None if the model has none."""
+    trained here."""
 
     model: Any  # a `Model`; its class follows from the architecture, as with `build`
     config: ModelConfig
@@ -83,7 +83,7 @@ class Checkpoint:
     metrics: dict[str, Any]
     lineage: dict[str, Any]
     train: TrainConfig | None = None
-    chat_template: ChatTemplate | None = None
+    templates: Templates = NO_TEMPLATES
 
 
 @dataclass(frozen=True)
@@ -140,11 +140,6 @@ def save_checkpoint(
         raise CheckpointError(cannot_save(path, error, sum(map(size_of, files.values())))) from error
 
 
-def chat_files(template: ChatTemplate | None) -> dict[str, Content]:
-    """The file of a chat template, if there is one, for `save_checkpoint`."""
-    return {} if template is None else {CHAT_TEMPLATE: template.to_json()}
-
-
 def check_unfinished(path: Path) -> None:
     """Raises CheckpointError if `path` already holds a finished checkpoint."""
     if (path / DIGESTS).exists():
@@ -186,7 +181,7 @@ def load_checkpoint(path: Path, *, maps_weights: bool = False) -> Checkpoint:
     tensors = _adapted_weights(path, model) if is_adapter else map_tensors(path / WEIGHTS)
     load_weights(model, tensors, path, copies=not maps_weights)
     metrics, lineage = json.loads(files["metrics.json"]), json.loads(files["lineage.json"])
-    return Checkpoint(model.eval(), config, tokenizer, metrics, lineage, train, _chat_template(path / CHAT_TEMPLATE))
+    return Checkpoint(model.eval(), config, tokenizer, metrics, lineage, train, _templates(path))
 
 
 class _Undrawn(TorchFunctionMode):
@@ -201,11 +196,11 @@ class _Undrawn(TorchFunctionMode):
         return func(*args, **given)
 
 
-def _chat_template(file: Path) -> ChatTemplate | None:
+def _templates(path: Path) -> Templates:
     try:
-        return ChatTemplate.from_json(file.read_bytes()) if file.is_file() else None
-    except ChatTemplateError as error:
-        raise CheckpointError(f"{file}: {error}; correct it with the model's import, or import without it") from error
+        return Templates.read(path)
+    except (TemplatesError, OSError) as error:
+        raise CheckpointError(f"{error}; correct it with the model's import, or import without it") from error
 
 
 def digest_of_checkpoint(path: Path) -> str:

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from model.chat_template import ChatTemplate, ChatTemplateError
-from model.chat_tokens import ChatTokens
 from model.pretrained.files import TOKENIZER_CONFIG, Imported, PretrainedError, read_optional_json
 from model.pretrained.tokenizer_files import special_texts
+from model.prompts.chat_template import ChatTemplate, ChatTemplateError
+from model.prompts.chat_tokens import ChatTokens
 from model.tokenizer import Tokenizer
 
 TEMPLATE_FILE = "chat_template.jinja"

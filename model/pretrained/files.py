@@ -152,12 +152,15 @@ class Weights:
             raise PretrainedError(f"weights: {self.named(name)} {problem}")
         return tensor.float()
 
+    def put(self, name: str, tensor: Tensor) -> None:
+        """Adds a tensor, or another one of a name."""
+        self._tensors[self._stored(name) if name in self else name] = tensor
+
     def joined(self, names: Sequence[str]) -> Tensor:
         """Removes tensors and returns them as one. Raises PretrainedError as `take` does, and if they do not fit."""
         parts = [self.take(name) for name in names]
         if len({part.shape[1:] for part in parts}) > 1:
-            shapes = ", ".join(str(tuple(part.shape)) for part in parts)
-            problem = f"must have equal dimensions but for the first, got {shapes}"
+            problem = f"must have equal dimensions but for the first, got {[tuple(part.shape) for part in parts]}"
             raise PretrainedError(f"weights: {', '.join(map(self.named, names))} {problem}")
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -198,8 +201,8 @@ class Weights:
     def finish(self) -> None:
         """Raises PretrainedError if tensors remain."""
         if self._tensors:
-            names = sorted(map(self.named, self._tensors))
-            raise PretrainedError(f"weights: {len(names)} tensors are not covered: {', '.join(names[:5])}")
+            names = ", ".join(sorted(map(self.named, self._tensors))[:5])
+            raise PretrainedError(f"weights: {len(self._tensors)} tensors are not covered: {names}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ import torch
 from model.architecture_config import SourceUnit
 from model.architectures import build
 from model.checkpoints.atomic_write import digest_of_file
-from model.checkpoints.checkpoint import chat_files, check_new, save_checkpoint
+from model.checkpoints.checkpoint import check_new, save_checkpoint
 from model.config import ConfigError, ModelConfig
 from model.pretrained import decoder, encoder, encoder_decoder
 from model.pretrained.chat import OTHER_TEMPLATES, TEMPLATE_FILE, Chat, chat_of, with_ends_of_turns
@@ -51,6 +51,9 @@ from model.pretrained.frame import with_source_frame
 from model.pretrained.sentence_vectors import check_prompts, module_files, sentence_vectors, with_sentence_vectors
 from model.pretrained.special_tokens import added_tokens_of, with_languages, with_special_tokens
 from model.pretrained.text_part import LEFT_OUT, has_text_part
+from model.pretrained.translators import check_translator
+from model.prompts.templates import Templates
+from model.prompts.translation_template import TranslationTemplate
 from model.tokenizer import Tokenizer
 from model.training.report import table
 
@@ -137,6 +140,7 @@ class ImportedCheckpoint:
     options: Mapping[str, Any]
     unknown: tuple[str, ...]
     chat: Chat
+    translation: TranslationTemplate | None = None
 
 
 def import_checkpoint(
@@ -148,13 +152,15 @@ def import_checkpoint(
     max_length: int = MAX_LENGTH,
     eos_id: int | None = None,
     source_unit: SourceUnit | None = None,
+    translation: TranslationTemplate | None = None,
     origin: Mapping[str, str] | None = None,
     stored: Stored | None = None,
 ) -> ImportedCheckpoint:
     """Writes the checkpoint `out`.
 
     max_length: maximum context in tokens. eos_id: the only end-of-sequence token, instead of those in the source files.
-    source_unit: what a model that translates reads at a time; None: by its family. origin, stored: see `lineage_of`.
+    source_unit: what a model that translates reads at a time; None: by its family. translation: how a model without an
+    encoder is asked to translate. origin, stored: see `lineage_of`.
     Raises PretrainedError for an unsupported source, CheckpointError if `out` exists or cannot be written.
     """
     check_new(out)
@@ -164,6 +170,7 @@ def import_checkpoint(
     ours = with_source_frame(with_languages(theirs, source, added_tokens_of(tokenizer)), source).shortened(max_length)
     ours = replace(ours, config=with_source_unit(ours.config, source_unit, read_json(source / CONFIG)["model_type"]))
     chat = chat_of(source) if ours.config.architecture == "decoder" else Chat()
+    check_translator(translation, ours.config, chat.template, tokenizer)
     if chat.template is not None and eos_id is None:
         ours = with_ends_of_turns(ours, chat.template, tokenizer)
     with torch.device("meta"):
@@ -179,7 +186,10 @@ def import_checkpoint(
         train=None,
         metrics={},
         lineage=lineage,
-        extra={"model_card.md": model_card(ours.config, parameters, lineage).encode(), **chat_files(chat.template)},
+        extra={
+            "model_card.md": model_card(ours.config, parameters, lineage).encode(),
+            **Templates(chat.template, translation).files(),
+        },
     )
     return ImportedCheckpoint(
         config=ours.config,
@@ -190,6 +200,7 @@ def import_checkpoint(
         options=theirs.options,
         unknown=theirs.unknown,
         chat=chat,
+        translation=translation,
     )
 
 

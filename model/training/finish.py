@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from model.architectures import Model
 from model.checkpoints.atomic_write import Disk
-from model.checkpoints.checkpoint import chat_files, load_weights, save_checkpoint, weights_of
+from model.checkpoints.checkpoint import load_weights, save_checkpoint, weights_of
 from model.config import TrainConfig
 from model.encoder import Encoder
 from model.tokenizer import Tokenizer
@@ -94,7 +94,7 @@ def write_result(run: TrainedRun, out: Path, display: Display, disk: Disk | None
             "metrics.csv": metrics_csv(progress.history),
             "curves.png": curves_png(progress.history),
             **rows.files(),
-            **chat_files(run.start.base.chat_template if run.start.base else None),
+            **(run.start.base.templates.files() if run.start.base else {}),
         },
         disk=disk,
     )

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from model.adapters import A, B, merge
 from model.architectures import Model, build
-from model.chat_template import ChatTemplate
 from model.checkpoints.checkpoint import Adapter, CheckpointError, digest_of_checkpoint, load_checkpoint, weights_of
 from model.checkpoints.training_rows import TrainingRows, read_training_rows
 from model.config import ConfigError, ModelConfig, check
 from model.fine_tuning import FineTuning
+from model.prompts.templates import NO_TEMPLATES, Templates
 from model.tokenizer import MASK_ID, SEPARATOR, Tokenizer, TokenizerError
 from model.training.data.encoder_data import NO_LABEL, spans_by_text
 from model.training.data.examples import Examples
@@ -46,7 +46,7 @@ class Base:
     tokenizer: Tokenizer
     lineage: Mapping[str, Any]
     rows: TrainingRows | None = None  # that it was trained on; None: unknown
-    chat_template: ChatTemplate | None = None
+    templates: Templates = NO_TEMPLATES
 
 
 def read_base(path: Path) -> Base:
@@ -54,7 +54,7 @@ def read_base(path: Path) -> Base:
     loaded = load_checkpoint(path)
     rows = read_training_rows(path, loaded.lineage)
     digest = digest_of_checkpoint(path)
-    return Base(path, digest, loaded.config, loaded.tokenizer, loaded.lineage, rows, loaded.chat_template)
+    return Base(path, digest, loaded.config, loaded.tokenizer, loaded.lineage, rows, loaded.templates)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -186,9 +186,11 @@ class OpenInference(SentenceCalls):
         self, model: ServedModel, texts: Sequence[str], options: InferenceOptions, call: Call, *, is_streamed: bool
     ) -> list[Request]:
         builder, requests = self.builder(model, call), []
+        # A model without an encoder translates where languages are named, and else continues the text.
+        languages = options.languages if model.has_source or any(options.languages) else None
         for index, text in enumerate(texts):
             with _of_text(index):
-                requests.append(builder.decoding(text, options.decoding, options.languages, is_streamed=is_streamed))
+                requests.append(builder.decoding(text, options.decoding, languages, is_streamed=is_streamed))
         return requests
 
     async def _answers(self, inference: Inference, call: Call) -> list[tuple[str, Finished]]:

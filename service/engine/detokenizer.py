@@ -12,10 +12,12 @@ from model.tokenizer import IncrementalDecoder
 
 
 class Detokenizer:
-    """The text of one answer. is_stopped: a stop string appeared; no more text follows."""
+    """The text of one answer. trims: blanks at both of its ends are left out. is_stopped: a stop string appeared; no
+    more text follows."""
 
-    def __init__(self, decoder: IncrementalDecoder, stop: Sequence[str] = ()) -> None:
-        self._decoder = decoder
+    def __init__(self, decoder: IncrementalDecoder, stop: Sequence[str] = (), *, trims: bool = False) -> None:
+        self._decoder, self._trims = decoder, trims
+        self._blanks, self._has_text = "", False  # blanks that are held back, and whether a text was before them
         self._stop = tuple(text for text in stop if text)
         self._held = ""  # text that may begin a stop string
         self.is_stopped = False
@@ -25,7 +27,9 @@ class Detokenizer:
         if self.is_stopped:
             return ""
         text = self._decoder.push(token)
-        return self._release(text) if self._stop else text
+        if self._stop:
+            text = self._release(text)
+        return self._trimmed(text) if self._trims else text
 
     def flush(self) -> str:
         """Returns the rest, at the end of the answer."""
@@ -35,7 +39,15 @@ class Detokenizer:
         if self._stop:
             text = self._release(text)
             text, self._held = text + self._held, ""
-        return text
+        return self._trimmed(text) if self._trims else text
+
+    def _trimmed(self, text: str) -> str:
+        text = self._blanks + text
+        if not self._has_text:
+            text = text.lstrip()
+        certain = text.rstrip()
+        self._blanks, self._has_text = text[len(certain) :], self._has_text or bool(certain)
+        return certain
 
     def _release(self, text: str) -> str:
         self._held += text

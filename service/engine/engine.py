@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from model.tokenizer import Tokenizer
 from service.decoding.prompt_form import PLAIN, PromptForm
@@ -116,7 +117,8 @@ class Engine:
         processors = processors_of(request, vocabulary, tokenizer.target, self._form)
         search = search_for(request, eos_ids=vocabulary.eos_ids, stops=stops, processors=processors, form=self._form)
         sequence = Sequence(request, search)
-        response = Response(ticket, sequence, lambda: Detokenizer(tokenizer.incremental(), request.stop), self._clock())
+        text = partial(_new_text, tokenizer, request)
+        response = Response(ticket, sequence, text, self._clock())
         self.inbox.put(response)
 
     def cached_chunks(self, request: Request) -> int:
@@ -205,3 +207,7 @@ class Engine:
 
 class _Abandoned(BaseException):
     """`close` has ended this turn's requests while the runner was computing."""
+
+
+def _new_text(tokenizer: Tokenizer, request: Request) -> Detokenizer:
+    return Detokenizer(tokenizer.incremental(), request.stop, trims=request.trims_text)

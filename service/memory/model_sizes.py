@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from export.bundle.manifest import LEAST_WORDS, MOST_WORDS, TOKENIZER, Manifest, Variant
-from model.chat_template import CHAT_TEMPLATE
+from model.prompts.templates import TEMPLATES
 from service.memory.cache_layout import CacheLayout
 from service.memory.engine_limits import EngineLimits
 from service.memory.memory_prediction import ModelShape
@@ -32,7 +32,7 @@ def shape_of(
         opened=opened,
         opened_later=opened_later,
         tokenizer=tokenizer.bytes if tokenizer else 0,
-        chat_tokenizer=tokenizer.bytes if tokenizer and CHAT_TEMPLATE in manifest.files else 0,
+        chat_tokenizer=tokenizer.bytes * sum(name in manifest.files for name in TEMPLATES) if tokenizer else 0,
         attention=attention,
     )
 

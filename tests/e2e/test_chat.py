@@ -66,8 +66,8 @@ def expected_answer(model, tokenizer, messages, **options):
 def test_the_end_of_a_turn_ends_an_answer(path, tokenizer):
     checkpoint = load_checkpoint(path / "ours")
     assert checkpoint.config.eos_ids == (3, tokenizer.convert_tokens_to_ids("<|im_end|>"))
-    assert checkpoint.chat_template is not None
-    assert checkpoint.chat_template.source == tokenizer.chat_template
+    assert checkpoint.templates.chat is not None
+    assert checkpoint.templates.chat.source == tokenizer.chat_template
 
 
 def test_five_turns_are_those_of_transformers(client, model, tokenizer):

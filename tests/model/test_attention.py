@@ -136,6 +136,19 @@ def test_the_lectures_softmax_of_three_words():
     torch.testing.assert_close(weights[0, 0, 0], torch.tensor([0.005, 0.085, 0.91]))
 
 
+def test_the_lectures_projections_from_300_to_100():
+    """Embeddings of 300 become queries, keys and values of 100, and so does the third output, by numpy."""
+    generator = np.random.default_rng(0)
+    x_TM = generator.standard_normal((3, 300)) / 300**0.5
+    query_TD, key_TD, value_TD = (x_TM @ generator.standard_normal((300, 100)) for _ in range(3))
+    scores_TT = query_TD @ key_TD.T / 100**0.5
+    weights_TT = np.exp(scores_TT) / np.exp(scores_TT).sum(axis=1, keepdims=True)
+    mixed, weights = scaled_dot_product_attention(*(torch.tensor(x)[None, None] for x in (query_TD, key_TD, value_TD)))
+    assert mixed[0, 0, 2].shape == (100,)
+    np.testing.assert_allclose(weights[0, 0].numpy(), weights_TT, atol=1e-12)
+    np.testing.assert_allclose(mixed[0, 0].numpy(), weights_TT @ value_TD, atol=1e-12)
+
+
 def test_causal_rows_see_themselves_and_what_came_before():
     query, key, value = random_heads(queries=7)
     _, weights = scaled_dot_product_attention(query, key, value, causal_mask(7))

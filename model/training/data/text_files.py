@@ -1,4 +1,4 @@
-"""Text files → examples: tab-separated, CSV, JSON lines or plain text, by the name's suffix; each may be gzipped.
+"""Text files → examples: tab-separated, CSV, JSON lines, TMX or plain text, by the name's suffix; each may be gzipped.
 
 Input is checked strictly: an error names the malformed line, unless bad rows are to be skipped and counted. A byte
 order mark at the start of a file is not part of its text.
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from model.training.data.examples import DataError, Examples
+from model.training.data.tmx import TmxError, languages_of, read_units, text_in
 
 PAIR, TEXT = ("source", "target"), ("text",)  # columns by default, of objects in JSON lines and of a header in CSV
 
@@ -44,8 +45,8 @@ class _Row(NamedTuple):
 
 
 def read_tsv(paths: Sequence[Path], *, has_documents: bool = False, rules: RowRules = STRICT) -> Examples:
-    """Rows of source and target: lines `source<TAB>target`, or CSV (.csv), or JSON lines (.jsonl). has_documents: a
-    document ends at an empty line, and with its file; otherwise an empty line is an error. Raises DataError."""
+    """Rows of source and target: lines `source<TAB>target`, or CSV (.csv), JSON lines (.jsonl), or TMX. has_documents:
+    a document ends at an empty line, and with its file; otherwise an empty line is an error. Raises DataError."""
     pairs, ends = list[tuple[str, str]](), list[int]()
     for path in paths:
         ends.append(len(pairs))
@@ -129,15 +130,18 @@ class _BadRows:
 
 
 def _kind(path: Path) -> str:
-    """csv, jsonl, or "" of lines."""
+    """csv, jsonl, tmx, or "" of lines."""
     suffix = (path.with_suffix("") if path.suffix == ".gz" else path).suffix.lower()
-    return {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}.get(suffix, "")
+    return {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".tmx": "tmx"}.get(suffix, "")
 
 
 def _rows(path: Path, columns: Sequence[str], *, is_named: bool) -> Iterator[_Row]:
     """The wanted columns of every row. is_named: a header, or JSON, has to have them by name."""
     if _kind(path) == "jsonl":
         yield from _json_rows(path, columns)
+        return
+    if _kind(path) == "tmx":
+        yield from _tmx_rows(path, columns if is_named else ())
         return
     split = _csv_rows(path) if _kind(path) == "csv" else _tsv_rows(path)
     places = list(range(len(columns)))
@@ -213,6 +217,27 @@ def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[_Row]:
             yield _Row(number, [], f"has no text {lacking[0]!r}; --columns names others; its keys are: {found:.80}")
         else:
             yield _Row(number, [values[name] for name in columns])
+
+
+def _tmx_rows(path: Path, languages: Sequence[str]) -> Iterator[_Row]:
+    """languages: codes; (): the source language of the file, and its only other one."""
+    source = ""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            for unit in read_units(file):
+                if isinstance(unit, str):
+                    source = unit
+                    continue
+                languages = languages or languages_of(source, unit)
+                texts = [text_in(unit, language) for language in languages]
+                lacking = [language for language, text in zip(languages, texts, strict=True) if text is None]
+                found = ", ".join(unit.texts) or "none"
+                problem = f"has no text in {lacking[0]!r}, it has: {found:.80}" if lacking else ""
+                yield _Row(unit.line, [text or "" for text in texts], problem)
+    except TmxError as error:
+        raise DataError(f"{path}:{error}") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error
 
 
 def _decoded(path: Path) -> Iterator[tuple[int, str, str]]:

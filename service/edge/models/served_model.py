@@ -11,14 +11,15 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from export.bundle.confidence import Calibration
 from export.bundle.manifest import Encoding, Manifest, Quantization, SchemeMeasurement, Shortlist, Variant
-from model.chat_tokens import ChatTokens
+from model.prompts.chat_tokens import ChatTokens
+from model.prompts.translation_prompts import TranslationPrompts
 from model.tokenizer import Tokenizer
 from service.edge.models.alignment import Span, target_spans
 from service.errors import InvalidRequest
@@ -120,6 +121,7 @@ class ServedModel:
     processes: int = 1  # that its engines run in
     engines: int = 1  # of all processes
     chat: ChatTokens | None = None  # None: the bundle has no chat template
+    translation: TranslationPrompts | None = None  # None: it has an encoder, or was not imported to translate
     words_per_token: int = 0  # whose confidence may be returned, at most; 0: the model has no calibration
     version: str = ""
     path: Path = Path()
@@ -211,6 +213,18 @@ class ServedModel:
     def is_tagger(self) -> bool:
         """Whether the model has labels of tokens."""
         return bool(self.encoding and self.encoding.has_token_labels)
+
+    @property
+    def languages(self) -> Iterable[str]:
+        """The codes of the languages that a request to translate names; none: it names none."""
+        return self.translation.template.languages if self.translation else self.manifest.template.languages
+
+    @property
+    def context_sentences(self) -> int:
+        """Most sentences before a text that it reads to translate it."""
+        if self.translation is not None:
+            return self.translation.template.context_sentences
+        return self.manifest.context.sentences if self.manifest.context else 0
 
     @property
     def has_source(self) -> bool:

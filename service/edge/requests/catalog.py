@@ -17,6 +17,12 @@ SERVICES: Mapping[Task, tuple[str, ...]] = {
 }
 """The services that accept models of a task, the one made for it first."""
 
+
+def services_of(model: ServedModel) -> tuple[str, ...]:
+    """The services that accept a model."""
+    return (*SERVICES[model.manifest.task], *(("TranslationService",) if model.translation else ()))
+
+
 DECODER_TASKS: tuple[Task, ...] = ("translation", "generation")
 ENCODER_TASKS: tuple[Task, ...] = ("translation", "encoding")
 
@@ -85,30 +91,36 @@ class Catalog:
         assert not self.is_default(model), model.version
         del self._models[f"{model.name}@{model.version}"]
 
-    def find(self, name: str, *tasks: Task, can: Callable[[ServedModel], bool] = lambda _: True) -> ServedModel:
+    def find(
+        self,
+        name: str,
+        *tasks: Task,
+        can: Callable[[ServedModel], bool] = lambda _: True,
+        by_prompt: bool = False,
+    ) -> ServedModel:
         """The model of that name, or of NAME@VERSION; for an empty name the only model of these tasks, if several the
-        only one that `can`.
+        only one that `can`. by_prompt: or a model that translates by its prompts.
 
         Raises ModelNotFound; Unsupported if the model has another task or no model has one of these; InvalidRequest if
         the name is empty and several models fit.
         """
         if not name:
-            return self._only(tasks, can)
+            return self._only(tasks, can, by_prompt=by_prompt)
         model = self._models.get(name)
         if model is None:
             known = [one.name for one in self.defaults]
             if name.partition("@")[0] in known:
                 known += [f"{one.name}@{one.version}" for one in self.versions(name.partition("@")[0])]
             raise ModelNotFound(shorten(name, 128), known)
-        if tasks and model.manifest.task not in tasks:
-            raise Unsupported(
-                f"model {name!r} serves {model.manifest.task}, not {' or '.join(tasks)}; "
-                f"call {SERVICES[model.manifest.task][0]}, or name another model"
-            )
+        if not _is_of(model, tasks, by_prompt=by_prompt):
+            fix = f"call {SERVICES[model.manifest.task][0]}, or name another model"
+            if by_prompt and model.manifest.task == "generation":
+                fix += ", or import this one with --translate-as, which tells how it is asked to translate"
+            raise Unsupported(f"model {name!r} serves {model.manifest.task}, not {' or '.join(tasks)}; {fix}")
         return model
 
-    def _only(self, tasks: tuple[Task, ...], can: Callable[[ServedModel], bool]) -> ServedModel:
-        fitting = [model for model in self.defaults if not tasks or model.manifest.task in tasks]
+    def _only(self, tasks: tuple[Task, ...], can: Callable[[ServedModel], bool], *, by_prompt: bool) -> ServedModel:
+        fitting = [model for model in self.defaults if _is_of(model, tasks, by_prompt=by_prompt)]
         if not fitting:
             names = ", ".join(model.name for model in self.defaults)
             raise Unsupported(f"no model for {' or '.join(tasks)} is served here; models: {names}")
@@ -117,3 +129,7 @@ class Catalog:
             names = ", ".join(model.name for model in fitting)
             raise InvalidRequest("model", f"must be named when several fit; one of: {names}")
         return fitting[0]
+
+
+def _is_of(model: ServedModel, tasks: tuple[Task, ...], *, by_prompt: bool) -> bool:
+    return not tasks or model.manifest.task in tasks or (by_prompt and model.translation is not None)

@@ -1,7 +1,7 @@
 """The messages of a chat → the prompt of one model (`ChatPrompts`), rendered by the model's chat template.
 
-What a client may send is bounded here, what a template may do in `model.chat_template`. Which parts of the prompt are
-special tokens is decided in `model.chat_tokens`. Nothing here knows gRPC.
+What a client may send is bounded here, what a template may do in `model.prompts.chat_template`. Which parts of the
+prompt are special tokens is decided in `model.prompts.chat_tokens`. Nothing here knows gRPC.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from model.chat_template import GIVEN, ChatRefused, ChatTemplateError, ChatTooLong
-from model.chat_tokens import ChatTokens
+from model.prompts.chat_template import GIVEN, ChatRefused, ChatTemplateError, ChatTooLong
+from model.prompts.chat_tokens import ChatTokens
 from service.edge.models.served_model import ServedModel
 from service.edge.requests.prompt_encoder import shorten
 from service.edge.requests.request_limits import TextLimits

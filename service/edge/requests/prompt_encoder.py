@@ -6,7 +6,7 @@ Special tokens and language codes come from the manifest. Decoding options are n
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from export.bundle.manifest import SOURCE_LANGUAGE, TARGET_LANGUAGE
@@ -185,7 +185,7 @@ class PromptEncoder:
         ids = {}
         for field, code in ((SOURCE_LANGUAGE, languages.source), (TARGET_LANGUAGE, languages.target)):
             if field in used:
-                ids[field] = self._language_id(field, code)
+                ids[field] = template.languages[known_language(field, code, template.languages)]
             elif code and field not in template.target_prefix:
                 reason = f"reads no {field}" if template.languages else "has no languages to choose from"
                 raise InvalidRequest(field, f"must be left out: model {self._model.name!r} {reason}")
@@ -220,9 +220,12 @@ class PromptEncoder:
     def fits(self, text: str) -> bool:
         """Whether a text for the field `text` has few enough tokens. ASCII has at most one for each byte, and for a
         space before it."""
-        template = self._model.manifest.template
+        template, translation = self._model.manifest.template, self._model.translation
         specials = (*template.source_prefix, *template.source_suffix) if self._model.has_source else ()
         room = self._model.max_prompt_tokens - len(specials)
+        if translation is not None:  # the answer has its place behind the prompt
+            around = translation.tokens_around + len(template.target_prefix)
+            room = (room - around - ANSWER_TOKENS) // (1 + ANSWER_FACTOR)
         if len(text) < room and text.isascii():
             return True
         tokenizer = self._model.tokenizer
@@ -242,15 +245,16 @@ class PromptEncoder:
         limit = self._model.max_prompt_tokens
         return Room(limit - beside, beside, lambda count: f"must be at most {limit} tokens, got {count}; {fix}")
 
-    def _language_id(self, field: str, code: str) -> int:
-        known = self._model.manifest.template.languages
-        if code in known:
-            return known[code]
-        looked_up = code[:SHOWN_CHARACTERS]  # the search for similar ones takes the longer, the longer the text
-        if close := difflib.get_close_matches(looked_up, known, n=1, cutoff=0.4):  # de for deu_Latn
-            raise InvalidRequest(field, f"unknown code {shorten(code, 64)!r}; did you mean {close[0]!r}?")
-        problem = f"unknown code {shorten(code, 64)!r}; must be" if code else "must be given:"
-        raise InvalidRequest(field, f"{problem} one of {shorten(', '.join(sorted(known)), SHOWN_CODES)}")
+
+def known_language(field: str, code: str, known: Collection[str]) -> str:
+    """The code, if it is known. Raises InvalidRequest."""
+    if code in known:
+        return code
+    looked_up = code[:SHOWN_CHARACTERS]  # the search for similar ones takes the longer, the longer the text
+    if close := difflib.get_close_matches(looked_up, known, n=1, cutoff=0.4):  # de for deu_Latn
+        raise InvalidRequest(field, f"unknown code {shorten(code, 64)!r}; did you mean {close[0]!r}?")
+    problem = f"unknown code {shorten(code, 64)!r}; must be" if code else "must be given:"
+    raise InvalidRequest(field, f"{problem} one of {shorten(', '.join(sorted(known)), SHOWN_CODES)}")
 
 
 def ids_of(tokenizer: Tokenizer, text: str, *, is_long: bool) -> list[int]:

@@ -20,6 +20,7 @@ from service.edge.requests.request_limits import (
     check_capabilities,
     check_response_size,
 )
+from service.edge.requests.translation_encoder import TranslationEncoder
 from service.encoder_request import EncoderRequest
 from service.errors import InvalidRequest, Unsupported
 from service.option_checks import check, check_scoring
@@ -41,18 +42,24 @@ class RequestBuilder(EncoderRequestBuilder):
         self,
         text: str,
         options: DecodingOptions,
-        languages: LanguagePair = NO_LANGUAGES,
+        languages: LanguagePair | None = None,
         *,
         context: Sequence[ContextSentence] = (),
+        terms: Sequence[tuple[str, str]] = (),
         is_streamed: bool = True,
         has_confidence: bool = False,
     ) -> Request:
-        """A request to translate or continue a text. context: sentences before it, of models that have it.
-        has_confidence: that of the answer is returned."""
+        """A request to translate a text, or without `languages` to continue it. context: sentences before it, of models
+        that have it. terms: of a glossary, that the text has; only prompts of templates read them. has_confidence: that
+        of the answer is returned."""
         self.check_options(options)
         self._limits.check_text(text)
-        check_capabilities(self._model, options)
-        source, prompt = self._prompts.source_and_prompt(text, languages)
+        translation = self._model.translation if languages is not None else None
+        check_capabilities(self._model, options, is_translation=self._model.has_source or translation is not None)
+        if languages is not None and translation is not None:
+            encoder = TranslationEncoder(self._model, translation)
+            return self._prompted(encoder, text, options, languages, context, terms, is_streamed=is_streamed)
+        source, prompt = self._prompts.source_and_prompt(text, languages or NO_LANGUAGES)
         max_tokens = self._max_tokens(options, source, prompt)
         if context:
             given = len(self._model.tokenizer.target.encode(options.prefix)) if options.prefix else 0
@@ -63,6 +70,27 @@ class RequestBuilder(EncoderRequestBuilder):
         words = self._model.words_per_token if has_confidence else 0
         return self._decoding(source, prompt, text, options, max_tokens, is_streamed=is_streamed, words_per_token=words)
 
+    def _prompted(
+        self,
+        encoder: TranslationEncoder,
+        text: str,
+        options: DecodingOptions,
+        languages: LanguagePair,
+        context: Sequence[ContextSentence],
+        terms: Sequence[tuple[str, str]],
+        *,
+        is_streamed: bool,
+    ) -> Request:
+        """A request of a model that translates by its prompts."""
+        least = max(options.max_tokens, options.min_tokens, 1)
+        prompt = encoder.prompt(text, languages, terms=terms, context=context, new_tokens=least)
+        measured = tuple(self._model.tokenizer.encode(text)) if options.max_length_ratio else ()
+        max_tokens = self._max_tokens(options, measured, prompt)
+        if options.prefix:
+            options = dataclasses.replace(options, prefix=encoder.template.before_answer + options.prefix)
+        request = self._decoding((), prompt, "", options, max_tokens, is_streamed=is_streamed)
+        return dataclasses.replace(request, stop=(*options.stop, *encoder.template.stop), trims_text=True)
+
     def continuation(
         self, prompt: Sequence[int], options: DecodingOptions, *, is_streamed: bool = True, field: str = "prompt"
     ) -> Request:
@@ -70,7 +98,7 @@ class RequestBuilder(EncoderRequestBuilder):
         of the prompt in errors."""
         assert not self._model.has_source, self._model.name
         self.check_options(options)
-        check_capabilities(self._model, options)
+        check_capabilities(self._model, options, is_translation=False)
         self._prompts.check_prompt(prompt, field)
         text = self._model.tokenizer.decode(prompt)
         max_tokens = self._max_tokens(options, (), prompt)
@@ -131,8 +159,13 @@ class RequestBuilder(EncoderRequestBuilder):
         elif omit_eos:
             raise InvalidRequest("omit_eos", "must be false with target_tokens, which are scored exactly as given")
         options = dataclasses.replace(options, token_logprobs=True)
-        check_capabilities(self._model, options)
-        if isinstance(text, str):
+        check_capabilities(self._model, options, is_translation=self._model.has_source)
+        if isinstance(text, str) and any(languages) and (translation := self._model.translation) is not None:
+            encoder = TranslationEncoder(self._model, translation)
+            source, prompt = tuple[int, ...](), encoder.prompt(text, languages)
+            if isinstance(target, str):  # ends as the answers of the model do
+                target, omit_eos = encoder.template.before_answer + target, omit_eos or bool(encoder.template.stop)
+        elif isinstance(text, str):
             source, prompt = self._prompts.source_and_prompt(text, languages)
         else:
             self._prompts.check_prompt(text, "text_tokens")

@@ -87,15 +87,15 @@ def check_no_end(field: str, tokens: Sequence[int], ends: Collection[int]) -> No
             raise InvalidRequest(f"{field}[{index}]", f"must not be an end token, got {token}")
 
 
-def check_capabilities(model: ServedModel, options: DecodingOptions) -> None:
+def check_capabilities(model: ServedModel, options: DecodingOptions, *, is_translation: bool) -> None:
     """Rejects options that do not fit this model."""
     vocab_size = model.manifest.limits.vocab_size
-    if model.has_source and options.echo:
+    if is_translation and options.echo:
         raise InvalidRequest("options.echo", "must be false for a translation, got true")
-    if not model.has_source and options.max_length_ratio:
+    if not is_translation and options.max_length_ratio:
         raise InvalidRequest(
             "options.max_length_ratio",
-            f"must be 0 for a model without a source, got {options.max_length_ratio:g}; set max_tokens",
+            f"must be 0 for a text to continue, got {options.max_length_ratio:g}; set max_tokens",
         )
     for name in ("beam_size", "num_sequences", "num_hypotheses"):
         if (width := getattr(options, name)) > model.max_hypotheses:
@@ -117,7 +117,7 @@ def _check_alignment(model: ServedModel, options: DecodingOptions) -> None:
         return
     attention = model.manifest.alignment
     if attention is None:
-        fix = "export it with --attention" if model.has_source else "only translation models have it"
+        fix = "export it with --attention" if model.has_source else "only models with an encoder have it"
         raise Unsupported(f"model {model.name!r} has no cross-attention output, which {requested[0]} needs; {fix}")
     if options.alignment_layer > attention.layers:
         raise InvalidRequest("options.alignment_layer", f"must be 0..{attention.layers}, got {options.alignment_layer}")

@@ -38,6 +38,11 @@ class Terminology:
         """Each term of the text once."""
         return [occurrence.term for occurrence in self._occurrences]
 
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The source and the preferred form of each."""
+        return [(term.source, term.targets[0]) for term in self.terms]
+
     def unmet(self, translation: str) -> list[Term]:
         """The terms of which a translation has no form."""
         found = zip(self.terms, forms_in(self.terms, translation), strict=True)

@@ -12,8 +12,16 @@ from typing import NamedTuple
 from model.tokenizer import Tokenizer
 from service.edge.models.alignment import Span
 from service.edge.models.served_model import ServedModel
-from service.edge.requests.prompt_encoder import INLINE_BYTES, NO_SPECIAL_TOKENS, LanguagePair, PromptEncoder, ids_of
+from service.edge.requests.prompt_encoder import (
+    INLINE_BYTES,
+    NO_LANGUAGES,
+    NO_SPECIAL_TOKENS,
+    LanguagePair,
+    PromptEncoder,
+    ids_of,
+)
 from service.edge.requests.request_limits import MAX_RESPONSE_BYTES, TOKEN_BYTES, TextLimits
+from service.edge.requests.translation_encoder import TranslationEncoder
 from service.errors import InvalidRequest
 
 MAX_TEXTS = 1024  # of one request to count: as many as a message of 256 KiB has, of 250 bytes each
@@ -44,6 +52,7 @@ class Tokenization:
 
     def __init__(self, model: ServedModel, limits: TextLimits) -> None:
         self._model, self._limits, self._prompts = model, limits, PromptEncoder(model)
+        self._translation = TranslationEncoder(model, model.translation) if model.translation else None
 
     def check_texts(self, texts: Sequence[str], languages: LanguagePair) -> None:
         """Checks a request to count. Languages may be left out: they count as one token each, whatever their code."""
@@ -51,11 +60,17 @@ class Tokenization:
             raise InvalidRequest("texts", f"must be 1..{MAX_TEXTS} texts, got {len(texts)}")
         for number, text in enumerate(texts):
             self._limits.check_bytes(text, f"texts[{number}]")
-        if any(languages):
+        if any(languages) and (translation := self._translation) is not None:
+            translation.check_languages(languages)
+        elif any(languages):
             self._prompts.language_ids(languages, has_target=bool(languages.target))
 
-    def count(self, text: str, prompt: str = "") -> Count:
-        """The length of a source or prompt. prompt: what a request to embed puts before it."""
+    def count(self, text: str, prompt: str = "", languages: LanguagePair = NO_LANGUAGES) -> Count:
+        """The length of a source or prompt. prompt: what a request to embed puts before it. languages: of a text that a
+        model translates by its prompts."""
+        if any(languages) and (translation := self._translation) is not None:
+            tokens = translation.count(text, languages)
+            return self._count(self._model.tokenizer, text, tokens, self._model.max_prompt_tokens)
         tokenizer, whole = self._model.tokenizer, f"{prompt}{text}"
         tokens = self._prompts.count_around + len(tokenizer.encode_batch([whole])[0])  # releases the GIL: one of many
         return self._count(tokenizer, whole, tokens, self._model.max_prompt_tokens)

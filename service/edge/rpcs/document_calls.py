@@ -20,6 +20,7 @@ from service.edge.rpcs.documents import Document, check_document, check_splitter
 from service.edge.rpcs.item_calls import ItemCalls
 from service.edge.rpcs.model_calls import languages_of
 from service.edge.rpcs.proto_conversion import decoding_options
+from service.edge.rpcs.text_calls import is_slow
 from service.errors import InvalidRequest
 
 
@@ -39,11 +40,11 @@ class DocumentCalls(ItemCalls):
         self, messages: AsyncGenerator[Any, None], call: Call
     ) -> AsyncGenerator[pb.TranslateDocumentResponse, None]:
         first = await anext(messages)
-        model = self.find(first.model, call, "translation")
+        model = self.find(first.model, call, "translation", by_prompt=True)
         limits = self.catalog.limits_of(model)
         options, builder = decoding_options(first.options), self.builder(model, call)
         check = partial(check_document, model, options, languages_of(first), builder)
-        prompts = await self.built(check, first, call, is_slow=options.use_shortlist)
+        prompts = await self.built(check, first, call, is_slow=is_slow(model, options))
         check_splitter(first.splitter_language)
         check_context(model, first.context_sentences)
         if first.markup.tags:

@@ -16,12 +16,12 @@ from service.errors import InvalidRequest
 
 def check_context(model: ServedModel, sentences: int) -> None:
     """Refuses more sentences before each text than the model was trained with. Raises InvalidRequest."""
-    context, field = model.manifest.context, "context_sentences"
-    if context is None and sentences:
+    most, field = model.context_sentences, "context_sentences"
+    if not most and sentences:
         problem = f"must be 0: model {model.name!r} was trained without context, got {sentences}"
         raise InvalidRequest(field, f"{problem}; train one with the field {field}")
-    if context is not None and not 0 <= sentences <= context.sentences:
-        raise InvalidRequest(field, f"must be 0..{context.sentences} for model {model.name!r}, got {sentences}")
+    if not 0 <= sentences <= most:
+        raise InvalidRequest(field, f"must be 0..{most} for model {model.name!r}, got {sentences}")
 
 
 class TextInContext:

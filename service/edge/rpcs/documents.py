@@ -26,6 +26,7 @@ from service.edge.observability.status import rich_status
 from service.edge.requests.prompt_encoder import LanguagePair, PromptEncoder, shorten
 from service.edge.requests.request_builder import RequestBuilder
 from service.edge.requests.request_limits import TextLimits, check_capabilities
+from service.edge.requests.translation_encoder import TranslationEncoder
 from service.edge.rpcs.document_context import TextInContext
 from service.edge.rpcs.document_formats import format_of, markup_of
 from service.errors import DeadlineExceeded, InvalidRequest, RequestError
@@ -95,10 +96,14 @@ def check_document(
     Returns what encodes the texts. Raises InvalidRequest and Unsupported."""
     builder.check_options(options)
     check_single(options)
-    check_capabilities(model, options)
+    check_capabilities(model, options, is_translation=True)
     prompts = PromptEncoder(model)
-    prompts.language_ids(languages)
-    known = model.tokenizer.decode(model.manifest.golden.source)  # a text that the model reads
+    if model.translation is not None:
+        TranslationEncoder(model, model.translation).check_languages(languages)
+    else:
+        prompts.language_ids(languages)
+    golden = model.manifest.golden
+    known = model.tokenizer.decode(golden.source or golden.prompt)  # a text that the model reads
     try:
         builder.decoding(known, replace(options, max_length_ratio=0.0), languages)  # the ratio limits short texts alone
     except InvalidRequest as error:

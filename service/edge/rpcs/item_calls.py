@@ -40,10 +40,11 @@ class ItemCalls(ModelCalls):
         response_type: type[T],
         *tasks: Task,
         can: Callable[[ServedModel], bool] = lambda _: True,
+        by_prompt: bool = False,
     ) -> AsyncGenerator[T, None]:
-        """The results of a call with many items, each answered by `answer`. tasks, can: see `find`."""
+        """The results of a call with many items, each answered by `answer`. tasks, can, by_prompt: see `find`."""
         first = await anext(messages)
-        model = self.find(first.defaults.model, call, *tasks, can=can)
+        model = self.find(first.defaults.model, call, *tasks, can=can, by_prompt=by_prompt)
 
         async def checked(request: Any, item: Call) -> Any:
             whole = merged(request, first.defaults)

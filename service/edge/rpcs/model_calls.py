@@ -41,21 +41,31 @@ class ModelCalls:
         self.catalog, self.preparation, self.log_text = catalog, preparation, log_text
 
     def find(
-        self, name: str, call: Call, *tasks: Task, can: Callable[[ServedModel], bool] = lambda _: True
+        self,
+        name: str,
+        call: Call,
+        *tasks: Task,
+        can: Callable[[ServedModel], bool] = lambda _: True,
+        by_prompt: bool = False,
     ) -> ServedModel:
         """The model of that name, noted in the call's log line and in use until the call ends. Raises as
         `Catalog.find`."""
-        model = call.budget.pinned or self.catalog.find(name, *tasks, can=can)
+        model = call.budget.pinned or self.catalog.find(name, *tasks, can=can, by_prompt=by_prompt)
         call.use(model)
         return model
 
     def find_for(
-        self, request: Any, call: Call, *tasks: Task, can: Callable[[ServedModel], bool] = lambda _: True
+        self,
+        request: Any,
+        call: Call,
+        *tasks: Task,
+        can: Callable[[ServedModel], bool] = lambda _: True,
+        by_prompt: bool = False,
     ) -> ServedModel:
         """The model that a message names, whose texts are noted for the log. See `find`."""
         if self.log_text:
             call.record.note(**{name: getattr(request, name) for name in ("text", "target") if hasattr(request, name)})
-        return self.find(request.model, call, *tasks, can=can)
+        return self.find(request.model, call, *tasks, can=can, by_prompt=by_prompt)
 
     def builder(self, model: ServedModel, call: Call) -> RequestBuilder:
         """What builds the request of a call."""

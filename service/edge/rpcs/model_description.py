@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from export.bundle.confidence import Calibration
-from export.bundle.manifest import Quantization, SchemeMeasurement
+from export.bundle.manifest import Encoding, Quantization, SchemeMeasurement
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.models.served_model import ServedModel
 from service.edge.requests.request_limits import TextLimits
@@ -48,16 +48,9 @@ def describe(model: ServedModel, limits: TextLimits, *, is_default: bool = True,
         has_shortlist=model.shortlist is not None,
         labels=encoding.labels if encoding and model.is_classifier else (),
         token_labels=encoding.labels if encoding and model.is_tagger else (),
-        embedding_size=encoding.dense_width or encoding.width if encoding else 0,
         mask_token=model.mask_token,
-        multi_label=encoding.multi_label if encoding else False,
-        has_pooler=encoding.has_pooler if encoding else False,
-        pooling=enum_number(pb.Pooling, encoding.pooling) if encoding else pb.POOLING_UNSPECIFIED,
-        embeddings_normalized=encoding.normalized if encoding else False,
-        prompts=encoding.prompts if encoding else {},
-        default_prompt_name=encoding.default_prompt if encoding else "",
         quantization=_quantization(model.quantization, model.quantization_measurement),
-        languages=sorted(manifest.template.languages),
+        languages=sorted(model.languages),
         draft_tokens=model.draft_tokens,
         engines=model.engines,
         engine_processes=model.processes,
@@ -68,10 +61,25 @@ def describe(model: ServedModel, limits: TextLimits, *, is_default: bool = True,
             for maps in manifest.attention_maps
         ],
         calibration=_calibration(model.calibration),
-        context_sentences=manifest.context.sentences if manifest.context else 0,
+        context_sentences=model.context_sentences,
         splits_sentences=manifest.source_unit == "sentence",
         has_chat_template=model.chat is not None,
+        translation_template=model.translation.template.name if model.translation else "",
+        **(_vectors(encoding) if encoding else {}),
     )
+
+
+def _vectors(encoding: Encoding) -> dict[str, Any]:
+    """The fields about an encoder's outputs."""
+    return {
+        "embedding_size": encoding.dense_width or encoding.width,
+        "multi_label": encoding.multi_label,
+        "has_pooler": encoding.has_pooler,
+        "pooling": enum_number(pb.Pooling, encoding.pooling),
+        "embeddings_normalized": encoding.normalized,
+        "prompts": encoding.prompts,
+        "default_prompt_name": encoding.default_prompt,
+    }
 
 
 def _calibration(calibration: Calibration | None) -> pb.Calibration | None:

@@ -89,7 +89,8 @@ class Rewriting:
     def request(self, decoding: Callable[..., Request], options: DecodingOptions) -> Request:
         """The engine's request with these options, without an alignment for which the answer would be too large if the
         client has not asked for it: marks are then placed without it. decoding: as of `RequestBuilder`."""
-        build = partial(decoding, self.text, has_confidence=self._confidence is not None)
+        terms = self._terminology.pairs
+        build = partial(decoding, self.text, terms=terms, has_confidence=self._confidence is not None)
         try:
             return build(options)
         except InvalidRequest as error:

@@ -40,6 +40,7 @@ from service.edge.rpcs.proto_conversion import (
 from service.edge.rpcs.rewriting import Rewriting, check_not_rewritten, is_rewritten, summed
 from service.edge.rpcs.rpc_handlers import handlers_of, rpcs_of, services_of
 from service.edge.rpcs.sentence_calls import SentenceCalls
+from service.edge.rpcs.text_calls import is_slow
 from service.edge.rpcs.token_calls import TokenCalls
 from service.errors import InvalidRequest, Unsatisfiable
 from service.options import DecodingOptions
@@ -69,7 +70,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls, SentenceCalls):
         self._glossaries = glossaries
 
     async def Translate(self, request: pb.TranslateRequest, call: Call) -> pb.TranslateResponse:
-        model = self.find_for(request, call, "translation")
+        model = self.find_for(request, call, "translation", by_prompt=True)
         if (text := await self.split(request, model, call)) is None:
             return await self.translated(model, request, call)
         glossary = None
@@ -85,7 +86,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls, SentenceCalls):
         self, request: pb.StreamTranslateRequest, call: Call
     ) -> AsyncGenerator[pb.StreamTranslateResponse, None]:
         check_not_rewritten(request)
-        model = self.find_for(request, call, "translation")
+        model = self.find_for(request, call, "translation", by_prompt=True)
         if (text := await self.split(request, model, call)) is None:
             responses = self.stream(model, request, call, pb.StreamTranslateResponse)
         else:
@@ -96,7 +97,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls, SentenceCalls):
 
     @takes_items
     def TranslateBatch(self, messages: Messages, call: Call) -> AsyncGenerator[pb.TranslateBatchResponse, None]:
-        return self.batch(messages, call, self.Translate, pb.TranslateBatchResponse, "translation")
+        return self.batch(messages, call, self.Translate, pb.TranslateBatchResponse, "translation", by_prompt=True)
 
     async def Generate(self, request: pb.GenerateRequest, call: Call) -> pb.GenerateResponse:
         model = self.find_for(request, call, "generation")
@@ -122,7 +123,8 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls, SentenceCalls):
             languages_of(request),
             omit_eos=request.omit_eos,
         )
-        built = await self.built(build, request, call)
+        has_prompt = model.translation is not None and bool(request.target_language)
+        built = await self.built(build, request, call, is_slow=has_prompt)
         finished = await self.finished(model, built, call)
         convert = partial(score_response, finished, built, model, text=request.text)
         return await convert_off_loop(self.preparation, model, built, convert)
@@ -227,7 +229,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls, SentenceCalls):
         """One request of a rewritten translation, and its answer. is_again: instead of the one before."""
         decoding = partial(self.builder(model, call).decoding, languages=languages_of(message), is_streamed=False)
         build = partial(rewriting.request, partial(decoding, context=call.context), options)
-        request = await self.built(build, message, call, is_slow=options.use_shortlist)
+        request = await self.built(build, message, call, is_slow=is_slow(model, options))
         return request, *await self.answered(model, request, call, has_memory=is_again)
 
 

@@ -70,7 +70,6 @@ class TextCalls(ItemCalls):
         self, model: ServedModel, message: Any, call: Call, *, is_streamed: bool
     ) -> tuple[Request, dict[str, Any]]:
         """The request of a message to translate or generate, and the field with warnings of its answer, if any."""
-        task = model.manifest.task
         if self.log_text:
             call.record.note(answer="")
         options = decoding_options(message.options)
@@ -79,14 +78,14 @@ class TextCalls(ItemCalls):
         if has_confidence := answer_confidence(message, model) is not None:
             options = dataclasses.replace(options, token_logprobs=True)
         builder = self.builder(model, call)
-        if task == "generation":
+        if isinstance(message, pb.GenerateRequest | pb.StreamGenerateRequest):
             return await self._continuation(builder, model, message, options, call, is_streamed=is_streamed)
         languages = languages_of(message)
         if len(message.text) > INLINE_BYTES:
             builder.check_length(message.text)
         decoding = partial(builder.decoding, is_streamed=is_streamed, has_confidence=has_confidence)
         build = partial(decoding, message.text, options, languages, context=call.context)
-        return await self.built(build, message, call, is_slow=options.use_shortlist), {}
+        return await self.built(build, message, call, is_slow=is_slow(model, options)), {}
 
     async def _continuation(
         self,
@@ -115,8 +114,8 @@ class TextCalls(ItemCalls):
 
         if len(message.text) > INLINE_BYTES:
             builder.check_length(message.text)
-        is_slow = options.use_shortlist or bool(message.messages)  # a template may take as long as its bounds allow
-        request, spelled = await self.built(build, message, call, is_slow=is_slow)
+        renders = bool(message.messages)  # a template may take as long as its bounds allow
+        request, spelled = await self.built(build, message, call, is_slow=renders or options.use_shortlist)
         if self.log_text and not message.text:
             call.record.note(text=request.continued_text)
         return request, {"warnings": warnings_of(spelled)} if spelled else {}
@@ -138,6 +137,12 @@ class TextCalls(ItemCalls):
             if finished.generated_tokens > INLINE_TOKENS:
                 return await self.preparation.convert(request.caller, convert)
         return await convert_off_loop(self.preparation, model, request, convert)
+
+
+def is_slow(model: ServedModel, options: DecodingOptions) -> bool:
+    """Whether the request for a short text to translate may take long to build. A template may take as long as its
+    bounds allow."""
+    return options.use_shortlist or model.translation is not None
 
 
 def check_streamable(options: DecodingOptions) -> None:

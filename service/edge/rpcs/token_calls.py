@@ -31,11 +31,12 @@ class TokenCalls(ModelCalls):
         if request.messages or request.HasField("chat"):
             return await self._count_chat(request, model, call)
         tokenization = Tokenization(model, self.catalog.limits_of(model))
-        tokenization.check_texts(request.texts, LanguagePair(request.source_language, request.target_language))
+        languages = LanguagePair(request.source_language, request.target_language)
+        tokenization.check_texts(request.texts, languages)
         prompt = model.prompt(prompt_name_of(request))
         counts: list[Count] = []
         for texts in _portions(request.texts):  # other tenants' texts go between them
-            counts += await self.built(partial(_counts, tokenization, texts, prompt), request, call)
+            counts += await self.built(partial(_counts, tokenization, texts, prompt, languages), request, call)
         return pb.CountTokensResponse(
             counts=[pb.TokenCount(**count._asdict()) for count in counts], max_prompt_tokens=model.max_prompt_tokens
         )
@@ -111,5 +112,5 @@ def _portions(texts: Sequence[str]) -> Iterator[list[str]]:
     yield portion
 
 
-def _counts(tokenization: Tokenization, texts: Sequence[str], prompt: str) -> list[Count]:
-    return [tokenization.count(text, prompt) for text in texts]
+def _counts(tokenization: Tokenization, texts: Sequence[str], prompt: str, languages: LanguagePair) -> list[Count]:
+    return [tokenization.count(text, prompt, languages) for text in texts]

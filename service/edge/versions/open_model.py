@@ -23,8 +23,10 @@ from typing import Any, TypeVar
 from export.bundle.directory import BundleError, CheckedBundle, check_bundle, load_shortlist, verify_files
 from export.bundle.manifest import TOKENIZER
 from glossa.version import VERSION
-from model.chat_template import CHAT_TEMPLATE, ChatTemplate, ChatTemplateError
-from model.chat_tokens import ChatTokens
+from model.prompts.chat_tokens import ChatTokens
+from model.prompts.templates import NO_TEMPLATES, TEMPLATES, Templates, TemplatesError
+from model.prompts.translation_prompts import TranslationPrompts
+from model.prompts.translation_template import TranslationTemplateError
 from model.tokenizer import Tokenizer, TokenizerError
 from service.edge.models.answer_confidence import words_per_token
 from service.edge.models.engine_link import EngineLink
@@ -42,7 +44,7 @@ from service.settings.config import ServerSettings
 from service.wire.messages import Start
 
 T = TypeVar("T")
-EXPECTED = (BundleError, TokenizerError, ChatTemplateError, StartupError, OSError)  # OSError: no open files left
+EXPECTED = (BundleError, TokenizerError, TemplatesError, StartupError, OSError)  # OSError: no open files left
 MAX_MORE_VERSIONS = 16  # open beside one of each model, those that drain included
 
 
@@ -224,22 +226,33 @@ async def in_thread(function: Callable[..., T], *arguments: Any, **named: Any) -
 
 def _read(bundle: CheckedBundle) -> dict[str, Any]:
     """The fields of a `ServedModel` that come from a bundle's other files. Raises BundleError, TokenizerError,
-    ChatTemplateError."""
+    TemplatesError."""
     path, manifest = bundle.path, bundle.manifest
-    stamps = verify_files(path, manifest, only={TOKENIZER, CHAT_TEMPLATE, manifest.shortlist})
+    stamps = verify_files(path, manifest, only={TOKENIZER, *TEMPLATES, manifest.shortlist})
     vocab_size = manifest.limits.vocab_size
     tokenizer = Tokenizer.load(path / TOKENIZER, vocab_size=vocab_size)
     shortlist = load_shortlist(path / manifest.shortlist, vocab_size=vocab_size) if manifest.shortlist else None
-    chat = None
-    if CHAT_TEMPLATE in manifest.files and manifest.task == "generation":
-        chat = ChatTokens(tokenizer, _chat_template(path / CHAT_TEMPLATE))
+    chat, translation = _prompts(bundle, tokenizer)
     bundle._replace(stamps={**bundle.stamps, **stamps}).check_unchanged()
     words = words_per_token(tokenizer) if manifest.calibrations else 0
-    return {"tokenizer": tokenizer, "shortlist": shortlist, "words_per_token": words, "chat": chat}
+    return {
+        "tokenizer": tokenizer,
+        "shortlist": shortlist,
+        "words_per_token": words,
+        "chat": chat,
+        "translation": translation,
+    }
 
 
-def _chat_template(file: Path) -> ChatTemplate:
+def _prompts(bundle: CheckedBundle, tokenizer: Tokenizer) -> tuple[ChatTokens | None, TranslationPrompts | None]:
+    """What encodes chats, and texts to translate, of a model without an encoder. Raises TemplatesError."""
+    path, manifest = bundle.path, bundle.manifest
     try:
-        return ChatTemplate.from_json(file.read_bytes())
-    except ChatTemplateError as error:
-        raise ChatTemplateError(f"{file}: {error}; import and export the model again") from error
+        templates = Templates.read(path, manifest.files) if manifest.task == "generation" else NO_TEMPLATES
+        chat = ChatTokens(tokenizer, templates.chat) if templates.chat else None
+        if templates.translation is None:
+            return chat, None
+        return chat, TranslationPrompts(templates.translation, tokenizer, chat)
+    except (TemplatesError, TranslationTemplateError) as error:
+        where = "" if isinstance(error, TemplatesError) else f"{path}: "
+        raise TemplatesError(f"{where}{error}; import and export the model again") from error

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from export.bundle.manifest import Manifest
+from model.prompts.translation_template import TRANSLATION_TEMPLATE
 from service.edge.models.served_model import ServedModel
 from service.edge.requests.request_limits import TextLimits
 from service.edge.versions.evaluation import EvaluationSet, chrf_of, together
@@ -32,13 +33,17 @@ def check_fit(
     others: Sequence[Manifest],
     limit: int | None,
 ) -> None:
-    """Raises Unsupported for a bundle of another task, NoRoomForVersion if memory may not be enough.
+    """Raises Unsupported for a bundle that does not do what the default one does, NoRoomForVersion if memory may not be
+    enough.
 
     default: the version that serves. models: all that are open. others: bundles that are being opened, too. limit:
     bytes of the server; None: there is none.
     """
     if manifest.task != default.manifest.task:
         raise Unsupported(f"model {default.name} serves {default.manifest.task}, and the bundle {manifest.task}")
+    if default.translation is not None and TRANSLATION_TEMPLATE not in manifest.files:
+        fix = "import its model with --translate-as"
+        raise Unsupported(f"model {default.name} translates by its prompts, and the bundle has none; {fix}")
     if limit is None:
         return
     prediction = predict_open(settings, models, [*others, manifest], on_device=default.choice.on_device)

@@ -49,8 +49,8 @@ def test_a_file_becomes_the_checkpoint_of_its_original(theirs, tmp_path):
     assert all((mine == other).all() for (_, mine), other in weights)
     assert ours.config.replace(bos_id=0, pad_id=0) == original.config.replace(bos_id=0, pad_id=0)
     assert ours.tokenizer.encode("How are you today?") == original.tokenizer.encode("How are you today?")
-    assert ours.chat_template is not None
-    assert ours.chat_template.source == CHATML
+    assert ours.templates.chat is not None
+    assert ours.templates.chat.source == CHATML
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     assert ours.lineage["files_sha256"] == {"tiny-F32.gguf": digest}
     assert (ours.lineage["imported_from"], ours.lineage["tensor_types"]) == ("tiny-F32.gguf", "F32 20")

@@ -4,11 +4,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
+from onnx import TensorProto, helper
 
 from export.bundle.directory import load_bundle
 from export.verification import decode_checks
-from export.verification.checks import run_checks
+from export.verification.checks import run_checks, sum_tolerance
 from export.verification.inputs import sample_inputs
 from export.verification.measure import Expectation
 from export.verification.verifier import verify_graphs
@@ -75,3 +77,21 @@ def test_rows_alone_may_differ_by_what_rounding_changes_where_blocks_depend_on_t
     (check,) = run_checks(case, only=("steps in a batch as alone",))
     assert (check.passed, round(check.tolerance, 6)) == (passed, 0.4)
     assert "2 values differ" in check.note
+
+
+@pytest.mark.parametrize("vocab_size", [1000, 65_536, 262_144])
+def test_the_runtime_sums_probabilities_within_the_limit(vocab_size):
+    shape = ["rows", vocab_size]
+    node = helper.make_node("LogSoftmax", ["logits"], ["logprobs"], axis=-1)
+    read, written = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("logits", "logprobs"))
+    graph = helper.make_graph([node], "a", [read], [written])
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    logits = np.random.default_rng(0).standard_normal((4, vocab_size), dtype=np.float32) * [[1], [2], [4], [8]]
+    (logprobs,) = session.run(None, {"logits": logits.astype(np.float32)})
+    error = np.abs(np.exp(logprobs.astype(np.float64)).sum(-1) - 1).max()
+    assert error < sum_tolerance(vocab_size)
+
+
+def test_the_limit_grows_above_65536_tokens_only():
+    assert [sum_tolerance(size) for size in (2, 65_536, 262_144)] == [5e-5, 5e-5, 2e-4]

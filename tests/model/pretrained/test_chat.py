@@ -128,9 +128,9 @@ def test_a_checkpoint_has_the_template(theirs, path):
     end = transformers.AutoTokenizer.from_pretrained(theirs).convert_tokens_to_ids("<end_of_turn>")
     checkpoint = load_checkpoint(path / "ours")
     assert taken.chat.template is not None
-    assert checkpoint.chat_template is not None
-    assert taken.chat.template.source == checkpoint.chat_template.source == GEMMA
-    assert checkpoint.chat_template.render(CHATS[0]) == (
+    assert checkpoint.templates.chat is not None
+    assert taken.chat.template.source == checkpoint.templates.chat.source == GEMMA
+    assert checkpoint.templates.chat.render(CHATS[0]) == (
         "<bos><start_of_turn>user\nHow are you?<end_of_turn>\n<start_of_turn>model\n"
     )
     assert checkpoint.config.eos_ids == (2, end)
@@ -152,4 +152,4 @@ def test_an_original_without_a_template_has_no_file(theirs, path):
     taken = import_checkpoint(path, path / "ours", convert_tokenizer(path))
     assert (taken.chat, taken.config.eos_ids) == (Chat(), (2,))
     assert not (path / "ours" / "chat_template.json").exists()
-    assert load_checkpoint(path / "ours").chat_template is None
+    assert load_checkpoint(path / "ours").templates.chat is None

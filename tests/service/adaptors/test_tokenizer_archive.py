@@ -5,8 +5,8 @@ import zipfile
 import pytest
 from tokenizers import Tokenizer as Library
 
-from model.chat_template import ChatTemplate
-from model.chat_tokens import ChatTokens
+from model.prompts.chat_template import ChatTemplate
+from model.prompts.chat_tokens import ChatTokens
 from model.tokenizer import Tokenizer
 from service.adaptors.tokenizer_archive import tokenizer_archive
 from service.errors import Unsupported

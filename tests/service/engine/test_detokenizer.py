@@ -104,3 +104,17 @@ def test_a_broken_character_at_the_end_is_replaced():
     for token in tokenizer.encode("😀")[:-1]:
         assert text.push(token) == ""
     assert text.flush() == "\ufffd"
+
+
+@given(st.lists(st.sampled_from(["", " ", "\n", "a", " b ", "c\n\n"])), st.sampled_from(["", " ", "d", " d "]))
+def test_a_trimmed_text_is_the_text_without_blanks_at_its_ends(pieces, rest):
+    text = Detokenizer(Pieces(pieces, rest), trims=True)
+    out = [text.push(token) for token in range(len(pieces))]
+    assert all(piece == "" or not "".join(out[: at + 1])[-1].isspace() for at, piece in enumerate(out))
+    assert "".join([*out, text.flush()]) == ("".join(pieces) + rest).strip()
+
+
+def test_blanks_before_a_stop_string_are_trimmed():
+    text = Detokenizer(Pieces([" a", " b ", " \n", "c"]), ("\n",), trims=True)
+    assert [text.push(token) for token in range(4)] == ["a", " b", "", ""]
+    assert (text.flush(), text.is_stopped) == ("", True)

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class TranslationServiceStub(object):
-    """Translates text with an encoder-decoder model.
+    """Translates text with an encoder-decoder model, or a decoder-only one that was imported with a translation template.
     """
 
     def __init__(self, channel):
@@ -58,7 +58,7 @@ class TranslationServiceStub(object):
 
 
 class TranslationServiceServicer(object):
-    """Translates text with an encoder-decoder model.
+    """Translates text with an encoder-decoder model, or a decoder-only one that was imported with a translation template.
     """
 
     def Translate(self, request, context):
@@ -123,7 +123,7 @@ def add_TranslationServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TranslationService(object):
-    """Translates text with an encoder-decoder model.
+    """Translates text with an encoder-decoder model, or a decoder-only one that was imported with a translation template.
     """
 
     @staticmethod

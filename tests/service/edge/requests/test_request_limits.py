@@ -47,7 +47,7 @@ def test_values_above_a_limit_are_rejected(text, options, field):
     ("model", "options", "field", "problem"),
     [
         (TRANSLATION, {"echo": True}, "echo", "must be false for a translation"),
-        (GENERATION, {"max_length_ratio": 2.0}, "max_length_ratio", "must be 0 for a model without a source, got 2"),
+        (GENERATION, {"max_length_ratio": 2.0}, "max_length_ratio", "must be 0 for a text to continue, got 2"),
         (TRANSLATION, {"min_tokens": 17}, "min_tokens", "must be 0..16 here, got 17"),
         (TRANSLATION, {"min_tokens": 2**31 - 1}, "min_tokens", "must be 0..16 here"),
         (TRANSLATION, {"min_tokens": 3, "max_length_ratio": 1.0}, "min_tokens", "must be 0..2 here, got 3"),
@@ -120,7 +120,7 @@ def test_options_that_do_not_fit_the_model_are_rejected(model, options, field, p
             {"coverage_penalty": 0.2, "beam_size": 2},
             "no cross-attention output, which coverage_penalty needs",
         ),
-        (GENERATION, {"alignment": "soft"}, "only translation models have it"),
+        (GENERATION, {"alignment": "soft"}, "only models with an encoder have it"),
         (TRANSLATION, {"use_shortlist": True}, "has no shortlist"),
     ],
 )

@@ -8,8 +8,8 @@ from google.protobuf.struct_pb2 import Struct
 
 from export.bundle.manifest import Limits
 from glossa.v1 import glossa_pb2 as pb
-from model.chat_template import ChatTemplate
-from model.chat_tokens import ChatTokens
+from model.prompts.chat_template import ChatTemplate
+from model.prompts.chat_tokens import ChatTokens
 from service.edge.requests.chat_prompts import MAX_MESSAGES
 from service.edge.rpcs.chat_messages import MAX_WARNINGS
 from tests.edge import GENERATION, failure, method

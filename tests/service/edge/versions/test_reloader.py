@@ -344,3 +344,10 @@ async def test_the_end_of_the_server_does_not_wait_for_calls():
     async with world() as it:
         it.catalog.find("m").users.enter()
         await it.load()
+
+
+async def test_a_version_without_the_prompts_of_the_default_one_is_refused():
+    async with world() as it:
+        it.catalog.find("m").translation = object()
+        with pytest.raises(Unsupported, match="m translates by its prompts, and the bundle has none; import its model"):
+            await it.load()

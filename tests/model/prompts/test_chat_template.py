@@ -5,8 +5,8 @@ from datetime import datetime
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from model import chat_template
-from model.chat_template import MAX_TEMPLATE_BYTES, ChatRefused, ChatTemplate, ChatTemplateError, ChatTooLong
+from model.prompts import chat_template
+from model.prompts.chat_template import MAX_TEMPLATE_BYTES, ChatRefused, ChatTemplate, ChatTemplateError, ChatTooLong
 from tests.chats import CHATS, SPECIAL
 
 CHAT = CHATS[1]

@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from model.chat_template import ChatTemplate
+from model.prompts.chat_template import ChatTemplate
 from model.tokenizer import Tokenizer
 from model.tokenizers.ordinary_pieces import vocabulary_of, with_ordinary_pieces
 from model.tokenizers.sentencepiece import SETTINGS

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer as Library
 
-from model.chat_template import ChatTemplate
-from model.chat_tokens import ChatTokens
 from model.pretrained.convert_tokenizer import convert_tokenizer
+from model.prompts.chat_template import ChatTemplate
+from model.prompts.chat_tokens import ChatTokens
 from model.tokenizer import Tokenizer
 from tests.chats import CHATS, SPECIAL, chat_tokenizer, theirs
 from tests.model.tokenizers.families import FAMILIES, made

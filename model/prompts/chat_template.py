@@ -6,7 +6,7 @@ mistake of a template nor what a client sends holds up a server, a rendering has
 call checks the processor time, every text that is put together its length. One step of a C function is not interrupted:
 a template that is made to take long in one still can.
 
-Which texts of the result are special tokens is `model.chat_tokens`'s. Needs jinja2 alone: servers read it.
+Which texts of the result are special tokens is `model.prompts.chat_tokens`'s. Needs jinja2 alone: servers read it.
 
     ChatTemplateError (ValueError)   a template that cannot be read, or does not render these messages
     ├── ChatRefused                  the template itself refuses them
@@ -26,6 +26,7 @@ from functools import cached_property, wraps
 from typing import Any
 
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError, TemplateError
@@ -130,6 +131,12 @@ class ChatTemplate:
         if not found:
             raise ChatTemplateError("the template leaves out the content of the last message, so nothing continues it")
         return before if after.startswith(" ") else before.rstrip()
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """The names that it reads and neither sets nor gets from its environment."""
+        found = jinja2.meta.find_undeclared_variables(self._environment.parse(self.source))
+        return frozenset(found - self._environment.globals.keys())
 
     @cached_property
     def literals(self) -> str:
