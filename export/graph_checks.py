@@ -100,9 +100,7 @@ def check_graph(
     }
     _check_counts(graph, role, counts, packed=packable)
     if role == "decode":
-        _check_totals(graph)
-        _check_windows(graph, cache_window(config))
-        _check_logits(graph, members)
+        _check_decode(graph, cache_window(config), members)
 
 
 def _check_recurrent_graph(graph: ModelProto, role: Role, config: ModelConfig) -> None:
@@ -138,6 +136,12 @@ def _is_read_first(graph: ModelProto, name: str) -> bool:
             todo.extend(makers[value].input)
         seen.add(value)
     return False
+
+
+def _check_decode(graph: ModelProto, longest_window: int, members: int) -> None:
+    _check_totals(graph)
+    _check_windows(graph, longest_window)
+    _check_logits(graph, members)
 
 
 def _check_totals(graph: ModelProto) -> None:
