@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from onnx import ModelProto, TensorProto
 
@@ -43,11 +43,12 @@ def _check_counts(graph: ModelProto, role: Role, nodes: Mapping[str, int], *, pa
 
 
 def check_graph(
-    graph: ModelProto, role: Role, config: ModelConfig, *, encoder_operator: EncoderOperator = "GroupQueryAttention"
+    graph: ModelProto, role: Role, config: ModelConfig, *, encoder_operators: Sequence[EncoderOperator] = ()
 ) -> None:
     """Check a graph for silent tracing and pass errors. Raises ExportError.
 
-    encoder_operator: with which `encode` attends; see `export.graphs.group_query_attention.encoder_operator`.
+    encoder_operators: with which each layer of `encode` attends; see
+    `export.graphs.group_query_attention.encoder_operators`.
     """
     if role == "logprobs":
         _check_counts(graph, role, {"LogSoftmax": 1, "TopK": 1}, packed=0)
@@ -80,10 +81,8 @@ def check_graph(
         blocks = own + theirs - 1
     else:
         blocks = config.num_encoder_layers
-        if encoder_operator == "GroupQueryAttention":
-            nodes, packable = blocks, 0 if is_apart or is_rotary else blocks
-        elif not encoder_operator:
-            softmaxes = blocks
+        nodes, softmaxes = encoder_operators.count("GroupQueryAttention"), encoder_operators.count("")
+        packable = 0 if is_apart or is_rotary else nodes
         softmaxes += int(config.head == "attention")
     members = config.ensemble_size if isinstance(config, EncoderDecoderConfig) else 1
     if role == "decode" and members > 1:
@@ -91,7 +90,7 @@ def check_graph(
     routers = blocks if config.num_experts else 0
     counts = {
         "GroupQueryAttention": nodes,
-        "Attention": blocks if role == "encode" and encoder_operator == "Attention" else 0,
+        "Attention": encoder_operators.count("Attention") if role == "encode" else 0,
         "Conv": 2 * compressed,
         "Softmax": softmaxes + routers,
         "TopK": routers,

@@ -22,7 +22,7 @@ from export.bundle.manifest import PAD_MULTIPLE, GraphSpec, Role, Variant, large
 from export.export_errors import ExportError
 from export.graph_checks import check_graph
 from export.graphs import encoder_decoder, recurrent
-from export.graphs.group_query_attention import encoder_operator
+from export.graphs.group_query_attention import encoder_operators
 from export.graphs.tracing import Signature, trace
 from export.limits import limits_of
 from export.options import ExportOptions, Tell, scheme_names
@@ -249,7 +249,7 @@ def trace_model(
         made[role] = fuse_rotary(round_up_tables(named_graph, PAD_MULTIPLE), capacity)
         if is_half:
             made[role] = widen_vectors(fuse_norms(made[role]))
-        check_graph(made[role], role, model.config, encoder_operator=encoder_operator(model))
+        check_graph(made[role], role, model.config, encoder_operators=encoder_operators(model))
     if shortlist:
         select_rows(made["decode"], last_product(model)[0])
     return Traced(model, made, signatures, shortlist)

@@ -3,8 +3,9 @@
     ModelConfig
     ├── TransformerConfig       heads, feed-forwards, norms and positions
     │   ├── EncoderDecoderConfig
-    │   ├── DecoderConfig
-    │   └── EncoderConfig
+    │   └── LayeredConfig       layers whose attention differs
+    │       ├── DecoderConfig
+    │       └── EncoderConfig
     └── RecurrentConfig         LSTM and GRU cells
 
 `model_config` makes the one that an `architecture` names. Nothing here imports torch.
@@ -13,23 +14,25 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Literal, Self, get_args
 
-from model.config import (
-    Architecture,
-    ConfigError,
-    ModelConfig,
-    SpecialTokenTemplate,
-    bounded,
-    check,
-    field_types,
-    unknown_key,
+from model.config import Architecture, ModelConfig, SpecialTokenTemplate, bounded, check, field_types, unknown_key
+from model.config_parts import (
+    DenseLayer,
+    LayerGroup,
+    Prompts,
+    RotaryScaling,
+    check_default,
+    check_labels,
+    check_layers,
+    check_numbers,
+    check_token,
+    parts,
+    prompts,
 )
-from model.config_parts import DenseLayer, LayerGroup, Prompts, RotaryScaling, check_layers, parts, prompts
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 Norm = Literal["layer", "rms"]
@@ -85,12 +88,13 @@ class TransformerConfig(_ArchitectureConfig):
     position_buckets: int = bounded(32, 4)  # of bucketed positions, half of them for each direction in an encoder
     rotary_base: float = bounded(10000.0, 1)
     rotary_dims: int = bounded(0, 0)  # dimensions of a head that are rotated; 0: all
-    rotary_scaling: RotaryScaling = "none"  # linear: Chen et al. 2023; llama3: by wavelength; yarn: Peng et al. 2024
+    rotary_scaling: RotaryScaling = "none"  # see model.positions.rotary_frequencies
     rotary_factor: float = bounded(1.0, 1)  # by which scaled angles turn slower
     rotary_low_freq: float = 1.0  # llama3, yarn: turns in the original context below which the factor counts in full
     rotary_high_freq: float = 4.0  # llama3, yarn: turns above which it does not count
-    rotary_original_len: int = bounded(8192, 1)  # llama3, yarn: the original context
-    rotary_amplitude: float = 1.0  # yarn: of the rotated queries and keys
+    rotary_original_len: int = bounded(8192, 1)  # llama3, yarn, longrope: the original context
+    rotary_factors: tuple[float, ...] = ()  # longrope: of each angle up to the original context, then in a longer one
+    rotary_amplitude: float = 1.0  # yarn, longrope: of the rotated queries and keys
     bias: bool = True  # of the linear layers
     qkv_bias: bool = False  # with bias false: query, key and value have one nevertheless, as in Qwen2
 
@@ -135,12 +139,19 @@ class TransformerConfig(_ArchitectureConfig):
         check(0 < low < high, "rotary_low_freq", f"must be above 0 and below rotary_high_freq {high}, got {low}")
         check(self.rotary_amplitude > 0, "rotary_amplitude", f"must be above 0, got {self.rotary_amplitude}")
         has_frequencies = self.rotary_scaling != "yarn" or self.rotary_base > 1
+        count = rotated if self.rotary_scaling == "longrope" else 0
+        check_numbers(self.rotary_factors, "rotary_factors", count)
         check(has_frequencies, "rotary_base", f"must be above 1 with yarn, got {self.rotary_base}")
 
     @property
     def has_last_norm(self) -> bool:
         """Whether a norm follows the last layer, whose sum no norm has seen."""
         return self.norm_position != "post"
+
+    @property
+    def is_stretched(self) -> bool:
+        """Whether the context is longer than that in which rotary positions were learnt."""
+        return max(self.max_source_len, self.max_target_len) > self.rotary_original_len
 
     @property
     def encoder_stack(self) -> TransformerConfig:
@@ -163,10 +174,7 @@ class _TranslationConfig(_ArchitectureConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        separator, limit = self.separator_id, self.vocab_size
-        is_token = separator is None or (type(separator) is int and 0 <= separator < (limit or math.inf))
-        known = f" below vocab_size {limit}" if limit else ""
-        check(is_token, "separator_id", f"must be a token{known} or left out, got {separator!r}")
+        check_token(self.separator_id, "separator_id", self.vocab_size)
 
     def check_trainable(self) -> None:
         """As `ModelConfig.check_trainable`; sentences need a token between them."""
@@ -220,23 +228,47 @@ class EncoderDecoderConfig(TransformerConfig, _TranslationConfig):
 
     @property
     def encoder_stack(self) -> TransformerConfig:
-        """As the decoder's, with the encoder's own heads and feed-forward width."""
-        if not self.encoder_num_heads and not self.encoder_d_ff:
+        """As the decoder's, without its window, and with the encoder's own heads and feed-forward width."""
+        if not (self.encoder_num_heads or self.encoder_d_ff or self.sliding_window):
             return self
         heads, width = self.encoder_num_heads or self.num_heads, self.encoder_d_ff or self.d_ff
-        return dataclasses.replace(self, num_heads=heads, d_ff=width, encoder_num_heads=0, encoder_d_ff=0)
+        own: dict[str, Any] = {"encoder_num_heads": 0, "encoder_d_ff": 0, "sliding_window": 0}
+        return dataclasses.replace(self, num_heads=heads, d_ff=width, **own)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoderConfig(TransformerConfig):
+class LayeredConfig(TransformerConfig):
+    """Layers of one stack, whose attention may differ."""
+
+    sliding_window: int = bounded(0, 0)  # a token attends to itself and window - 1 tokens before; encoders: and after
+    layer_groups: tuple[LayerGroup, ...] = ()  # layers with another window or other rotary positions
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "layer_groups", parts(self.layer_groups, "layer_groups", LayerGroup))
+        count, turns = self.num_encoder_layers + self.num_decoder_layers, self.positions == "rotary"
+        check_layers(self.layer_groups, count, "layer_groups", can_turn=turns, layer=partial(_layer.__wrapped__, self))
+
+    def layer(self, number: int) -> Self:
+        """The configuration of one layer, the first is 0, without groups."""
+        found: Self = _layer(self, number) if self.layer_groups else self
+        return found
+
+
+@lru_cache(maxsize=1024)
+def _layer(config: LayeredConfig, number: int) -> Any:
+    changes = next((group.changes for group in config.layer_groups if number in group.layers), {})
+    return dataclasses.replace(config, layer_groups=(), **changes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig(LayeredConfig):
     """A decoder-only language model."""
 
     architecture: ClassVar[Architecture] = "decoder"
 
     num_decoder_layers: int = bounded(3, 1)
     parallel_residual: bool = False  # attention and feed-forward read the same x (Wang and Komatsuzaki 2021); pre-norm
-    sliding_window: int = bounded(0, 0)  # a token attends to itself and the window - 1 tokens before it; 0: all
-    layer_groups: tuple[LayerGroup, ...] = ()  # layers with another window or other rotary positions
     attention_softcap: float = bounded(0.0, 0)  # c of c tanh(s / c) for scores s (Gemma 2), before biases; 0: none
     logits_softcap: float = bounded(0.0, 0)  # the same of the logits, before their bias
     compression_stride: int = bounded(0, 0)  # of every second layer: positions per key (Liu et al. 2018); 0: none
@@ -246,8 +278,6 @@ class DecoderConfig(TransformerConfig):
         super().__post_init__()
         is_pre = not self.parallel_residual or self.norm_position == "pre"
         check(is_pre, "parallel_residual", f"needs norm_position pre, got {self.norm_position}")
-        object.__setattr__(self, "layer_groups", parts(self.layer_groups, "layer_groups", LayerGroup))
-        self._check_groups()
         if not self.compression_stride:
             return
         layers, kind = self.num_decoder_layers, self.positions
@@ -261,37 +291,16 @@ class DecoderConfig(TransformerConfig):
         for name in ("attention_softcap", "layer_groups"):
             check(not getattr(self, name), name, "must be left out with compression_stride")
 
-    def _check_groups(self) -> None:
-        check_layers(self.layer_groups, self.num_decoder_layers, "layer_groups")
-        for place, group in enumerate(self.layer_groups):
-            field, can_turn = f"layer_groups[{place}]", self.positions == "rotary" or not group.has_own_rotation
-            check(can_turn, field, f"must differ in sliding_window alone without rotary positions, got {group.changes}")
-            try:
-                self.layer(group.layers[0])
-            except ConfigError as error:
-                raise ConfigError(f"{field}.{error.field}", error.problem) from None
-
-    def layer(self, number: int) -> Self:
-        """The configuration of one layer, the first is 0, without groups."""
-        found: Self = _layer(self, number) if self.layer_groups else self
-        return found
-
-
-@functools.lru_cache(maxsize=1024)
-def _layer(config: DecoderConfig, number: int) -> Any:
-    changes = next((group.changes for group in config.layer_groups if number in group.layers), {})
-    return dataclasses.replace(config, layer_groups=(), **changes)
-
 
 @dataclass(frozen=True, kw_only=True)
-class EncoderConfig(TransformerConfig):
-    """An encoder alone. head: predicts masked tokens, labels of a text from the first token's state or
-    from all states, or a label of each token."""
+class EncoderConfig(LayeredConfig):
+    """An encoder alone. head: predicts masked tokens, labels of a text (from the first state, or all) or of tokens."""
 
     architecture: ClassVar[Architecture] = "encoder"
 
     num_encoder_layers: int = bounded(3, 0)  # 0: head attention pools the token vectors themselves
     max_source_len: int = bounded(256, 1)  # tokens, special ones included
+    first_attention_norm: bool = True  # false: the first layer attends to what the embedding's norm returns
     head: Head = "none"
     pooler: Pooler = "none"  # a layer with this activation over the first token's state
     pooling: Pooling = "mean"  # how the states of a text become its vector, unless a request says otherwise
@@ -308,23 +317,16 @@ class EncoderConfig(TransformerConfig):
         super().__post_init__()
         object.__setattr__(self, "dense", parts(self.dense, "dense", DenseLayer))
         object.__setattr__(self, "prompts", prompts(self.prompts, "prompts"))
-        names = [name for name, _ in self.prompts]
-        is_known = self.default_prompt in ("", *names)
-        known = f"must be one of the prompts {', '.join(names)}" if names else "must be left out without prompts"
-        check(is_known, "default_prompt", f"{known}, got {self.default_prompt!r:.80}")
-        mask, limit, labels = self.mask_id, self.vocab_size, self.labels
-        is_token = mask is None or (type(mask) is int and 0 <= mask < (limit or math.inf))
-        known = f" below vocab_size {limit}" if limit else ""
-        check(is_token, "mask_id", f"must be a token{known} or left out, got {mask!r}")
-        are_names = isinstance(labels, tuple) and all(isinstance(label, str) and label for label in labels)
-        check(are_names, "labels", f"must be a list of names, got {labels!r:.80}")
-        are_different = len(set(labels)) == len(labels)
-        check(are_different, "labels", f"must be different names, got {', '.join(labels):.80}")
-        is_used = self.is_classifier or self.is_tagger or not labels
+        check_default(self.default_prompt, "default_prompt", self.prompts)
+        check_token(self.mask_id, "mask_id", self.vocab_size)
+        check_labels(self.labels, "labels")
+        is_used = self.is_classifier or self.is_tagger or not self.labels
         check(is_used, "labels", f"go with head classify, attention or tokens, got head {self.head}")
         is_used = self.is_classifier or not self.multi_label
         check(is_used, "multi_label", f"goes with head classify or attention, got head {self.head}")
         self._require("num_encoder_layers", 0 if self.head == "attention" else 1)
+        has_norm = self.first_attention_norm or (self.norm_position == "pre" and self.embedding_norm)
+        check(has_norm, "first_attention_norm", "must be true without embedding_norm and norm_position pre, got false")
 
     def check_trainable(self) -> None:
         """As `ModelConfig.check_trainable`; the head must have something to learn."""
@@ -393,6 +395,6 @@ def model_config(values: Mapping[str, Any]) -> ModelConfig:
     """The configuration of these JSON values, whose `architecture` is encoder_decoder unless given. Raises ConfigError
     for a field that the architecture does not use."""
     architecture = values.get("architecture", "encoder_decoder")
-    if architecture not in get_args(Architecture):
-        raise ConfigError("architecture", f"must be one of {', '.join(get_args(Architecture))}, got {architecture!r}")
+    known = get_args(Architecture)
+    check(architecture in known, "architecture", f"must be one of {', '.join(known)}, got {architecture!r}")
     return CLASSES[architecture].from_json(values)

@@ -108,6 +108,12 @@ def causal_mask(length: int, device: torch.device | None = None, *, sliding_wind
     return mask_TT & ~mask_TT.tril(-sliding_window) if sliding_window else mask_TT
 
 
+def window_mask(length: int, device: torch.device | None = None, *, sliding_window: int) -> Tensor:
+    """bool (T, T), True where query and key position are less than the window apart."""
+    positions_T = torch.arange(length, device=device)
+    return (positions_T[:, None] - positions_T).abs() < sliding_window
+
+
 def padding_mask(lengths_B: Tensor, length: int) -> Tensor:
     """bool (B, 1, 1, S), True for the first lengths_B[i] positions of row i."""
     return (torch.arange(length, device=lengths_B.device) < lengths_B[:, None])[:, None, None, :]

@@ -223,10 +223,8 @@ class ModelConfig(Config):
     attention_scale, attention_softcap, logits_softcap = 0.0, 0.0, 0.0
     qk_norm = False
     rotary_dims = 0
-    num_experts = 0
-    parallel_residual = False
-    sliding_window = 0
-    compression_stride = 0
+    num_experts, sliding_window, compression_stride = 0, 0, 0
+    parallel_residual, first_attention_norm = False, True
     score = "none"
     share_embeddings = False
     head = "none"
@@ -291,7 +289,7 @@ class ModelConfig(Config):
         check(has_start, field, "must have a target prefix to predict the first token from")
 
     def layer(self, number: int) -> Self:
-        """The configuration of one decoder layer, the first is 0."""
+        """The configuration of one layer, the first is 0."""
         return self
 
     def is_compressed(self, layer: int) -> bool:

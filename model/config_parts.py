@@ -1,16 +1,18 @@
 """Fields of configurations that have fields of their own: layers after the pooling of an encoder's vectors, prompts
-before its texts, and groups of a decoder's layers."""
+before its texts, and groups of layers."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from model.config import Config, ConfigError, bounded, check, field_types
 
 DenseActivation = Literal["identity", "tanh", "relu", "gelu", "silu", "sigmoid"]
-RotaryScaling = Literal["none", "linear", "llama3", "yarn"]
+RotaryScaling = Literal["none", "linear", "llama3", "yarn", "longrope"]
 Part = TypeVar("Part", bound=Config)
 
 Prompts = tuple[tuple[str, str], ...]
@@ -54,17 +56,50 @@ class LayerGroup(Config):
         return bool({*self.changes} - {"sliding_window"})
 
 
-def check_layers(groups: tuple[LayerGroup, ...], count: int, field: str) -> None:
-    """Raises ConfigError unless each group has some of so many layers, and no two groups have the same."""
+def check_numbers(value: Any, field: str, count: int) -> None:
+    """Raises ConfigError unless this is a tuple of so many numbers above 0."""
+    are_numbers = isinstance(value, tuple) and all(type(item) in (int, float) and 0 < item < math.inf for item in value)
+    fits = are_numbers and len(value) == count
+    check(fits, field, f"must be {count} numbers above 0, got {len(value) if are_numbers else value!r:.80}")
+
+
+def check_token(value: Any, field: str, vocab_size: int) -> None:
+    """Raises ConfigError unless this is a token or None. vocab_size: 0 while it is unknown."""
+    is_token = value is None or (type(value) is int and 0 <= value < (vocab_size or math.inf))
+    known = f" below vocab_size {vocab_size}" if vocab_size else ""
+    check(is_token, field, f"must be a token{known} or left out, got {value!r}")
+
+
+def check_labels(value: Any, field: str) -> None:
+    """Raises ConfigError unless this is a tuple of different names."""
+    are_names = isinstance(value, tuple) and all(isinstance(label, str) and label for label in value)
+    check(are_names, field, f"must be a list of names, got {value!r:.80}")
+    check(len(set(value)) == len(value), field, f"must be different names, got {', '.join(value):.80}")
+
+
+def check_layers(
+    groups: tuple[LayerGroup, ...], count: int, field: str, *, can_turn: bool, layer: Callable[[int], Config]
+) -> None:
+    """Raises ConfigError unless each group has some of so many layers, no two groups have the same, and their values
+    make a configuration.
+
+    can_turn: whether layers have rotary positions. layer: the configuration of one.
+    """
     seen = set[int]()
     for place, group in enumerate(groups):
         problem = f"must be numbers 0..{count - 1} of layers, each once, got {group.layers!r:.80}"
         is_list = isinstance(group.layers, tuple) and bool(group.layers)
         check(is_list, f"{field}[{place}].layers", problem)
-        for layer in group.layers:
-            is_new = type(layer) is int and 0 <= layer < count and layer not in seen
+        for number in group.layers:
+            is_new = type(number) is int and 0 <= number < count and number not in seen
             check(is_new, f"{field}[{place}].layers", problem)
-            seen.add(layer)
+            seen.add(number)
+        problem = f"must differ in sliding_window alone without rotary positions, got {group.changes}"
+        check(can_turn or not group.has_own_rotation, f"{field}[{place}]", problem)
+        try:
+            layer(group.layers[0])
+        except ConfigError as error:
+            raise ConfigError(f"{field}[{place}].{error.field}", error.problem) from None
 
 
 def parts(value: Any, field: str, kind: type[Part]) -> tuple[Part, ...]:
@@ -80,6 +115,13 @@ def parts(value: Any, field: str, kind: type[Part]) -> tuple[Part, ...]:
         except ConfigError as error:
             raise ConfigError(f"{field}[{place}].{error.field}", error.problem) from None
     return tuple(found)
+
+
+def check_default(name: str, field: str, known: Prompts) -> None:
+    """Raises ConfigError unless this is the name of one of the prompts, or ""."""
+    names = [name for name, _ in known]
+    problem = f"must be one of the prompts {', '.join(names)}" if names else "must be left out without prompts"
+    check(name in ("", *names), field, f"{problem}, got {name!r:.80}")
 
 
 def prompts(value: Any, field: str) -> Prompts:

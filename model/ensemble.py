@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from model.architecture_config import EncoderDecoderConfig, TransformerConfig
-from model.attention import Attend, AttendSource, FullAttention, padding_mask
+from model.attention import Attend, AttendSource
 from model.config import ConfigError
 from model.layers import Block, Embedding, norm_layer
 from model.positions import PositionEncoding
@@ -52,15 +52,14 @@ class EnsembleEncoder(EncoderStack):
         self.members = nn.ModuleList(ends)
         self.blocks = nn.ModuleList(Block(layer, has_cross_attention=False) for _ in range(config.num_encoder_layers))
 
-    def forward(self, source_BS: Tensor, lengths_B: Tensor, attend: Attend | None = None) -> Tensor:
-        """Token ids (B, S) right-padded, lengths (B,) → states (B, S, K * M)."""
-        if attend is None:
-            attend = FullAttention(self.config, padding_mask(lengths_B, source_BS.shape[1]), 0.0)
+    def forward(self, source_BS: Tensor, lengths_B: Tensor, attends: Sequence[Attend] | None = None) -> Tensor:
+        """As `EncoderStack.forward`, with an attention for every layer of every member → states (B, S, K * M)."""
+        layers = list(zip(self.blocks, attends or self.attends(source_BS, lengths_B), strict=True))
         states = []
-        for ends, blocks in zip(self.members, shares(self.blocks, self.size), strict=True):
+        for ends, own in zip(self.members, shares(layers, self.size), strict=True):
             assert isinstance(ends, MemberEnds)
             x_BSM, positions = ends.embedding(source_BS), ends.position_encoding(source_BS)
-            for block in blocks:
+            for block, attend in own:
                 x_BSM = block(x_BSM, attend, positions)
             states.append(ends.norm(x_BSM))
         return torch.cat(states, dim=-1)

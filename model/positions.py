@@ -199,8 +199,12 @@ def frequencies(dims: int, base: float) -> Tensor:
 
 
 def rotary_frequencies(config: TransformerConfig) -> Tensor:
-    """(R / 2), scaled for a context longer than the original one: all frequencies are divided by the factor, or
-    (llama3, yarn) only the low ones, with a transition between.
+    """(R / 2), scaled for a context longer than the original one.
+
+    linear: all frequencies are divided by the factor (Chen et al. 2023). llama3, yarn: only the low ones, with a
+    transition between (Peng et al. 2024). longrope: each by its own factor, of which there is a second set for contexts
+    longer than the original one (Ding et al. 2024); that of the whole context holds for every text, as keys in a cache
+    have turned already.
 
     float32, and so are the angles: published models were trained on angles that were rounded in this order, and exact
     ones move their logits by 3e-4 at position 3000.
@@ -211,6 +215,9 @@ def rotary_frequencies(config: TransformerConfig) -> Tensor:
         return plain
     if config.rotary_scaling == "linear":
         return plain / config.rotary_factor
+    if config.rotary_scaling == "longrope":
+        factors = torch.tensor(config.rotary_factors).tensor_split(2)[config.is_stretched]
+        return 1.0 / (factors * config.rotary_base ** (torch.arange(0, dims, 2).float() / dims))
     low, high = config.rotary_low_freq, config.rotary_high_freq
     if config.rotary_scaling == "yarn":
         slowed = _yarn_share(config, dims)

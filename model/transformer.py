@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from model.architecture_config import DecoderConfig, EncoderConfig, EncoderDecoderConfig
+from model.architecture_config import DecoderConfig, EncoderConfig, EncoderDecoderConfig, TransformerConfig
 from model.attention import (
     Attend,
     AttendSource,
@@ -25,6 +25,7 @@ from model.attention import (
     SourceAttention,
     causal_mask,
     padding_mask,
+    window_mask,
 )
 from model.layers import Block, Embedding, Unembedding, initialise, norm_layer
 from model.memory_compressed_attention import (
@@ -32,7 +33,7 @@ from model.memory_compressed_attention import (
     KeyValueCompression,
     MemoryCompressedAttention,
 )
-from model.positions import PositionEncoding
+from model.positions import EncodedPositions, PositionEncoding
 
 
 class LayerCache(NamedTuple):
@@ -42,45 +43,85 @@ class LayerCache(NamedTuple):
     value: Tensor
 
 
-class EncoderStack(nn.Module):
+class _Stack(nn.Module):
+    """Blocks, and what their layers receive of positions."""
+
+    config: TransformerConfig
+    blocks: nn.ModuleList
+
+    def add_encodings(self, max_len: int, *, is_causal: bool) -> None:
+        """Makes the encoding of most layers, and those of groups with other rotary positions."""
+        config, turning = self.config, [group for group in self.config.layer_groups if group.has_own_rotation]
+        self.position_encoding = PositionEncoding(config, max_len, is_causal=is_causal)
+        self.other_encodings = nn.ModuleList(
+            PositionEncoding(config.layer(group.layers[0]), max_len, is_causal=is_causal) for group in turning
+        )
+
+    def encode_positions(self, tokens_BT: Tensor, starts_B: Tensor | None = None) -> list[EncodedPositions]:
+        """Of each layer, for token ids (B, T), the first at position starts_B (None: 0)."""
+        found: list[EncodedPositions] = [self.position_encoding(tokens_BT, starts_B)] * len(self.blocks)
+        turning = [group for group in self.config.layer_groups if group.has_own_rotation]
+        for group, encoding in zip(turning, self.other_encodings, strict=True):
+            encoded = encoding(tokens_BT, starts_B)
+            for layer in group.layers:
+                found[layer] = encoded
+        return found
+
+    @property
+    def layers(self) -> list[TransformerConfig]:
+        """The configuration of each layer."""
+        return [self.config.layer(layer) for layer in range(len(self.blocks))]
+
+
+class EncoderStack(_Stack):
     """Embedding, bidirectional blocks, and the last norm of the pre-norm order."""
 
     def __init__(self, config: EncoderConfig | EncoderDecoderConfig) -> None:
         super().__init__()
         layer = self.config = config.encoder_stack
         self.embedding = Embedding(config, config.max_source_len)
-        self.position_encoding = PositionEncoding(layer, config.max_source_len, is_causal=False)
+        self.add_encodings(config.max_source_len, is_causal=False)
         self.blocks = nn.ModuleList(Block(layer, has_cross_attention=False) for _ in range(config.num_encoder_layers))
+        if not config.first_attention_norm:
+            first = self.blocks[0]
+            assert isinstance(first, Block)
+            first.self_residual.norm = nn.Identity()
         self.norm = norm_layer(config) if config.has_last_norm else nn.Identity()
 
-    def forward(self, source_BS: Tensor, lengths_B: Tensor, attend: Attend | None = None) -> Tensor:
+    def forward(self, source_BS: Tensor, lengths_B: Tensor, attends: Sequence[Attend] | None = None) -> Tensor:
         """Token ids (B, S) right-padded, lengths (B,) → states (B, S, M); states of padding are meaningless.
 
-        attend: bidirectional attention over the valid positions; given by exporters as one operator of another runtime.
+        attends: of each layer, bidirectional attention over the valid positions; given by exporters as operators of
+        another runtime.
         """
-        if attend is None:
-            dropout = self.config.dropout if self.training else 0.0
-            attend = FullAttention(self.config, padding_mask(lengths_B, source_BS.shape[1]), dropout)
-        x_BSM, positions = self.embedding(source_BS), self.position_encoding(source_BS)
-        for block in self.blocks:
+        if attends is None:
+            attends = self.attends(source_BS, lengths_B)
+        x_BSM, encoded = self.embedding(source_BS), self.encode_positions(source_BS)
+        for block, attend, positions in zip(self.blocks, attends, encoded, strict=True):
             x_BSM = block(x_BSM, attend, positions)
         states: Tensor = self.norm(x_BSM)
         return states
 
+    def attends(self, source_BS: Tensor, lengths_B: Tensor) -> list[FullAttention]:
+        """The attention of each layer over the valid positions of a batch; layers of one window share a mask."""
+        dropout = self.config.dropout if self.training else 0.0
+        length, inside = source_BS.shape[1], padding_mask(lengths_B, source_BS.shape[1])
+        masks = {0: inside}
+        for window in {layer.sliding_window for layer in self.layers} - {0}:
+            masks[window] = inside & window_mask(length, source_BS.device, sliding_window=window)
+        return [FullAttention(layer, masks[layer.sliding_window], dropout) for layer in self.layers]
 
-class DecoderStack(nn.Module):
+
+class DecoderStack(_Stack):
     """Embedding, causal blocks (with cross-attention where there is an encoder), last norm, output projection."""
+
+    config: DecoderConfig | EncoderDecoderConfig
 
     def __init__(self, config: DecoderConfig | EncoderDecoderConfig) -> None:
         super().__init__()
         self.config = config
         self.embedding = Embedding(config, config.max_target_len)
-        self.position_encoding = PositionEncoding(config, config.max_target_len, is_causal=True)
-        self.other_encodings = nn.ModuleList(
-            PositionEncoding(config.layer(group.layers[0]), config.max_target_len, is_causal=True)
-            for group in config.layer_groups
-            if group.has_own_rotation
-        )
+        self.add_encodings(config.max_target_len, is_causal=True)
         self.blocks = nn.ModuleList(
             Block(config, has_cross_attention=config.has_encoder, is_compressed=config.is_compressed(layer))
             for layer in range(config.num_decoder_layers)
@@ -99,26 +140,11 @@ class DecoderStack(nn.Module):
     ) -> Tensor:
         """Token ids (B, T), the first at position starts_B (None: 0); one attention per layer → states (B, T, M)."""
         x_BTM = self.embedding(tokens_BT, starts_B)
-        encoded = [encoding(tokens_BT, starts_B) for encoding in (self.position_encoding, *self.other_encodings)]
-        layers = zip(self.blocks, self._encodings, attends, attends_source, strict=True)
-        for block, encoding, attend, attend_source in layers:
-            x_BTM = block(x_BTM, attend, encoded[encoding], attend_source)
+        encoded = self.encode_positions(tokens_BT, starts_B)
+        for block, positions, attend, attend_source in zip(self.blocks, encoded, attends, attends_source, strict=True):
+            x_BTM = block(x_BTM, attend, positions, attend_source)
         states: Tensor = self.norm(x_BTM)
         return states
-
-    @property
-    def _encodings(self) -> list[int]:
-        """Of each layer: 0, or one more than the index of its encoding in `other_encodings`."""
-        found, turning = [0] * len(self.blocks), [g for g in self.config.layer_groups if g.has_own_rotation]
-        for encoding, group in enumerate(turning, 1):
-            for layer in group.layers:
-                found[layer] = encoding
-        return found
-
-    @property
-    def layers(self) -> list[DecoderConfig | EncoderDecoderConfig]:
-        """The configuration of each layer."""
-        return [self.config.layer(layer) for layer in range(self.config.num_decoder_layers)]
 
     @property
     def compressions(self) -> list[KeyValueCompression | None]:

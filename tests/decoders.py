@@ -48,6 +48,15 @@ GEMMA3 = {
         "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
     },
 }
+LONGROPE: dict[str, Any] = {
+    "original_max_position_embeddings": 64,
+    **rope(
+        "longrope",
+        partial_rotary_factor=0.5,
+        short_factor=[1.0, 1.1, 1.2, 1.3],
+        long_factor=[1.5, 2.8, 4.1, 5.4],
+    ),
+}
 YARN = rope("yarn", factor=4.0, original_max_position_embeddings=64)
 
 FAMILIES = (
@@ -64,6 +73,8 @@ FAMILIES = (
     "smollm3",
     "olmo2",
     "granite",
+    "cohere",
+    "cohere2",
     "hunyuan_v1_dense",
 )
 """Those that are imported, by model_type."""
@@ -130,6 +141,15 @@ DECODERS: dict[str, tuple[Any, dict[str, Any]]] = {
             "tie_word_embeddings": True,
         },
     ),
+    "cohere": (transformers.CohereConfig, {**GROUPED, "logit_scale": 0.7, "tie_word_embeddings": True}),
+    "cohere biases": (
+        transformers.CohereConfig,
+        {"attention_bias": True, "logit_scale": 1.3, "tie_word_embeddings": False},
+    ),
+    "cohere2": (
+        transformers.Cohere2Config,
+        {**GROUPED, "num_hidden_layers": 4, "sliding_window": 20, "logit_scale": 0.7},
+    ),
     "hunyuan_v1_dense": (transformers.HunYuanDenseV1Config, GROUPED),
     "hunyuan_v1_dense alpha": (
         transformers.HunYuanDenseV1Config,
@@ -141,6 +161,7 @@ DECODERS: dict[str, tuple[Any, dict[str, Any]]] = {
         transformers.Phi3Config,
         {"num_key_value_heads": 3, "head_dim": 16, "sliding_window": 33, **rope(partial_rotary_factor=0.5)},
     ),
+    "phi3 longrope": (transformers.Phi3Config, {"num_key_value_heads": 3, "head_dim": 16, **LONGROPE}),
 }
 
 _WIDE = {"vocab_size": 4999, "max_position_embeddings": 2048, "num_hidden_layers": 3, "initializer_range": 0.06}

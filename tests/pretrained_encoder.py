@@ -8,7 +8,7 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-BERT_SIZES = {
+BERT_SIZES: dict[str, Any] = {
     "vocab_size": 61,
     "hidden_size": 24,
     "num_hidden_layers": 2,
@@ -24,13 +24,47 @@ DISTIL_SIZES = {
     "hidden_dim": 40,
     "max_position_embeddings": 30,
 }
+# Windows shorter than texts, other angles outside of them.
+MODERNBERT_SIZES: dict[str, Any] = {
+    **BERT_SIZES,
+    "hidden_size": 40,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 5,
+    "local_attention": 6,
+    **{"pad_token_id": 0, "bos_token_id": 7, "eos_token_id": 8, "cls_token_id": 7, "sep_token_id": 8},
+}
+GEMMA_SIZES: dict[str, Any] = {
+    **BERT_SIZES,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "query_pre_attn_scalar": 30,
+    "sliding_window": 6,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+        "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+    },
+    "use_bidirectional_attention": True,
+}
 IDS = {"pad": 0, "cls": 7, "sep": 8, "mask": 9, "unk": 10}
-FAMILIES = {
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("Bert", BERT_SIZES),
     "roberta": ("Roberta", BERT_SIZES),
     "xlm-roberta": ("XLMRoberta", BERT_SIZES),
+    "camembert": ("Camembert", BERT_SIZES),
     "distilbert": ("DistilBert", DISTIL_SIZES),
+    "modernbert": ("ModernBert", MODERNBERT_SIZES),
+    "gemma3_text": ("Gemma3Text", GEMMA_SIZES),
 }
+HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+OWN_HEADS = {"modernbert": HEADS[:2], "gemma3_text": HEADS[:1]}  # of those without some
+
+
+def pairs():
+    """Each family with each head that is imported."""
+    return [(family, head) for family in FAMILIES for head in OWN_HEADS.get(family, HEADS)]
 
 
 def theirs_of(family, head, sizes=None, **settings):

@@ -182,7 +182,7 @@ def check_replaced(checkpoint: Path) -> None:
 
 def imported_figures(imported: ImportedCheckpoint) -> dict[str, Any]:
     """What `import` prints about a model."""
-    from model.architecture_config import EncoderConfig
+    from model.architecture_config import EncoderConfig, TransformerConfig
 
     config = imported.config
 
@@ -194,6 +194,9 @@ def imported_figures(imported: ImportedCheckpoint) -> dict[str, Any]:
         notes["stored as"] = imported.lineage["tensor_types"]
     if "left_out" in imported.lineage:
         notes["left out"] = imported.lineage["left_out"]
+    if isinstance(config, TransformerConfig) and config.rotary_scaling == "longrope" and config.is_stretched:
+        original = config.rotary_original_len
+        notes["angles"] = f"of long contexts for every text; --max-length {original} takes those of short ones"
     if imported.options:
         notes["left to requests"] = [f"{name} {value}" for name, value in imported.options.items()]
     if imported.chat.template is not None:

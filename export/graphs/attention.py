@@ -19,7 +19,7 @@ from export.graphs.group_query_attention import Pair
 from export.graphs.tracing import SOURCE, SOURCE_LENGTHS, Input, ModelGraph, Signature
 from model.architecture_config import TransformerConfig
 from model.architectures import Model
-from model.attention import FullAttention, PositionBias, padding_mask
+from model.attention import FullAttention, SourceAttention
 from model.config import ModelConfig
 from model.encoder import Encoder
 from model.transformer import Decoder, EncoderDecoder
@@ -41,21 +41,6 @@ def seen_attention(config: ModelConfig) -> tuple[AttentionMaps, ...]:
     if config.has_encoder and config.has_decoder:
         kinds["cross"] = kinds["decoder"]
     return tuple(AttentionMaps(kind=kind, layers=layers, heads=heads) for kind, (layers, heads) in kinds.items())
-
-
-class SeenSelfAttention(FullAttention):
-    """`Attend` over whole sequences that keeps the attention weights of every layer that uses it, in call order."""
-
-    def __init__(self, config: ModelConfig, mask: Tensor) -> None:
-        super().__init__(config, mask)
-        self.seen: list[Tensor] = []
-
-    def __call__(
-        self, query_BTE: Tensor, key_BSE: Tensor, value_BSE: Tensor, bias: PositionBias | None = None
-    ) -> Tensor:
-        mixed_BTE = super().__call__(query_BTE, key_BSE, value_BSE, bias)
-        self.seen.append(self.weights_BHTS)
-        return mixed_BTE
 
 
 class AlignGraph(ModelGraph[EncoderDecoder]):
@@ -85,12 +70,13 @@ class AttendGraph(ModelGraph[Model]):
         length of each row, int32 (B,).
         """
         model = self.model
-        seen: list[tuple[list[Tensor], Tensor, Tensor]] = []  # weights by layer, lengths of queries and of keys
+        # Attention of each layer, lengths of queries and of keys.
+        seen: list[tuple[Sequence[FullAttention | SourceAttention], Tensor, Tensor]] = []
         if isinstance(model, Encoder | EncoderDecoder):
             source_BS, source_lengths_B, *ids = ids
-            theirs = SeenSelfAttention(model.encoder.config, padding_mask(source_lengths_B, source_BS.shape[1]))
+            theirs = model.encoder.attends(source_BS, source_lengths_B)
             states_BSM = model.encoder(source_BS, source_lengths_B, theirs)
-            seen.append((theirs.seen, source_lengths_B, source_lengths_B))
+            seen.append((theirs, source_lengths_B, source_lengths_B))
         if not isinstance(model, Encoder):
             tokens_BT, lengths_B = ids
             assert isinstance(model, Decoder | EncoderDecoder)
@@ -100,15 +86,15 @@ class AttendGraph(ModelGraph[Model]):
             if isinstance(model, EncoderDecoder):
                 cross = model.source_attention(model.decoder.project_source(states_BSM), source_lengths_B)
             model.decoder(tokens_BT, None, own, cross or [None] * len(own))
-            seen.append(([attend.weights_BHTS for attend in own], lengths_B, lengths_B))
+            seen.append((own, lengths_B, lengths_B))
             if cross:
-                seen.append(([attend.weights_BHTS for attend in cross], lengths_B, source_lengths_B))
+                seen.append((cross, lengths_B, source_lengths_B))
         return [_within_rows(*one) for one in seen]
 
 
-def _within_rows(layers: list[Tensor], queries_B: Tensor, keys_B: Tensor) -> Tensor:
+def _within_rows(layers: Sequence[FullAttention | SourceAttention], queries_B: Tensor, keys_B: Tensor) -> Tensor:
     """Stack the layers' weights (B, H, X, Y) into one tensor and set positions after a row's end to 0."""
-    weights_LBHXY = torch.stack(layers).float()
+    weights_LBHXY = torch.stack([attend.weights_BHTS for attend in layers]).float()
     is_query_BX = torch.arange(weights_LBHXY.shape[3]) < queries_B[:, None]
     is_key_BY = torch.arange(weights_LBHXY.shape[4]) < keys_B[:, None]
     return weights_LBHXY * (is_query_BX[:, None, :, None] & is_key_BY[:, None, None, :]).float()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from export.graphs.group_query_attention import ATTENTION_OPSET, encoder_attention, encoder_operator
+from export.graphs.group_query_attention import ATTENTION_OPSET, encoder_attention, encoder_operators
 from export.graphs.tracing import OPSET, SOURCE, SOURCE_LENGTHS, Input, ModelGraph, Signature
 from model.encoder import Encoder
 from model.transformer import EncoderDecoder
@@ -86,4 +86,4 @@ def embed_signature(model: Encoder) -> Signature:
 
 def encoder_opset(model: EncoderDecoder | Encoder) -> int:
     """Return the version of ONNX that the operators of `encode` need."""
-    return ATTENTION_OPSET if encoder_operator(model) == "Attention" else OPSET
+    return ATTENTION_OPSET if "Attention" in encoder_operators(model) else OPSET

@@ -165,23 +165,36 @@ class GraphSourceAttention:
 
 
 class GraphEncoderAttention:
-    """`Attend` of every source position to all positions of its source."""
+    """`Attend` of every source position to all positions of its source, or to those in a window around it.
 
-    def __init__(self, config: ModelConfig, last_B: Tensor, length: Tensor) -> None:
-        """last_B: int32, the source's last valid position. length: int32 scalar, the padded length."""
-        self.config, self.last_B, self.length = config, last_B, length
+    The operator has windows before a position only: others are a bias of the scores.
+    """
+
+    def __init__(self, config: ModelConfig, last_B: Tensor, length: Tensor, window_11SS: Tensor | None = None) -> None:
+        """last_B: int32, the source's last valid position. length: int32 scalar, the padded length. window_11SS: see
+        `window_bias`."""
+        self.config, self.last_B, self.length, self.window_11SS = config, last_B, length, window_11SS
 
     def __call__(
         self, query_BTE: Tensor, key_BSE: Tensor, value_BSE: Tensor, bias: PositionBias | None = None
     ) -> Tensor:
-        config = self.config
-        added: tuple[Tensor | None, ...] = ()
+        config, total = self.config, self.window_11SS
         if bias is not None:
             positions_S = torch.arange(query_BTE.shape[1])
-            added = (None, None, None, bias(_scaled_heads(config, query_BTE), positions_S[None], positions_S))
+            bias_BHSS = bias(_scaled_heads(config, query_BTE), positions_S[None], positions_S)
+            total = bias_BHSS if total is None else bias_BHSS + total
+        added = () if total is None else (None, None, None, total)
         inputs = (query_BTE, key_BSE, value_BSE, None, None, self.last_B, self.length, *added)
         (mixed_BTE,) = group_query_attention(inputs, (query_BTE,), causal=0, **_attributes(config))
         return mixed_BTE
+
+
+def window_bias(source_BS: Tensor, sliding_window: int) -> Tensor:
+    """Return a bias of scores (1, 1, S, S): 0 within a window around each position, elsewhere the lowest float32,
+    which leaves every row a finite sum."""
+    positions_S = torch.arange(source_BS.shape[1]).int()
+    is_near_SS = (positions_S[:, None] - positions_S).abs() < sliding_window
+    return torch.where(is_near_SS, 0.0, torch.finfo(torch.float32).min)[None, None]
 
 
 class GraphHalfEncoderAttention:
@@ -215,27 +228,37 @@ class GraphHalfEncoderAttention:
 EncoderOperator = Literal["GroupQueryAttention", "Attention", ""]
 
 
-def encoder_attention(model: EncoderDecoder | Encoder, source_BS: Tensor, lengths_B: Tensor) -> Attend | None:
-    """Build the attention of `encode` for a batch of sources; None for models that use plain operators."""
-    match encoder_operator(model):
-        case "GroupQueryAttention":
-            length = torch.tensor(0, dtype=torch.int32) + source_BS.shape[1]
-            return GraphEncoderAttention(model.encoder.config, lengths_B - 1, length)
-        case "Attention":
-            return GraphHalfEncoderAttention(model.encoder.config, lengths_B.long())
-        case _:
-            return None
+def encoder_attention(model: EncoderDecoder | Encoder, source_BS: Tensor, lengths_B: Tensor) -> list[Attend]:
+    """Build the attention of each layer of `encode` for a batch of sources."""
+    stack, length = model.encoder, torch.tensor(0, dtype=torch.int32) + source_BS.shape[1]
+    windows = {0: None} | {
+        window: window_bias(source_BS, window) for window in {layer.sliding_window for layer in stack.layers} - {0}
+    }
+    attends = list[Attend](stack.attends(source_BS, lengths_B))
+    for number, (layer, operator) in enumerate(zip(stack.layers, encoder_operators(model), strict=True)):
+        if operator == "GroupQueryAttention":
+            attends[number] = GraphEncoderAttention(layer, lengths_B - 1, length, windows[layer.sliding_window])
+        elif operator == "Attention":
+            attends[number] = GraphHalfEncoderAttention(layer, lengths_B.long())
+    return attends
 
 
-def encoder_operator(model: Model) -> EncoderOperator:
-    """Return the operator of the one node with which each layer of `encode` attends; "" for plain operators.
+def encoder_operators(model: Model) -> list[EncoderOperator]:
+    """Return the operator of the one node with which each layer of `encode` attends; "" for plain operators. Recurrent
+    encoders have no attention.
 
-    Those run with every head_dim, and in half precision they add the biases of positions: there `Attention` would need
-    kernels that are slower than they are.
+    Plain operators run with every head_dim, and in half precision they add biases of positions and mask windows: there
+    `Attention` would need kernels that are slower than they are.
     """
-    config = model.encoder.config if isinstance(model, EncoderDecoder | Encoder) else model.config
-    if config.is_recurrent or config.attention_head_dim % HEAD_DIM_MULTIPLE:  # recurrent encoders have no attention
+    if not isinstance(model, EncoderDecoder | Encoder):
+        return []
+    is_half = next(model.parameters()).dtype != torch.float32
+    return [_operator(layer, is_half=is_half) for layer in model.encoder.layers]
+
+
+def _operator(layer: ModelConfig, *, is_half: bool) -> EncoderOperator:
+    if layer.attention_head_dim % HEAD_DIM_MULTIPLE:
         return ""
-    if next(model.parameters()).dtype == torch.float32:
+    if not is_half:
         return "GroupQueryAttention"
-    return "" if config.positions in BIASES else "Attention"
+    return "" if layer.positions in BIASES or layer.sliding_window else "Attention"

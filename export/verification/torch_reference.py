@@ -211,8 +211,9 @@ class TorchReference:
             if bias is not None:
                 scores_HTT = scores_HTT + bias(query_BHTD * config.softmax_scale, positions[None], positions)[0].numpy()
             distances_TT = positions.numpy()[:, None] - positions.numpy()
-            is_far_TT = bool(config.sliding_window) & (distances_TT >= config.sliding_window)
-            layers.append(self._softmax(np.where(is_causal & ((distances_TT < 0) | is_far_TT), -np.inf, scores_HTT)))
+            is_far_TT = bool(config.sliding_window) & (np.abs(distances_TT) >= config.sliding_window)
+            is_later_TT = is_causal & (distances_TT < 0)
+            layers.append(self._softmax(np.where(is_later_TT | is_far_TT, -np.inf, scores_HTT)))
         return np.stack(layers)
 
     def _recurrent_attention(self, model: Recurrent, source: Ids, target: Ids) -> Array:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import base64
 import functools
+import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from model.pretrained.files import TOKENIZER, TOKENIZER_CONFIG, PretrainedError, read_optional_json
+from model.pretrained.files import CONFIG, TOKENIZER, TOKENIZER_CONFIG, PretrainedError, read_optional_json
 from model.pretrained.sentencepiece_model import (
     CONTROL,
     NORMAL,
@@ -27,6 +28,8 @@ from model.pretrained.sentencepiece_model import (
     read_sentencepiece,
 )
 from model.pretrained.tokenizer_files import (
+    FLAGS,
+    T5_LANGUAGE,
     AddedToken,
     added_tokens,
     class_of,
@@ -37,6 +40,7 @@ from model.pretrained.tokenizer_files import (
     with_flags,
 )
 from model.tokenizer import OWN_TARGET, Tokenizer, TokenizerError
+from model.tokenizers.ordinary_pieces import vocabulary_of
 from model.tokenizers.sentencepiece import BLANK, SETTINGS
 
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0..3 before the pieces of a SentencePiece model
@@ -45,11 +49,45 @@ EXTRA_IDS = 100  # sentinel tokens of T5, whose last token is <extra_id_0>
 # Families whose byte-level vocabularies split words as GPT-2 does; others need their tokenizer.json for the pattern.
 LIKE_GPT2 = ("gpt2", "roberta", "bart")
 WORDPIECE_CLASSES = ("BertTokenizer", "DistilBertTokenizer")  # and their fast variants
+NO_FLAGS = dict.fromkeys(FLAGS, False)
 LANGUAGES = Path(__file__).with_name("fairseq_languages.toml")
 
 
 def convert_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a checkpoint directory: its tokenizer.json, or converted files. Raises PretrainedError."""
+    """The tokenizer of a checkpoint directory: its tokenizer.json, or converted files. T5's pieces for languages are
+    special tokens: no text has them. Raises PretrainedError."""
+    tokenizer = _read(path)
+    if read_optional_json(path / CONFIG).get("model_type") not in ("t5", "mt5"):
+        return tokenizer
+    values = json.loads(tokenizer.to_json())
+    added = {item["content"]: item for item in values.get("added_tokens") or ()}
+    ids = {**vocabulary_of(values["model"]), **{name: item["id"] for name, item in added.items()}}
+    found = {
+        name: {"id": token, "content": name, **NO_FLAGS, "special": True}
+        for name, token in ids.items()
+        if T5_LANGUAGE.fullmatch(name)
+    }
+    if not found:
+        return tokenizer
+    items = sorted((added | found).values(), key=lambda item: int(item["id"]))
+    return Tokenizer({**values, "added_tokens": items})
+
+
+def tokens_before(path: Path, language: str, token: int) -> tuple[int, ...]:
+    """What a directory's tokenizer puts before the name of a language that T5 reads before a text, such as a blank.
+    Raises PretrainedError if the name is no token there, or changes the tokens of the text."""
+    tokenizer = _read(path)
+    tokenizer = tokenizer.matching_special(token) if language in tokenizer.special else tokenizer
+    text = "a b"
+    ids, alone = tokenizer.encode(f"{language} {text}"), tokenizer.encode(text)
+    if token not in ids or ids[ids.index(token) + 1 :] != alone:
+        raise PretrainedError(
+            f"{path}: the tokenizer cuts {language} {text!r} into {ids}, not into {token} and {alone}"
+        )
+    return tuple(ids[: ids.index(token)])
+
+
+def _read(path: Path) -> Tokenizer:
     try:
         if (path / TOKENIZER).is_file():
             return Tokenizer.load(path / TOKENIZER)
@@ -124,11 +162,10 @@ def tokenizer_values(
     model: Mapping[str, Any], added: Iterable[AddedToken], *, normalizer: Any, decoder: Any, pre_tokenizer: Any = None
 ) -> dict[str, Any]:
     """The values of a tokenizer.json."""
-    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {
         "version": "1.0",
         "added_tokens": [
-            {"id": item.id, "content": item.text, **plain, "special": item.is_special} for item in sorted(added)
+            {"id": item.id, "content": item.text, **NO_FLAGS, "special": item.is_special} for item in sorted(added)
         ],
         "normalizer": normalizer,
         "pre_tokenizer": pre_tokenizer,

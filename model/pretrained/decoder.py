@@ -1,6 +1,6 @@
 """Decoder-only families: converts `config.json` to a `DecoderConfig` and maps weight names.
 
-`decoder_fields` has what each family means by its fields.
+`fields.decoder` has what each family means by its fields.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from model.architecture_config import DecoderConfig
-from model.pretrained import decoder_fields as of
 from model.pretrained.banned_tokens import with_bans
+from model.pretrained.fields import decoder as of
+from model.pretrained.fields.layers import unbiased
 from model.pretrained.files import Family, Fields, Imported, Names, Weights, in_blocks, read_weights
 from model.pretrained.text_part import OTHER_TENSORS, PREFIXES
 
@@ -27,35 +28,32 @@ BUFFERS = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")  # foll
 class DecoderFamily:
     """A `Family` of decoder-only models. describe: config.json → fields of `DecoderConfig` except special tokens.
 
-    biases: fields that state whether linear layers have a bias, with the prefix of the layers' names. changes:
-    functions of stored parameters. factors: config.json → factors of parameters. prefixes: before names of
-    tensors. unused: tensors of parts that generate no text. Banned tokens get an output bias, as those of
-    encoder-decoders.
+    biases: see `unbiased`. changes: functions of stored parameters; adapt: those that depend on config.json.
+    prefixes: before names of tensors. unused: tensors of parts that generate no text. Banned tokens get an output
+    bias, as those of encoder-decoders.
     """
 
     describe: Callable[[Fields], dict[str, Any]]
     names: Names
     biases: Mapping[str, str] = field(default_factory=dict)
-    changes: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
-    factors: Callable[[Fields], Mapping[str, float]] = lambda _: {}
+    changes: of.Changes = field(default_factory=dict)
+    adapt: Callable[[Fields], of.Changes] = lambda _: {}
     prefixes: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
 
     def __call__(self, config: Fields, generation: Fields, weights: Weights) -> Imported:
         config.only("is_encoder_decoder", False, default=False)
-        has_bias = {prefix: bool(config.get(name, False)) for name, prefix in self.biases.items()}
         tokens = _special_tokens(config, generation)
-        fields = {"bias": any(has_bias.values()), **self.describe(config), **tokens}
+        has_bias = any(config.get(name, False) for name in self.biases)
+        fields = {"bias": has_bias, **self.describe(config), **tokens}
         ban = functools.partial(
             with_bans, fields=generation or config, ends=(fields["eos_id"], *fields["extra_eos_ids"])
         )
         ban_V = ban(torch.zeros(config.count("vocab_size")))
         has_own, is_banned = fields.get("output_bias", False), bool(ban_V.any())
         model = DecoderConfig(**{**fields, "output_bias": has_own or is_banned})
-        unbiased = tuple(prefix for prefix, has in has_bias.items() if not has)
-        names = {**self.names, **{f"{layer}.bias": () for layer in self.names if layer.startswith(unbiased)}}
-        changes: dict[str, Callable[[Tensor], Tensor]] = {**self.changes, OUTPUT_BIAS: ban}
-        changes |= {name: _times(factor) for name, factor in self.factors(config).items()}
+        names = {**self.names, **unbiased(self.names, config, self.biases)}
+        changes: of.Changes = {**self.changes, OUTPUT_BIAS: ban, **self.adapt(config)}
         weights.strip(*self.prefixes)
         weights.drop(*self.unused)
         table = f"{names['decoder.embedding.tokens']}.weight"
@@ -67,10 +65,6 @@ class DecoderFamily:
         imported = read_weights(model, weights, names, known=known, changes=changes)
         weights.drop(*BUFFERS)
         return imported
-
-
-def _times(factor: float) -> Callable[[Tensor], Tensor]:
-    return lambda stored: stored * factor
 
 
 def _special_tokens(config: Fields, generation: Fields) -> dict[str, Any]:
@@ -108,7 +102,7 @@ LLAMA: Names = {
     "decoder.unembedding": "lm_head",
 }
 BLOCK = "decoder.blocks.{}."
-LLAMA_BIASES = {"attention_bias": f"{BLOCK}self_attention.", "mlp_bias": f"{BLOCK}feed_forward."}
+LLAMA_BIASES = {"attention_bias": f"{BLOCK}self_attention.*", "mlp_bias": f"{BLOCK}feed_forward.*"}
 
 SANDWICH_BLOCK: Names = {
     **LLAMA_BLOCK,
@@ -130,6 +124,14 @@ HUNYUAN_BLOCK: Names = {
     "self_attention.key_norm": "self_attn.key_layernorm",
 }
 
+COHERE_BLOCK: Names = {
+    **LLAMA_BLOCK,
+    "self_residual.norm.bias": (),
+    "feed_forward_residual.norm": "input_layernorm",
+    "feed_forward_residual.norm.bias": (),
+}
+COHERE: Names = {**LLAMA, **in_blocks("decoder", "model.layers.{}", COHERE_BLOCK), "decoder.norm.bias": ()}
+
 PHI3_BLOCK: Names = {
     **LLAMA_BLOCK,
     "self_attention.query_key_value": "self_attn.qkv_proj",
@@ -144,6 +146,20 @@ PHI_BLOCK: Names = {
     "feed_forward.inner": "mlp.fc1",
     "feed_forward.outer": "mlp.fc2",
 }
+
+
+def _half(number: int, stored: Tensor) -> Tensor:
+    return stored.tensor_split(2)[number]
+
+
+def halves(block: str) -> Mapping[str, Callable[[Tensor], Tensor]]:
+    """Changes of a feed-forward whose first products are stored as one, that with the activation first."""
+    return {
+        f"{block}feed_forward.{layer}.{part}": functools.partial(_half, half)
+        for half, layer in enumerate(("inner", "gate"))
+        for part in ("weight", "bias")
+    }
+
 
 GAINS = {  # which Gemma stores less 1
     f"{layer}.weight": lambda stored: stored + 1.0 for layer in SANDWICH if layer.endswith(("norm", "norm_after"))
@@ -187,7 +203,9 @@ FAMILIES: dict[str, Family] = {
         names={**LLAMA, **in_blocks("decoder", "model.layers.{}", OLMO2_BLOCK)},
         biases=LLAMA_BIASES,
     ),
-    "granite": DecoderFamily(describe=of.granite, names=LLAMA, biases=LLAMA_BIASES, factors=of.granite_factors),
+    "granite": DecoderFamily(describe=of.granite, names=LLAMA, biases=LLAMA_BIASES, adapt=of.granite_changes),
+    "cohere": DecoderFamily(describe=of.cohere, names=COHERE, biases=LLAMA_BIASES, adapt=of.cohere_changes),
+    "cohere2": DecoderFamily(describe=of.cohere2, names=COHERE, biases=LLAMA_BIASES, adapt=of.cohere_changes),
     "hunyuan_v1_dense": DecoderFamily(
         describe=of.hunyuan,
         names={**LLAMA, **in_blocks("decoder", "model.layers.{}", HUNYUAN_BLOCK)},
@@ -200,9 +218,6 @@ FAMILIES: dict[str, Family] = {
     "phi3": DecoderFamily(
         describe=of.phi3,
         names={**LLAMA, **in_blocks("decoder", "model.layers.{}", PHI3_BLOCK)},
-        changes={
-            f"{BLOCK}feed_forward.inner.weight": lambda stored: stored.tensor_split(2)[0],
-            f"{BLOCK}feed_forward.gate.weight": lambda stored: stored.tensor_split(2)[1],
-        },
+        changes=halves(BLOCK),
     ),
 }

@@ -1,9 +1,8 @@
-"""Encoder families: BERT, RoBERTa, XLM-R and DistilBERT, without a head, with a masked-LM head, or as classifiers
-of texts or tokens.
+"""Encoder families: BERT and its relatives, ModernBERT and EmbeddingGemma, without a head, with a masked-LM head, or as
+classifiers of texts or tokens. `fields.encoder` has what each family means by its fields.
 
-All share one layout: learned positions, a norm after the embeddings, post-norm blocks, and the heads of
-`model.encoder` under other names. Inputs are single texts, so the embedding of segment 0 is added to every position.
-RoBERTa numbers positions from the id after its padding token: the rows before that are dropped.
+Inputs are single texts, so of learned positions the embedding of segment 0 is added to each. RoBERTa numbers positions
+from the id after its padding token: the rows before that are dropped.
 
 The ids of the cls, sep and mask tokens are not in config.json: `with_special_tokens` reads them from the tokenizer
 files.
@@ -11,13 +10,16 @@ files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from model.architecture_config import EncoderConfig, Pooler
+from model.pretrained.decoder import GAINS, SANDWICH_BLOCK, halves
+from model.pretrained.fields import encoder as of
+from model.pretrained.fields.layers import unbiased
 from model.pretrained.files import (
     ACTIVATIONS,
     CONFIG,
@@ -39,41 +41,42 @@ KINDS = {
     "ForTokenClassification": "tokens",
 }
 OLD_PARTS = {"gamma": "weight", "beta": "bias"}  # names of norm parameters in checkpoints converted from TensorFlow
-NORM_EPS = 1e-12  # of BERT, and fixed in DistilBERT
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification")
 REGRESSION = 1  # with one label the output is a number
+BLOCK = "encoder.blocks.{}."
+POSITIONS = "encoder.embedding.positions"
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderFamily:
-    """A `Family` of encoders. shape, activation: fields of `EncoderConfig` → those of config.json.
+    """A `Family` of encoders. describe: config.json → fields of `EncoderConfig` except special tokens and heads.
 
-    names: of all layers; the pooler is that of a model without a head. classifier: the layer before the projection to
-    the labels, and its activation. skips_padding: whether positions count from the id after the padding token.
+    names: of all layers; the pooler is that of a model without a head. kinds: of the heads. classifier: the layer
+    before the projection to the labels, and its activation. skips_padding: whether positions count from the id after
+    the padding token. head_activation: the field for a masked head of another activation; "": there is none. biases:
+    see `unbiased`. changes: functions of stored parameters.
     """
 
-    shape: Mapping[str, str]
-    activation: str = "hidden_act"
+    describe: Callable[[Fields], dict[str, Any]]
     names: Names
-    classifier: tuple[str, Pooler]
+    kinds: tuple[str, ...] = tuple(KINDS)
+    classifier: tuple[str, Pooler] = ("", "none")
     skips_padding: bool = False
+    head_activation: str = ""
+    biases: Mapping[str, str] = field(default_factory=dict)
+    changes: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
 
     def __call__(self, config: Fields, _generation: Fields, weights: Weights) -> Imported:
         for name in ("is_decoder", "add_cross_attention", "is_encoder_decoder"):
             config.only(name, False, default=False)
         config.only("pruned_heads", {}, default={})
-        config.only("position_embedding_type", "absolute", default="absolute")
-        kind = _kind(config)
+        kind = self._kind(config)
         problem = config.only("problem_type", *PROBLEM_TYPES, default=PROBLEM_TYPES[0]) if kind == "classify" else ""
-        shape: dict[str, Any] = {ours: config.count(theirs) for ours, theirs in self.shape.items()}
-        shape |= {
-            "vocab_size": config.count("vocab_size"),
-            "activation": config.choice(self.activation, ACTIVATIONS, default="gelu"),
-            "norm_eps": config.number("layer_norm_eps", NORM_EPS),
-        }
+        has_bias = not self.biases or any(config.get(name, False) for name in self.biases)
+        fields = {"bias": has_bias, "output_bias": kind == "masked", **self.describe(config)}
         for old, new in OLD_PARTS.items():
             weights.rename(old, new)
-        names: dict[str, Any] = dict(self.names)
+        names: dict[str, Any] = {**self.names, **unbiased(self.names, config, self.biases)}
         head: dict[str, Any] = {}
         redundant = ["cls.seq_relationship.*", "*embeddings.position_ids"]  # next-sentence prediction; 0, 1, 2, ...
         if kind == "classify":
@@ -86,47 +89,70 @@ class EncoderFamily:
             redundant += ["*.pooler.*"]
         elif "pooler.dense" in names and f"{names['pooler.dense']}.weight" in weights:
             head = {"pooler": "tanh"}
-        tokens, product, bias = (
-            names[name] for name in ("encoder.embedding.tokens", "masked.unembedding", "masked.unembedding.bias")
-        )
         is_tied = bool(config.get("tie_word_embeddings", True))
         if kind == "masked":
-            head |= {"head": "masked", "output_bias": True}
-            redundant.append(bias)  # a second name of the bias below
-            if self.skips_padding:  # the masked head of RoBERTa always uses GELU
-                config.only("hidden_act", "gelu", default="gelu")
-            if f"{product}.bias" in weights or not is_tied:
-                names["masked.unembedding.bias"] = f"{product}.bias"  # takes precedence if both exist
-            is_tied = is_tied and weights.tie(f"{product}.weight", f"{tokens}.weight")
+            head["head"] = "masked"
+            self._check_activation(config, fields["activation"])
+            redundant.append(names["masked.unembedding.bias"])  # in BERT a second name
+            is_tied = _tie(weights, names, is_tied=is_tied)
         if is_tied:
-            names["masked.unembedding.weight"] = f"{tokens}.weight"
-        positions, pad_id = self._positions(config, weights), config.get("pad_token_id", 0)
+            names["masked.unembedding.weight"] = f"{names['encoder.embedding.tokens']}.weight"
+        known, pad_id = {}, config.get("pad_token_id", 0)
+        if POSITIONS in names:
+            known[POSITIONS] = self._positions(config, weights)
+            fields["max_source_len"] = len(known[POSITIONS])
         model = EncoderConfig(
-            norm_position="post",
-            positions="learned",
-            embedding_scale=1.0,
-            embedding_norm=True,
+            vocab_size=config.count("vocab_size"),
             tie_embeddings=is_tied,
-            max_source_len=len(positions),
             pad_id=pad_id,
             bos_id=config.get("bos_token_id", pad_id),
-            eos_id=config.get("eos_token_id", pad_id),
+            eos_id=_first(config.get("eos_token_id", pad_id)),
             unk_id=pad_id,
-            **shape,
+            **fields,
             **head,
         )
-        imported = read_weights(model, weights, names, known={"encoder.embedding.positions": positions})
+        imported = read_weights(model, weights, names, known=known, changes=self.changes)
         weights.drop(*redundant)
         return imported
 
+    def _check_activation(self, config: Fields, activation: str) -> None:
+        """Raises PretrainedError for a masked head of another activation than the layers."""
+        if self.skips_padding:  # the masked head of RoBERTa always uses GELU
+            config.only("hidden_act", "gelu", default="gelu")
+        if self.head_activation and config.choice(self.head_activation, ACTIVATIONS, default="gelu") != activation:
+            raise config.refuse(self.head_activation, f"covered: that of the layers, {activation}")
+
+    def _kind(self, config: Fields) -> str:
+        """bare, masked, classify or tokens, from the class that saved the model."""
+        classes = config.get("architectures", ["Model"])
+        if isinstance(classes, list) and len(classes) == 1:
+            for ending in self.kinds:
+                if str(classes[0]).endswith(ending):
+                    return KINDS[ending]
+        covered = ", ".join(f"*{ending}" for ending in self.kinds)
+        raise PretrainedError(f"{CONFIG}: architectures {classes!r} is not covered; covered: {covered}")
+
     def _positions(self, config: Fields, weights: Weights) -> Tensor:
         """The position table, with the embedding of segment 0."""
-        table = str(self.names["encoder.embedding.positions"])
+        table = str(self.names[POSITIONS])
         segments = table.replace("position_embeddings", "token_type_embeddings")
         positions = weights.take(table)[config.get("pad_token_id", 1) + 1 if self.skips_padding else 0 :]
         if segments in weights:
             positions = positions + weights.take(segments)[0]
         return positions.contiguous()
+
+
+def _tie(weights: Weights, names: dict[str, Any], *, is_tied: bool) -> bool:
+    """Whether the product of a masked head is the embedding. Corrects the name of its bias."""
+    product, table = names["masked.unembedding"], names["encoder.embedding.tokens"]
+    if f"{product}.bias" in weights or not is_tied:
+        names["masked.unembedding.bias"] = f"{product}.bias"  # takes precedence if both exist
+    return is_tied and weights.tie(f"{product}.weight", f"{table}.weight")
+
+
+def _first(token: Any) -> Any:
+    """The token that ends a text, of several that end an answer."""
+    return token[0] if isinstance(token, list) and token else token
 
 
 def _names(base: str, layers: str, block: Names, heads: Names) -> Names:
@@ -140,12 +166,6 @@ def _names(base: str, layers: str, block: Names, heads: Names) -> Names:
     }
 
 
-BERT_SHAPE = {
-    "d_model": "hidden_size",
-    "num_heads": "num_attention_heads",
-    "d_ff": "intermediate_size",
-    "num_encoder_layers": "num_hidden_layers",
-}
 BERT_BLOCK: Names = {
     "self_attention.query_key_value": ("attention.self.query", "attention.self.key", "attention.self.value"),
     "self_attention.output": "attention.output.dense",
@@ -172,7 +192,6 @@ ROBERTA_HEADS = {
     "masked.unembedding": "lm_head.decoder",
     "masked.unembedding.bias": "lm_head.bias",
 }
-DISTILBERT_SHAPE = {"d_model": "dim", "num_heads": "n_heads", "d_ff": "hidden_dim", "num_encoder_layers": "n_layers"}
 DISTILBERT_BLOCK: Names = {
     "self_attention.query_key_value": ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
     "self_attention.output": "attention.out_lin",
@@ -189,38 +208,73 @@ DISTILBERT_HEADS = {
     "masked.unembedding": "vocab_projector",
     "masked.unembedding.bias": "vocab_projector.bias",
 }
-ROBERTA = EncoderFamily(  # Liu et al. 2019, and Conneau et al. 2020 for XLM-R
-    shape=BERT_SHAPE,
+MODERNBERT_BLOCK: Names = {
+    "self_residual.norm": "attn_norm",
+    "self_attention.query_key_value": "attn.Wqkv",
+    "self_attention.output": "attn.Wo",
+    "feed_forward_residual.norm": "mlp_norm",
+    "feed_forward.inner": "mlp.Wi",
+    "feed_forward.gate": "mlp.Wi",
+    "feed_forward.outer": "mlp.Wo",
+}
+MODERNBERT: Names = {
+    "encoder.embedding.tokens": "model.embeddings.tok_embeddings",
+    "encoder.embedding.norm": "model.embeddings.norm",
+    **in_blocks("encoder", "model.layers.{}", MODERNBERT_BLOCK),
+    "encoder.norm": "model.final_norm",
+    "masked.dense": "head.dense",
+    "masked.norm": "head.norm",
+    "masked.unembedding": "decoder",
+    "masked.unembedding.bias": "decoder.bias",
+}
+GEMMA: Names = {
+    "encoder.embedding.tokens": "model.embed_tokens",
+    **in_blocks("encoder", "model.layers.{}", SANDWICH_BLOCK),
+    "encoder.norm": "model.norm",
+}
+ROBERTA = EncoderFamily(  # Liu et al. 2019, Conneau et al. 2020 for XLM-R, Martin et al. 2020 for CamemBERT
+    describe=of.bert,
     names=_names("roberta", "encoder.layer", BERT_BLOCK, ROBERTA_HEADS),
     classifier=("classifier.dense", "tanh"),
     skips_padding=True,
 )
 FAMILIES: dict[str, Family] = {
-    "bert": EncoderFamily(  # Devlin et al. 2019
-        shape=BERT_SHAPE,
+    "bert": EncoderFamily(
+        describe=of.bert,
         names=_names("bert", "encoder.layer", BERT_BLOCK, BERT_HEADS),
         classifier=("bert.pooler.dense", "tanh"),
     ),
     "roberta": ROBERTA,
     "xlm-roberta": ROBERTA,
-    "distilbert": EncoderFamily(  # Sanh et al. 2019: no segments, and no pooler
-        shape=DISTILBERT_SHAPE,
-        activation="activation",
+    "camembert": ROBERTA,
+    "distilbert": EncoderFamily(  # no segments, and no pooler
+        describe=of.distilbert,
         names=_names("distilbert", "transformer.layer", DISTILBERT_BLOCK, DISTILBERT_HEADS),
         classifier=("pre_classifier", "relu"),
     ),
+    "modernbert": EncoderFamily(
+        describe=of.modernbert,
+        names=MODERNBERT,
+        kinds=("Model", "ForMaskedLM"),
+        head_activation="classifier_activation",
+        biases={
+            "attention_bias": f"{BLOCK}self_attention.*",
+            "mlp_bias": f"{BLOCK}feed_forward.*",
+            "norm_bias": "*norm",
+            "classifier_bias": "masked.dense",
+        },
+        changes=halves(BLOCK),
+    ),
 }
-
-
-def _kind(config: Fields) -> str:
-    """bare, masked, classify or tokens, from the class that saved the model."""
-    classes = config.get("architectures", ["Model"])
-    if isinstance(classes, list) and len(classes) == 1:
-        for ending, kind in KINDS.items():
-            if str(classes[0]).endswith(ending):
-                return kind
-    covered = ", ".join(f"*{ending}" for ending in KINDS)
-    raise PretrainedError(f"{CONFIG}: architectures {classes!r} is not covered; covered: {covered}")
+BIDIRECTIONAL: dict[str, Family] = {  # of decoders that attend in both directions
+    "gemma3_text": EncoderFamily(
+        describe=of.embedding_gemma,
+        names=GEMMA,
+        kinds=("Model",),
+        biases={"attention_bias": f"{BLOCK}self_attention.*"},
+        changes={name.replace("decoder", "encoder", 1): change for name, change in GAINS.items()},
+    ),
+}
 
 
 def _labels(config: Fields, count: int) -> tuple[str, ...]:

@@ -247,15 +247,15 @@ class Imported:
 
     def shortened(self, max_length: int) -> Imported:
         """A copy with a context of at most max_length tokens. Disables a sliding window of at least that length."""
-        config, weights = self.config, dict(self.weights)
-        changes = dict[str, int]()
+        config, weights, changes = self.config, dict(self.weights), dict[str, int]()
         for stack, field in (("encoder", "max_source_len"), ("decoder", "max_target_len")):
             length = min(getattr(config, field), max_length)
             if (name := f"{stack}.embedding.positions") in weights:
                 weights[name] = weights[name][:length]
             if length:
                 changes[field] = length
-        if config.sliding_window and config.sliding_window >= changes["max_target_len"]:
+        windowed = changes.get("max_target_len") or changes["max_source_len"]
+        if config.sliding_window >= windowed:
             changes["sliding_window"] = 0
         return dataclasses.replace(self, config=config.replace(**changes), weights=weights)
 

@@ -50,6 +50,7 @@ CLASSES = {  # by model_type, where no file names a class
     **dict.fromkeys(("bert", "distilbert"), "BertTokenizer"),
     **dict.fromkeys(("roberta", "bart"), "RobertaTokenizer"),
     "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
     **dict.fromkeys(("t5", "mt5"), "T5Tokenizer"),
     "marian": "MarianTokenizer",
     "mbart": "MBartTokenizer",
@@ -131,7 +132,9 @@ def with_source_frame(imported: Imported, path: Path) -> Imported:
 def _check_languages(model: ModelConfig, frame: Frame, what: str) -> None:
     """Raises PretrainedError if a frame, in which some language stands for each, is not that of the template."""
     template, languages = model.template, {token for _, token in model.template.languages}
-    expected = tuple(token for token in template.source_prefix if token != TARGET_LANGUAGE), template.source_suffix
+    prefix = template.source_prefix  # what stands up to a target language is of the text
+    prefix = prefix[prefix.index(TARGET_LANGUAGE) + 1 :] if TARGET_LANGUAGE in prefix else prefix
+    expected = prefix, template.source_suffix
     before, after = (tuple(SOURCE_LANGUAGE if token in languages else token for token in side) for side in frame)
     if (before, after) != expected:
         raise PretrainedError(

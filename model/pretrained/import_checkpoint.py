@@ -33,6 +33,7 @@ from model.pretrained.field_rules import (
 from model.pretrained.files import (
     CONFIG,
     GENERATION_CONFIG,
+    Family,
     Fields,
     Imported,
     NeedsWeightsError,
@@ -59,7 +60,10 @@ from model.training.report import table
 
 MAX_LENGTH = 4096  # default context in tokens: position tables and KV caches grow with it
 FAMILIES = decoder.FAMILIES | encoder_decoder.FAMILIES | encoder.FAMILIES  # by model_type
-SENTENCE_FAMILIES = ("marian", "mbart", "m2m_100")  # trained to translate sentences; others read texts
+SENTENCE_FAMILIES = ("marian", "mbart", "m2m_100")  # trained to translate sentences, as are others with languages
+MISSING = {  # by model_type, what a family would need
+    "t5gemma": "attention to a source with soft caps, and norms around its sublayer, are those of no covered family",
+}
 CHATS = (TEMPLATE_FILE, f"{OTHER_TEMPLATES}/*.jinja")
 DESCRIPTIONS = ("*.json", "*.txt", "*.model", "*.spm", *CHATS)  # configuration and tokenizer files
 
@@ -111,7 +115,7 @@ def _of_family(config: Fields, generation: Fields, weights: Weights, eos_id: int
         generation = generation.with_value("eos_token_id", eos_id) if generation else generation
     _check_covered(config, generation)
     try:
-        imported = FAMILIES[config.need("model_type")](config, generation, weights)
+        imported = family_of(config)(config, generation, weights)
     except ConfigError as error:
         raise PretrainedError(f"{CONFIG}: the model is not covered: {error}") from error
     check_unread(config)
@@ -119,11 +123,23 @@ def _of_family(config: Fields, generation: Fields, weights: Weights, eos_id: int
     return imported
 
 
+def family_of(config: Fields) -> Family:
+    """The family by model_type, and by the direction in which a decoder's layers attend."""
+    kind, direction = config.need("model_type"), "use_bidirectional_attention"
+    if not config.get(direction, False):
+        return FAMILIES[kind]
+    if kind not in encoder.BIDIRECTIONAL:
+        raise config.refuse(direction, f"covered: of {', '.join(encoder.BIDIRECTIONAL)}")
+    return encoder.BIDIRECTIONAL[kind]
+
+
 def _check_covered(config: Fields, generation: Fields) -> None:
     """Raises PretrainedError for what excludes a model of every family."""
     kind = config.need("model_type")
     if kind not in FAMILIES:
-        raise PretrainedError(f"{CONFIG}: model_type {kind!r} is not covered; covered: {', '.join(sorted(FAMILIES))}")
+        reason = f": {MISSING[kind]}" if kind in MISSING else ""
+        covered = ", ".join(sorted(FAMILIES))
+        raise PretrainedError(f"{CONFIG}: model_type {kind!r} is not covered{reason}; covered: {covered}")
     check_fields(config, generation)
 
 
@@ -208,7 +224,8 @@ def with_source_unit(config: ModelConfig, unit: SourceUnit | None, family: str) 
     """The configuration with what a model that translates reads at a time. family: decides if `unit` is None. Raises
     PretrainedError for the unit of another model."""
     if config.has_encoder and config.has_decoder:
-        return config.replace(source_unit=unit or ("sentence" if family in SENTENCE_FAMILIES else "text"))
+        reads_sentences = family in SENTENCE_FAMILIES or bool(config.template.languages)
+        return config.replace(source_unit=unit or ("sentence" if reads_sentences else "text"))
     if unit is not None:
         raise PretrainedError(f"source_unit: must be left out, a {family} model translates nothing; got {unit}")
     return config

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, SpecialTokenTemplate
-from model.pretrained.convert_tokenizer import convert_tokenizer
+from model.pretrained.convert_tokenizer import convert_tokenizer, tokens_before
 from model.pretrained.files import (
     CONFIG,
     TOKENIZER_CONFIG,
@@ -22,7 +22,7 @@ from model.pretrained.files import (
     read_optional_json,
 )
 from model.pretrained.frame import frame_of, missing_token
-from model.pretrained.tokenizer_files import special_texts
+from model.pretrained.tokenizer_files import T5_LANGUAGE, special_texts
 from model.tokenizer import Tokenizer
 
 # Patterns of language tokens by model_type; the group is the language's code. Makers add languages, and write codes in
@@ -32,6 +32,7 @@ LANGUAGE_NAMES = {
     "marian": re.compile(">>(.+)<<"),
     "mbart": re.compile(f"({_CODE})"),
     "m2m_100": re.compile(f"__(.+)__|({_CODE})"),  # M2M100 and NLLB
+    **dict.fromkeys(("t5", "mt5"), T5_LANGUAGE),
 }
 
 
@@ -90,12 +91,15 @@ def with_languages(imported: Imported, path: Path, tokens: Mapping[str, int]) ->
         for name, token in tokens.items()
         if pattern and name not in roles and (match := pattern.fullmatch(name))
     }
-    if not found:
+    if not found or imported.config.architecture != "encoder_decoder":
         return imported
     start, named = known.target_prefix[:1], tokenizer.get("tokenizer_class", config.get("tokenizer_class", ""))
     around: tuple[tuple[int, ...], ...]
     if kind == "marian":  # the target language precedes the source
         around = (TARGET_LANGUAGE,), (eos,), known.target_prefix
+    elif kind in ("t5", "mt5"):  # also here, as a text of its own
+        code, token = next(iter(found.items()))
+        around = (*tokens_before(path, f"<2{code}>", token), TARGET_LANGUAGE), (eos,), known.target_prefix
     elif kind == "mbart" and not named.startswith("MBart50"):
         around = (), (eos, SOURCE_LANGUAGE), (TARGET_LANGUAGE,)
     elif tokenizer.get("legacy_behaviour", False):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,8 @@ from model.tokenizer import TokenizerError
 
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized")  # of an added token: how texts match it
 MASK = "<mask>"
+# As in MADLAD-400 (Kudugunta et al. 2023): <2de>, <2zh_Latn>, <2en_xx_simple>; but no <2translate>, no script alone
+T5_LANGUAGE = re.compile("<2([a-z]{2,3}(?:[_-][A-Za-z0-9]{1,8})*)>")
 # Families whose class lets <mask> absorb the blanks before it, unless a file says otherwise
 MASK_ABSORBS = ("roberta", "bart", "xlm-roberta", "camembert", "barthez", "mbart", "mbart50", "nllb")
 

@@ -55,4 +55,14 @@ def widths(manifest: Manifest, variant: Variant) -> tuple[int, int, int]:
     width = largest(width, "d_model", "encoder_dim")
     experts = largest(1, "experts_per_token") if config.get("num_experts") else 1
     inner = largest(0, "d_ff", "encoder_d_ff") or 4 * width
-    return width, experts * inner, largest(heads, "num_heads", "encoder_num_heads")
+    heads = largest(heads, "num_heads", "encoder_num_heads")
+    # A window in both directions is a map of scores that all heads share, and computed from maps of positions: together
+    # as large as those of two heads.
+    return width, experts * inner, heads + 2 if not manifest.limits.max_target_len and _has_windows(config) else heads
+
+
+def _has_windows(config: Mapping[str, object]) -> bool:
+    """Whether the configuration of a model has windows, in all layers or in some."""
+    groups = config.get("layer_groups")
+    others = [group for group in groups if isinstance(group, Mapping)] if isinstance(groups, list | tuple) else []
+    return any(layer.get("sliding_window") for layer in (config, *others))

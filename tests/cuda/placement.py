@@ -64,6 +64,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {  # architecture and what diffe
     "experts": ("decoder", {**SIZES, "num_experts": 4, "experts_per_token": 2}),
     "LSTM": ("recurrent", {}),
     "GRU": ("recurrent", {"cell": "gru", "score": "additive", "input_feeding": False}),
+    "windows in both directions": (
+        "encoder",
+        {**SIZES, **GATED, "positions": "rotary", "layer_groups": ({"layers": (1,), "sliding_window": 4},)},
+    ),
     "masked encoder": ("encoder", {"tiny": "masked"}),
     "classifier": ("encoder", {"tiny": "classify"}),
     "attention pooling": ("encoder", {"tiny": "attention"}),

@@ -18,6 +18,7 @@ ENCODERS = [
     "sentence-kinds",
     "scene-animals",
     "scene-entities",
+    "windows in both directions",
     "masked encoder",
     "classifier",
     "attention pooling",

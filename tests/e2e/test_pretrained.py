@@ -27,8 +27,8 @@ from tests.tiny import TEXTS
 
 # One of each family; `tests.model.pretrained.test_decoder` compares the logits of all of them.
 SERVED: tuple[str, ...] = ("gpt2", "llama3", "mistral", "qwen2", "qwen3", "gemma", "phi", "phi3", "gemma2")
-SERVED += ("smollm3", "olmo2", "granite", "hunyuan_v1_dense", "qwen3 yarn, late windows")
-DIFFERING = ("gemma2", "gemma3_text", "smollm3", "qwen3 yarn, late windows")  # need more than one layer
+SERVED += ("smollm3", "olmo2", "granite", "cohere", "cohere2", "hunyuan_v1_dense", "qwen3 yarn, late windows")
+DIFFERING = ("gemma2", "gemma3_text", "smollm3", "cohere2", "qwen3 yarn, late windows")  # need more than one layer
 
 
 def words(size):

@@ -1,6 +1,7 @@
 """Imported encoders through the whole path, with their own tokenizers: served answers are those of transformers."""
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,16 +35,27 @@ WORDS = (
 )
 TOKEN_LABELS = {0: "O", 1: "B-person", 2: "I-person", 3: "B-place", 4: "I-place"}
 LABELS = {0: "calm", 1: "loud", 2: "odd"}
-BERT = {
+BERT: dict[str, Any] = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 48,
     "max_position_embeddings": 66,
 }
-SIZES = {
+SIZES: dict[str, dict[str, Any]] = {
     "DistilBert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 66},
     "XLMRoberta": {**BERT, "max_position_embeddings": 200},  # its pieces are short
+    "ModernBert": {**BERT, "local_attention": 6},
+    "Gemma3Text": {
+        **BERT,
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "query_pre_attn_scalar": 30,
+        "sliding_window": 6,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+        "use_bidirectional_attention": True,
+    },
 }
 SERVED = {
     "roberta-masked": ("Roberta", "ForMaskedLM"),
@@ -55,6 +67,8 @@ SLOW = {  # of which each differs in less than an export from those above
     "distilbert-label": ("DistilBert", "ForSequenceClassification"),
     "roberta-tokens": ("Roberta", "ForTokenClassification"),
     "xlm-roberta-masked": ("XLMRoberta", "ForMaskedLM"),
+    "modernbert-masked": ("ModernBert", "ForMaskedLM"),
+    "embedding-gemma": ("Gemma3Text", "Model"),
 }
 
 
@@ -101,6 +115,7 @@ def masking(backend, trainer):
 
 
 TOKENIZERS = {"Roberta": bytes_pieces, "XLMRoberta": unigram_pieces}
+FRAMED = ("ModernBert", "Gemma3Text")  # whose configurations have ids of their own for the tokens around a text
 
 
 def framed(tokenizer, text):
@@ -129,6 +144,8 @@ def peers(request, tmp_path_factory):
         tokenizer.save_pretrained(theirs)
         sizes = SIZES.get(family, BERT)
         ids = {"pad_token_id": tokenizer.pad_token_id}
+        if family in FRAMED:
+            ids |= {"bos_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
         labels = {"id2label": LABELS} if "Sequence" in head else {}
         labels |= {"id2label": TOKEN_LABELS} if "Token" in head else {}
         config = getattr(transformers, f"{family}Config")(vocab_size=len(tokenizer), **sizes, **ids, **labels)
@@ -161,7 +178,7 @@ def texts_for(count, mask=""):
         yield " ".join(words)
 
 
-@each("bert-masked", "roberta-masked", "xlm-roberta-masked")
+@each("bert-masked", "roberta-masked", "xlm-roberta-masked", "modernbert-masked")
 def test_masks_are_filled_as_transformers_fills_them(client, peers, name):
     model, tokenizer, _ = peers[name]
     for text in texts_for(25, tokenizer.mask_token):

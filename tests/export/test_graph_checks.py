@@ -8,7 +8,7 @@ import pytest
 from export.export_errors import ExportError
 from export.graph_checks import check_graph
 from export.graphs import encoder_decoder, recurrent
-from export.graphs.group_query_attention import encoder_operator
+from export.graphs.group_query_attention import encoder_operators
 from export.graphs.tracing import trace
 from export.passes.optimize import name_weights, optimize
 from export.variants import trace_model
@@ -115,7 +115,9 @@ def test_half_precision_encoders_attend_in_one_node_where_it_reads_lengths(chang
     found = Counter(node.op_type for node in graph.graph.node)
     assert (found["Attention"], found["Softmax"], found["GroupQueryAttention"]) == (attention, softmaxes, 0)
     assert {entry.version for entry in graph.opset_import if entry.domain == ""} == {opset}
-    operator = encoder_operator(model)
-    check_graph(optimize(graph), "encode", model.config, encoder_operator=operator)
+    operators = encoder_operators(model)
+    check_graph(optimize(graph), "encode", model.config, encoder_operators=operators)
     with pytest.raises(ExportError, match="encode: the graph must have"):
-        check_graph(graph, "encode", model.config, encoder_operator="" if operator else "Attention")
+        check_graph(
+            graph, "encode", model.config, encoder_operators=["" if operator else "Attention" for operator in operators]
+        )

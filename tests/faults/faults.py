@@ -169,16 +169,30 @@ FAULTS = (
     Fault(
         "biases-in-the-attention-of-half-encoders",
         "export/graphs/group_query_attention.py",
-        'return "" if config.positions in BIASES else "Attention"',
+        'return "" if layer.positions in BIASES or layer.sliding_window else "Attention"',
         'return "Attention"',
         ("tests/export/test_graph_checks.py",),
     ),
     Fault(
         "narrow-heads-in-the-operator",
         "export/graphs/group_query_attention.py",
-        "if config.is_recurrent or config.attention_head_dim % HEAD_DIM_MULTIPLE:",
-        "if config.is_recurrent:",
+        "if layer.attention_head_dim % HEAD_DIM_MULTIPLE:",
+        "if False:",
         ("tests/export/test_graph_checks.py", "tests/export/graphs/test_encoder.py"),
+    ),
+    Fault(
+        "window-of-encoders-too-wide",
+        "export/graphs/group_query_attention.py",
+        ".abs() < sliding_window",
+        ".abs() <= sliding_window",
+        ("tests/export/graphs/test_encoder.py",),
+    ),
+    Fault(
+        "window-of-modernbert-without-its-end",
+        "model/pretrained/fields/encoder.py",
+        'config.count("local_attention") // 2 + 1',
+        'config.count("local_attention") // 2',
+        ("tests/model/pretrained/test_encoder.py",),
     ),
     Fault(
         "vectors-not-widened",
@@ -350,7 +364,7 @@ FAULTS = (
     ),
     Fault(
         "gemma-embeddings-not-scaled",
-        "model/pretrained/decoder_fields.py",
+        "model/pretrained/fields/decoder.py",
         '"embedding_scale": 0.0,\n    }\n',
         '"embedding_scale": 1.0,\n    }\n',
         ("tests/model/pretrained/test_decoder.py", "tests/e2e/test_pretrained.py"),

@@ -1,6 +1,7 @@
 """Encoder-only models: their graphs, manifests, quantization schemes and golden vectors."""
 
 import json
+from collections import Counter
 from dataclasses import replace
 
 import onnx
@@ -87,6 +88,35 @@ def test_heads_that_the_operator_refuses_attend_in_plain_operators(tmp_path):
     graph = onnx.load(tmp_path / "b" / manifest.variants[0].graphs["encode"].file).graph
     assert sum(node.op_type == "Softmax" for node in graph.node) == 1
     assert not any(node.op_type == "GroupQueryAttention" for node in graph.node)
+
+
+@pytest.mark.parametrize(
+    ("precision", "counts"),
+    [
+        ("fp32", {"GroupQueryAttention": 2, "Attention": 0, "Softmax": 0, "Abs": 1}),
+        pytest.param("fp16", {"Attention": 1, "Softmax": 1, "Abs": 1}, marks=pytest.mark.slow),
+        pytest.param("int8", {"GroupQueryAttention": 2, "Attention": 0, "Softmax": 0}, marks=pytest.mark.slow),
+    ],
+)
+def test_windows_in_both_directions_are_exported(precision, counts, tmp_path):
+    layers = {
+        "positions": "rotary",
+        "embedding_norm": True,
+        "first_attention_norm": False,
+        "gated": True,
+        "bias": False,
+        "num_kv_heads": 1,
+        "num_encoder_layers": 2,
+        "layer_groups": ({"layers": (0,), "sliding_window": 2, "rotary_base": 100.0},),
+    }
+    model = tiny_model(tiny_config("encoder", vocab_size=TOKENIZER.vocab_size, **layers), seed=3)
+    schemes = QuantizationOptions(scheme="w8a8-dynamic" if precision == "int8" else "auto", max_loss=1.0)
+    options = ExportOptions(texts=TEXTS, precisions=(precision,), attention=precision == "fp32", quantization=schemes)
+    manifest = export_model(model, TOKENIZER, tmp_path / "b", options)
+    assert manifest.parity["passed"]
+    nodes = onnx.load(tmp_path / "b" / manifest.variants[0].graphs["encode"].file).graph.node
+    found = Counter(node.op_type for node in nodes)
+    assert {name: found[name] for name in counts} == counts
 
 
 def test_half_precision_is_exported_and_compared(tmp_path):

@@ -11,7 +11,7 @@ from model.architectures import build
 from model.pretrained.files import PretrainedError
 from model.pretrained.import_checkpoint import import_model, lineage_of
 from model.pretrained.text_part import LEFT_OUT
-from tests.decoders import DECODERS, make_decoder, rewritten
+from tests.decoders import DECODERS, LONGROPE, make_decoder, rewritten
 
 
 def ours(path, **options):
@@ -63,6 +63,7 @@ def test_rotary_fields_of_earlier_files_are_read(llama, tmp_path):
     ("changes", "problem"),
     [
         ({"model_type": "mamba"}, r"model_type 'mamba' is not covered; covered: .*llama"),
+        ({"model_type": "t5gemma"}, "model_type 't5gemma' is not covered: attention to a source with soft caps, .*"),
         ({"model_type": ...}, "model_type is missing"),
         (
             {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "alpha": 8.0}},
@@ -73,7 +74,7 @@ def test_rotary_fields_of_earlier_files_are_read(llama, tmp_path):
             {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "truncate": False}},
             r"truncate False is not covered",
         ),
-        ({"rope_parameters": {"rope_type": "longrope"}}, r"rope_parameters: rope_type 'longrope' is not covered"),
+        ({"rope_parameters": {"rope_type": "su"}}, r"rope_parameters: rope_type 'su' is not covered"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "rope_parameters .* must have the same rotary"),
         ({"rope_parameters": {"rope_type": "linear"}}, "rope_parameters: factor is missing"),
         ({"rope_parameters": 3}, "rope_parameters must be an object, got 3"),
@@ -148,6 +149,9 @@ FULL, SLIDING = "full_attention", "sliding_attention"
         ),
         ("gemma3_text", {"num_kv_shared_layers": 2}, "num_kv_shared_layers 2 is not covered"),
         ("smollm3", {"no_rope_layers": [1, 0]}, r"no_rope_layers \[1, 0\] is not covered; covered: a list with 0 or 1"),
+        ("cohere", {"use_qk_norm": True}, "use_qk_norm True is not covered; covered: False"),
+        ("cohere", {"logit_scale": 0}, "logit_scale 0 is not covered; covered: numbers above 0"),
+        ("cohere2", {"sliding_window": None}, "sliding_window is missing"),
         ("granite", {"attention_multiplier": 0}, "attention_multiplier 0 is not covered; covered: numbers above 0"),
         ("granite", {"embedding_multiplier": -1.0}, "embedding_multiplier -1.0 is not covered"),
         ("granite", {"logits_scaling": 0}, "logits_scaling 0 is not covered; covered: numbers above 0"),
@@ -186,6 +190,40 @@ def test_layers_have_the_windows_and_angles_of_their_kind(saved):
     assert layers("smollm3") == [(0, kind, 2e6, 1.0) for kind in ("rotary", "rotary", "rotary", "none", "rotary")]
     assert layers("smollm3 windows") == [(20, "none", 2e6, 1.0), (0, "rotary", 2e6, 1.0)]
     assert [window for window, *_ in layers("qwen3 yarn, late windows")] == [0, 0, 9]
+
+
+def test_longrope_turns_by_the_length_of_the_context(saved, tmp_path):
+    theirs, tokens = make_decoder("phi3 longrope"), torch.randint(0, 97, (2, 64))
+    imported = import_model(saved("phi3 longrope"))
+    with torch.no_grad():
+        expected = theirs(tokens).logits
+
+    def found(imported):
+        model = build(imported.config).eval()
+        model.load_state_dict(imported.weights)
+        return logits(model, tokens)
+
+    torch.testing.assert_close(found(imported.shortened(64)), expected, rtol=0, atol=1e-4)
+    long = found(imported.shortened(65))
+    assert not torch.allclose(long, expected, atol=0.1), "a longer context turns short texts, too"
+    torch.testing.assert_close(long, found(imported), rtol=0, atol=0)
+    earlier = {**LONGROPE["rope_parameters"], "rope_type": "su"}
+    assert import_model(rewritten(saved("phi3 longrope"), tmp_path, rope_parameters=earlier)).config == imported.config
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("short_factor", None, "short_factor is missing"),
+        ("short_factor", "1.0", "short_factor '1.0' is not covered"),
+        ("long_factor", [1.0], r"long_factor \[1.0\] is not covered; covered: a list of 4 numbers above 0"),
+        ("long_factor", [1.0, 1.0, 0.0, 1.0], "long_factor .* covered: a list of 4 numbers above 0"),
+    ],
+)
+def test_factors_of_longrope_that_do_not_fit_are_refused(field, value, problem, saved, tmp_path):
+    changed = {**LONGROPE["rope_parameters"], field: value}
+    with pytest.raises(PretrainedError, match=problem):
+        import_model(rewritten(saved("phi3 longrope"), tmp_path, rope_parameters=changed))
 
 
 def test_earlier_files_of_gemma_3_say_the_same(saved, tmp_path):

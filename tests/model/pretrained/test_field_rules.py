@@ -18,7 +18,7 @@ from model.pretrained.field_rules import (
     check_tokenizer_fields,
 )
 from model.pretrained.files import Fields, PretrainedError, load_weights
-from model.pretrained.import_checkpoint import FAMILIES, import_checkpoint, import_model
+from model.pretrained.import_checkpoint import FAMILIES, family_of, import_checkpoint, import_model
 from tests.decoders import FAMILIES as DECODERS
 from tests.decoders import make_decoder, rewritten
 from tests.pretrained_encoder import FAMILIES as ENCODERS
@@ -73,7 +73,8 @@ def test_every_field_of_a_family_is_decided(family, tmp_path):
     theirs.save_pretrained(tmp_path)
     config = Recorded(json.loads(theirs.config.to_json_string(use_diff=False)))
     generation = Recorded(transformers.GenerationConfig().to_dict() | {"eos_token_id": 2, "pad_token_id": 1})
-    FAMILIES[family](Fields(config), Fields(generation), load_weights(tmp_path))
+    fields = Fields(config)
+    family_of(fields)(fields, Fields(generation), load_weights(tmp_path))
     known = {*NO_EFFECT, *OPTIONS, *REFUSED_SETTINGS}
     assert set(config) - config.asked - known == set()
     if family not in ENCODERS:

@@ -16,15 +16,14 @@ from model.pretrained.files import PretrainedError
 from model.pretrained.import_checkpoint import import_model
 from tests.decoders import FAMILIES as DECODERS
 from tests.decoders import make_decoder
-from tests.pretrained_encoder import FAMILIES as ENCODERS
-from tests.pretrained_encoder import saved, theirs_of
+from tests.pretrained_encoder import OWN_HEADS, pairs, saved, theirs_of
 from tests.pretrained_seq2seq import MODELS as SEQ2SEQ
 from tests.pretrained_seq2seq import TINY, make
 
 HEADS = {"ForMaskedLM": "MaskedLM", "ForSequenceClassification": "SequenceClassification"}
 HEADS |= {"ForTokenClassification": "TokenClassification"}
 CASES = [*((family, "CausalLM") for family in DECODERS), *((family, "Seq2SeqLM") for family in SEQ2SEQ)]
-CASES += [(family, head) for family in ENCODERS for head in HEADS]
+CASES += [(family, head) for family, head in pairs() if head in HEADS or OWN_HEADS.get(family) == (head,)]
 ACTIVATIONS = ["relu", "gelu", "gelu_new", "gelu_fast", "quick_gelu", "silu", "gelu_pytorch_tanh", "tanh", "mish"]
 ROPE: dict[str, Any] = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1000.0}
 VALUES: dict[str, list[Any]] = {
@@ -88,9 +87,10 @@ def edited(path: Path, other: Path, fields: dict[str, Any]) -> Path:
 
 
 def logits_of_theirs(head, path):
-    model = (
-        getattr(transformers, f"AutoModelFor{HEADS.get(head, head)}").from_pretrained(path, dtype=torch.float32).eval()
-    )
+    kind = "AutoModel" if head == "Model" else f"AutoModelFor{HEADS.get(head, head)}"
+    model = getattr(transformers, kind).from_pretrained(path, dtype=torch.float32).eval()
+    if head == "Model":
+        return model(TOKENS).last_hidden_state
     if head == "Seq2SeqLM":
         return model(input_ids=TOKENS, decoder_input_ids=TOKENS[:, :4]).logits
     return model(TOKENS).logits
@@ -104,6 +104,8 @@ def logits_of_ours(head, path):
         return model.decoder.unembedding(model(TOKENS))
     if head == "Seq2SeqLM":
         return model.decoder.unembedding(model(TOKENS, lengths, TOKENS[:, :4]))
+    if head == "Model":  # a decoder unless the file says otherwise
+        return model(TOKENS) if imported.config.has_decoder else model(TOKENS, lengths)
     states = model(TOKENS, lengths)
     if head == "ForMaskedLM":
         return model.token_logits(states[0])[None]

@@ -232,3 +232,30 @@ def test_vectors_of_a_decoder_are_refused(tmp_path):
     make_decoder("qwen3").save_pretrained(tmp_path)
     with pytest.raises(PretrainedError, match="vectors of a model with a decoder are not covered"):
         import_model(sentences(tmp_path, NORMALIZED, {"pooling_mode": "lasttoken"}))
+
+
+def test_embedding_gemma_has_the_vectors_of_its_modules(tmp_path):
+    """Mean pooling, two layers without bias, and prompts, as its files have them."""
+    theirs = theirs_of("gemma3_text", "Model")
+    path = saved(theirs, tmp_path)
+    identity = "torch.nn.modules.linear.Identity"
+    first = dense(path / "2_Dense", 24, 40, identity, bias=False)
+    second = dense(path / "3_Dense", 40, 24, identity, bias=False)
+    prompts = {"query": "task: search result | query: ", "document": "title: none | text: "}
+    sentences(
+        path,
+        (*BOTH, ("2_Dense", "Dense"), ("3_Dense", "Dense"), ("4_Normalize", "Normalize")),
+        config_sentence_transformers={"prompts": prompts, "default_prompt_name": None},
+    )
+    imported = import_model(path)
+    assert isinstance(imported.config, EncoderConfig)
+    assert imported.config.prompts == tuple(prompts.items())
+    assert (imported.config.pooling, imported.config.normalized, imported.config.vector_size) == ("mean", True, 24)
+    model = build(imported.config).eval()
+    model.load_state_dict(imported.weights)
+    tokens = torch.randint(11, 61, (2, 27), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        found = model.project(model(tokens, torch.tensor([27, 27])).mean(1))
+        states = theirs(tokens).last_hidden_state
+    expected = states.mean(1) @ first["linear.weight"].T @ second["linear.weight"].T
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

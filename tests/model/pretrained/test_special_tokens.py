@@ -2,14 +2,15 @@ import json
 
 import pytest
 
-from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, LanguagePair, SpecialTokenTemplate
+from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, ConfigError, LanguagePair, SpecialTokenTemplate
 from model.pretrained.convert_tokenizer import convert_tokenizer
 from model.pretrained.files import PretrainedError
-from model.pretrained.import_checkpoint import import_model
-from model.pretrained.special_tokens import with_languages
+from model.pretrained.frame import with_source_frame
+from model.pretrained.import_checkpoint import import_checkpoint, import_model
+from model.pretrained.special_tokens import added_tokens_of, with_languages
 from model.pretrained.tokenizer_files import special_texts
 from tests.decoders import rewritten
-from tests.model.tokenizers.spm import MODELS, trained
+from tests.model.tokenizers.spm import MODELS, processor, trained
 from tests.multilingual import lines
 from tests.pretrained_encoder import saved as save_encoder
 from tests.pretrained_encoder import theirs_of as make_encoder
@@ -192,3 +193,54 @@ def test_a_class_beside_the_family_has_its_own_special_tokens(tmp_path):
     assert [special_texts(tmp_path)[f"{name}_token"] for name in ("cls", "sep")] == ["<s>", "</s>"]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
     assert "cls_token" not in special_texts(tmp_path)
+
+
+MADLAD = {
+    **{"model_type": "unigram", "vocab_size": 700, "pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1},
+    "user_defined_symbols": "<2de>,<2zh_Latn>,<2Latn>,<2translate>",
+}
+
+
+def madlad(path, form):
+    """A directory of T5 whose tokenizer has languages, as pieces of a SentencePiece model or of a tokenizer.json."""
+    make("t5-1.1", TINY._replace(vocab_size=720, layers=(1, 1))).save_pretrained(path)
+    config = path / "config.json"
+    values = json.loads(config.read_text())
+    (path / "spiece.model").write_bytes(trained(**MADLAD))
+    (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "T5Tokenizer", "extra_ids": 0}))
+    if form == "tokenizer.json":
+        config.write_text(json.dumps({**values, "model_type": "llama"}))  # whose pieces stay what they are
+        theirs = json.loads(convert_tokenizer(path).to_json())
+        theirs["added_tokens"] = [item for item in theirs["added_tokens"] if not item["content"].startswith("<2")]
+        (path / "tokenizer.json").write_text(json.dumps(theirs))
+        (path / "spiece.model").unlink()
+        config.write_text(json.dumps(values))
+    return path
+
+
+@pytest.mark.parametrize("form", ["spiece.model", "tokenizer.json"])
+def test_a_language_of_t5_is_read_before_the_text(form, tmp_path):
+    path, theirs = madlad(tmp_path, form), processor(trained(**MADLAD))
+    tokenizer = convert_tokenizer(path)
+    config = with_source_frame(with_languages(import_model(path), path, added_tokens_of(tokenizer)), path).config
+    assert config.template.languages == (("de", 3), ("zh_Latn", 4))
+    for text in lines(100, 3):
+        ids = config.template.wrap_source(tokenizer.encode(text), LanguagePair("", "zh_Latn"))
+        assert ids == [*theirs.encode(f"<2zh_Latn> {text}"), 1]
+    assert not {3, 4} & {*tokenizer.encode("<2de> <2zh_Latn>")}, "the name of a language in a text is text"
+    with pytest.raises(ConfigError, match="'xx': unknown language; known languages: de, zh_Latn"):
+        config.template.wrap_source([5], LanguagePair("", "xx"))
+    ours = import_checkpoint(path, tmp_path / "ours", tokenizer).config
+    assert (ours.source_unit, ours.template) == ("sentence", config.template)
+
+
+def test_a_tokenizer_that_cuts_a_text_after_a_language_in_another_way_is_refused(tmp_path):
+    path = madlad(tmp_path, "tokenizer.json")
+    values = json.loads((path / "tokenizer.json").read_text())
+    flags = {"id": 3, "content": "<2de>", "single_word": False, "lstrip": False, "normalized": False, "special": True}
+    values["added_tokens"].append({**flags, "rstrip": True})
+    values["normalizer"] = None
+    values["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
+    (path / "tokenizer.json").write_text(json.dumps(values))
+    with pytest.raises(PretrainedError, match=r"the tokenizer cuts <2de> 'a b' into \[3, .*\], not into 3 and \["):
+        with_languages(import_model(path), path, added_tokens_of(convert_tokenizer(path)))

@@ -39,3 +39,19 @@ def test_widths_are_those_of_the_model_that_was_exported():
 def test_without_them_they_are_those_of_the_states(lineage):
     found = model(lineage=lineage)
     assert widths(found, found.variants[0]) == (32, 128, 4)
+
+
+@pytest.mark.parametrize(
+    ("config", "heads"),
+    [
+        ({"num_heads": 3}, 3),
+        ({"num_heads": 3, "sliding_window": 0, "layer_groups": [{"layers": [0], "rotary_base": 5.0}]}, 3),
+        ({"num_heads": 3, "sliding_window": 8}, 5),
+        ({"num_heads": 3, "sliding_window": 0, "layer_groups": [{"layers": [0], "sliding_window": 8}]}, 5),
+    ],
+)
+def test_a_window_of_an_encoder_counts_as_two_heads(config, heads):
+    found = model(lineage={"model": {"d_model": 512, **config}})
+    assert widths(found, found.variants[0])[2] == max(config["num_heads"], 4), "in a decoder it has no map of its own"
+    alone = replace(found, limits=replace(found.limits, max_target_len=0))
+    assert widths(alone, replace(alone.variants[0], states=()))[2] == heads

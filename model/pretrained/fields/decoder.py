@@ -1,18 +1,21 @@
-"""The fields of `config.json` of each decoder-only family → fields of `DecoderConfig`, but for special tokens."""
+"""The fields of `config.json` of each decoder-only family → fields of `DecoderConfig`, but for special tokens; and what
+else of them becomes part of weights."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from model.architecture_config import DecoderConfig
-from model.config import field_types
-from model.config_parts import LayerGroup
-from model.pretrained.files import ACTIVATIONS, Fields
-from model.pretrained.rotary_fields import FULL, SLIDING, THETA, rotary, rotary_by_kind
+import torch
+from torch import Tensor
 
-DEFAULTS = DecoderConfig(positions="rotary").to_json()
+from model.pretrained.fields.layers import by_layer, kinds_of_layers, window_of
+from model.pretrained.fields.rotary import FULL, SLIDING, THETA, rotary, rotary_by_kind
+from model.pretrained.files import ACTIVATIONS, Fields
+
+Changes = Mapping[str, Callable[[Tensor], Tensor]]
+"""Functions of stored parameters, by our names."""
 
 
 def gpt2(config: Fields) -> dict[str, Any]:
@@ -52,7 +55,7 @@ def llama(
     of a head.
     """
     block = _block(config, head_dim=head_dim, tied=tied, norm_eps=norm_eps)
-    activation = _activation(config, ACTIVATIONS, "hidden_act", default="silu")
+    activation = activation_of(config, ACTIVATIONS, "hidden_act", default="silu")
     return {**block, "activation": activation, **rotary(config, block["head_dim"], rotary_share, theta=theta)}
 
 
@@ -76,7 +79,7 @@ def _block(config: Fields, *, head_dim: int, tied: bool, norm_eps: float = 1e-6)
     }
 
 
-def _activation(config: Fields, words: Mapping[str, str], name: str, *, default: str) -> str:
+def activation_of(config: Fields, words: Mapping[str, str], name: str, *, default: str) -> str:
     """The activation in the field that the family reads. Raises PretrainedError if the other one says otherwise."""
     found = config.choice(name, words, default=default)
     (other,) = {"hidden_act", "hidden_activation"} - {name}
@@ -103,11 +106,10 @@ def qwen3(config: Fields) -> dict[str, Any]:
 
 def gemma(config: Fields) -> dict[str, Any]:
     """Mesnard et al. 2024: embeddings scaled by sqrt(d_model), norm weights stored minus 1, gated GELU."""
-    config.only("use_bidirectional_attention", False, default=False)
     words = {**ACTIVATIONS, "gelu": "gelu_tanh"}  # the first release wrote gelu for gelu_tanh
     return {
         **llama(config, head_dim=256, tied=True),
-        "activation": _activation(config, words, "hidden_act", default="gelu_pytorch_tanh"),
+        "activation": activation_of(config, words, "hidden_act", default="gelu_pytorch_tanh"),
         "embedding_scale": 0.0,
     }
 
@@ -117,7 +119,7 @@ def phi(config: Fields) -> dict[str, Any]:
     config.only("qk_layernorm", False, default=False)
     return {
         **llama(config, rotary_share=0.5),
-        "activation": _activation(config, ACTIVATIONS, "hidden_act", default="gelu_new"),
+        "activation": activation_of(config, ACTIVATIONS, "hidden_act", default="gelu_new"),
         "gated": False,
         "norm": "layer",
         "norm_eps": config.number("layer_norm_eps", 1e-5),
@@ -142,26 +144,33 @@ def gemma2(config: Fields) -> dict[str, Any]:
     return {**_later_gemma(config, dict.fromkeys((FULL, SLIDING), rope), pattern=2), **caps}
 
 
-def gemma3(config: Fields) -> dict[str, Any]:
+def gemma3(config: Fields, *, is_causal: bool = True) -> dict[str, Any]:
     """Kamath et al. 2025: as Gemma 2, with norms of queries and keys for the cap of scores, five windows for each full
-    layer, and other angles in those."""
-    ropes = rotary_by_kind(config, config.get("head_dim", 256), thetas={FULL: 1e6, SLIDING: 1e4})
+    layer, and other angles in those. is_causal: false for EmbeddingGemma."""
+    config.only("use_bidirectional_attention", not is_causal, default=False)
+    thetas = {FULL: ("rope_theta", 1e6), SLIDING: ("rope_local_base_freq", 1e4)}
+    ropes = rotary_by_kind(config, config.get("head_dim", 256), thetas=thetas)
     cap = _cap(config, "final_logit_softcapping", 0.0)
     config.only("attn_logit_softcapping", None, default=None)  # no model has it, and transformers 5.23 ignores it
     pattern = config.count("sliding_window_pattern") if "sliding_window_pattern" in config else 6
-    return {**_later_gemma(config, ropes, pattern=pattern), "qk_norm": True, "logits_softcap": cap}
+    fields = _later_gemma(config, ropes, pattern=pattern, is_causal=is_causal)
+    return {**fields, "qk_norm": True, "logits_softcap": cap}
 
 
-def _later_gemma(config: Fields, ropes: Mapping[str, dict[str, Any]], *, pattern: int) -> dict[str, Any]:
+def _later_gemma(
+    config: Fields, ropes: Mapping[str, dict[str, Any]], *, pattern: int, is_causal: bool = True
+) -> dict[str, Any]:
     """What Gemma 2 and 3 share. ropes: fields of rotary positions by kind of layer. pattern: without layer_types, each
-    layer of a multiple of this number is full."""
-    config.only("use_bidirectional_attention", False, default=False)
-    kinds = _kinds(config, [SLIDING if (layer + 1) % pattern else FULL for layer in range(_layers(config))])
-    layers = [{"sliding_window": _window(config, kind, usual=4096), **ropes[kind]} for kind in kinds]
+    layer of a multiple of this number is full. A window in both directions is half as long in each."""
+    kinds = kinds_of_layers(config, [SLIDING if (layer + 1) % pattern else FULL for layer in range(_layers(config))])
+    windows = {kind: window_of(config, kind, usual=4096) for kind in {*kinds}}
+    if not is_causal:
+        windows = {kind: window and window // 2 + 1 for kind, window in windows.items()}
+    layers = [{"sliding_window": windows[kind], **ropes[kind]} for kind in kinds]
     return {
         **_block(config, head_dim=256, tied=True),
-        **_by_layer(config, layers),
-        "activation": _activation(config, ACTIVATIONS, "hidden_activation", default="gelu_pytorch_tanh"),
+        **by_layer(config, layers),
+        "activation": activation_of(config, ACTIVATIONS, "hidden_activation", default="gelu_pytorch_tanh"),
         "norm_position": "sandwich",
         "embedding_scale": 0.0,
         "attention_scale": _factor(config, "query_pre_attn_scalar", 256) ** -0.5,
@@ -176,12 +185,12 @@ def smollm3(config: Fields) -> dict[str, Any]:
     if not isinstance(turns, list) or len(turns) < count:
         raise config.refuse("no_rope_layers", f"covered: a list with 0 or 1 for each of {count} layers")
     has_windows = config.get("use_sliding_window", False) and config.get("sliding_window", None) is not None
-    kinds = _kinds(config, [SLIDING if has_windows and not turns[layer] else FULL for layer in range(count)])
+    kinds = kinds_of_layers(config, [SLIDING if has_windows and not turns[layer] else FULL for layer in range(count)])
     layers = [
-        {"sliding_window": _window(config, kind), "positions": "rotary" if turn else "none"}
+        {"sliding_window": window_of(config, kind), "positions": "rotary" if turn else "none"}
         for kind, turn in zip(kinds, turns, strict=False)
     ]
-    return {**llama(config, tied=True, theta=2e6), **_by_layer(config, layers)}
+    return {**llama(config, tied=True, theta=2e6), **by_layer(config, layers)}
 
 
 def olmo2(config: Fields) -> dict[str, Any]:
@@ -195,14 +204,52 @@ def granite(config: Fields) -> dict[str, Any]:
     return {**llama(config), **{ours: _factor(config, theirs, 1.0) for ours, theirs in scales.items()}}
 
 
-def granite_factors(config: Fields) -> dict[str, float]:
-    """Factors of parameters: the last products of sublayers, and the last norm, whose states the logits multiply."""
+def granite_changes(config: Fields) -> Changes:
+    """Multipliers as part of weights: the last products of sublayers, and the last norm, whose states the logits
+    multiply."""
     names = [f"self_attention.output.{part}" for part in ("weight", "bias")]
     names += [f"feed_forward.outer.{part}" for part in ("weight", "bias")]
-    in_every_block = dict.fromkeys(
-        (f"decoder.blocks.{{}}.{name}" for name in names), _factor(config, "residual_multiplier", 1.0)
-    )
-    return {**in_every_block, "decoder.norm.weight": 1.0 / _factor(config, "logits_scaling", 1.0)}
+    residual = _times(_factor(config, "residual_multiplier", 1.0))
+    in_every_block = dict.fromkeys((f"decoder.blocks.{{}}.{name}" for name in names), residual)
+    return {**in_every_block, "decoder.norm.weight": _times(1.0 / _factor(config, "logits_scaling", 1.0))}
+
+
+def cohere(config: Fields, *, theta: float = 500_000.0) -> dict[str, Any]:
+    """Command R (Cohere 2024): attention and feed-forward in parallel after one norm, a LayerNorm without bias. theta:
+    as of `llama`."""
+    config.only("use_qk_norm", False, default=False)  # a gain of its own for each head
+    return {
+        **llama(config, tied=True, theta=theta),
+        "norm": "layer",
+        "norm_eps": config.number("layer_norm_eps", 1e-5),
+        "parallel_residual": True,
+    }
+
+
+def cohere2(config: Fields) -> dict[str, Any]:
+    """Command R7B (Cohere 2024): also windows in three of four layers, the others without positions."""
+    pattern = config.count("sliding_window_pattern") if "sliding_window_pattern" in config else 4
+    kinds = kinds_of_layers(config, [SLIDING if (layer + 1) % pattern else FULL for layer in range(_layers(config))])
+    windows = {kind: window_of(config, kind, usual=4096) for kind in {*kinds}}
+    layers = [{"sliding_window": windows[kind], "positions": "rotary" if kind == SLIDING else "none"} for kind in kinds]
+    return {**cohere(config, theta=THETA), **by_layer(config, layers)}
+
+
+def cohere_changes(config: Fields) -> Changes:
+    """The scale of the logits as part of the last norm; queries and keys whose neighbouring dimensions turn together,
+    in the order of the two halves."""
+    heads = config.count("num_attention_heads")
+    sizes = (heads, config.get("num_key_value_heads", heads))
+    head_dim = config.get("head_dim", config.count("hidden_size") // heads)
+
+    def in_halves(stored: Tensor) -> Tensor:
+        turning, values = stored[: sum(sizes) * head_dim], stored[sum(sizes) * head_dim :]
+        pairs = turning.reshape(sum(sizes), head_dim // 2, 2, *stored.shape[1:])
+        return torch.cat((pairs.transpose(1, 2).flatten(0, 2), values))
+
+    name = "decoder.blocks.{}.self_attention.query_key_value"
+    scale = _times(_factor(config, "logit_scale", 0.0625))
+    return {f"{name}.weight": in_halves, f"{name}.bias": in_halves, "decoder.norm.weight": scale}
 
 
 def hunyuan(config: Fields) -> dict[str, Any]:
@@ -215,27 +262,12 @@ def _late_windows(config: Fields) -> dict[str, Any]:
     if not config.get("use_sliding_window", False):
         return {"sliding_window": 0}
     first = config.get("max_window_layers", 28)
-    kinds = _kinds(config, [SLIDING if layer >= first else FULL for layer in range(_layers(config))])
-    return _by_layer(config, [{"sliding_window": _window(config, kind)} for kind in kinds])
+    kinds = kinds_of_layers(config, [SLIDING if layer >= first else FULL for layer in range(_layers(config))])
+    return by_layer(config, [{"sliding_window": window_of(config, kind)} for kind in kinds])
 
 
 def _layers(config: Fields) -> int:
     return config.count("num_hidden_layers")
-
-
-def _kinds(config: Fields, usual: list[str]) -> list[str]:
-    """FULL or SLIDING for each layer. usual: without `layer_types`."""
-    kinds = config.get("layer_types", usual)
-    if not isinstance(kinds, list) or len(kinds) != len(usual) or any(kind not in (FULL, SLIDING) for kind in kinds):
-        raise config.refuse("layer_types", f"covered: {FULL} or {SLIDING} for each of {len(usual)} layers")
-    return kinds
-
-
-def _window(config: Fields, kind: str, *, usual: int = 0) -> int:
-    """The window of a kind of layers, 0: none. usual: where the field is missing; 0: it is required."""
-    if kind == FULL:
-        return 0
-    return usual if usual and "sliding_window" not in config else config.count("sliding_window")
 
 
 def _cap(config: Fields, name: str, usual: float) -> float:
@@ -245,24 +277,12 @@ def _cap(config: Fields, name: str, usual: float) -> float:
     return _factor(config, name, usual)
 
 
+def _times(factor: float) -> Callable[[Tensor], Tensor]:
+    return lambda stored: stored * factor
+
+
 def _factor(config: Fields, name: str, usual: float) -> float:
     """A number above 0. usual: where the field is missing."""
     if not 0 < (found := config.number(name, usual)) < math.inf:
         raise config.refuse(name, "covered: numbers above 0")
     return found
-
-
-def _by_layer(config: Fields, layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The fields of a configuration from those of each layer: it has those of most layers, groups have the others."""
-    numbers = dict[tuple[tuple[str, Any], ...], list[int]]()
-    for number, layer in enumerate(layers):
-        numbers.setdefault(tuple(layer.items()), []).append(number)
-    most = max(numbers, key=lambda kind: (("positions", "none") not in kind, len(numbers[kind])))
-    first, groups, known = dict(most), list[dict[str, Any]](), field_types(LayerGroup)
-    for kind in numbers.keys() - {most}:
-        defaults = {name: DEFAULTS[name] for name in first.keys() - dict(kind).keys()}
-        changes = {name: value for name, value in {**defaults, **dict(kind)}.items() if first.get(name) != value}
-        if other := sorted(changes.keys() - known):
-            raise config.refuse("rope_parameters", f"layers may differ in base and linear scaling, not in {other[0]}")
-        groups.append({"layers": tuple(numbers[kind]), **changes})
-    return {**first, "layer_groups": tuple(sorted(groups, key=lambda group: group["layers"]))}

@@ -15,10 +15,11 @@ from model.pretrained.files import Fields
 ROPE = {  # parameters, which some kinds use
     *("rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", "partial_rotary_factor"),
     *("original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "truncate", "mscale"),
-    *("mscale_all_dim", "alpha"),
+    *("mscale_all_dim", "alpha", "short_factor", "long_factor"),
 }
 THETA = 10000.0
-KINDS = ("default", "linear", "llama3", "yarn")
+KINDS = ("default", "linear", "llama3", "yarn", "longrope")
+PHI3 = 4096  # its original context, where its field is missing; rope_parameters have none of their own
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -34,11 +35,13 @@ def rotary(config: Fields, head_dim: int, share: float | None = None, *, theta: 
     return _fields(rope, config, head_dim, share, config.number("rope_theta", theta))
 
 
-def rotary_by_kind(config: Fields, head_dim: int, *, thetas: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+def rotary_by_kind(
+    config: Fields, head_dim: int, *, thetas: Mapping[str, tuple[str, float]]
+) -> dict[str, dict[str, Any]]:
     """The fields of the layers of each kind, FULL and SLIDING: `rope_parameters` has an object for each, and a scaling
     in the form of earlier files is that of full layers alone, as in Gemma 3. Raises PretrainedError.
 
-    thetas: of the family, by kind.
+    thetas: by kind, the field of earlier files, and the family's value.
     """
     given, scaling = config.inner("rope_parameters"), config.get("rope_scaling", None)
     if other := sorted(set(given.unread) - {FULL, SLIDING}):
@@ -49,8 +52,8 @@ def rotary_by_kind(config: Fields, head_dim: int, *, thetas: Mapping[str, float]
     if scaling is not None:
         ropes[FULL] = config.inner("rope_scaling")
     found = dict[str, dict[str, Any]]()
-    for kind, name in ((FULL, "rope_theta"), (SLIDING, "rope_local_base_freq")):
-        found[kind] = _fields(ropes[kind], config, head_dim, None, config.number(name, thetas[kind]))
+    for kind, (name, usual) in thetas.items():
+        found[kind] = _fields(ropes[kind], config, head_dim, None, config.number(name, usual))
     return found
 
 
@@ -59,7 +62,9 @@ def _fields(rope: Fields, config: Fields, head_dim: int, share: float | None, th
         raise rope.refuse(min(unknown))
     name = "rope_type" if "rope_type" in rope else "type"
     has_alpha = rope.get(name, None) == "dynamic" and bool(rope.get("alpha", None))
-    kind = "default" if has_alpha else rope.only(name, *KINDS, default="default")
+    is_phi3 = config.get("model_type", "") == "phi3"
+    has_own_name = is_phi3 and rope.get(name, None) in ("su", "yarn")  # of earlier files
+    kind = "default" if has_alpha else "longrope" if has_own_name else rope.only(name, *KINDS, default="default")
     if share is None:
         for fields in (config, rope):
             fields.only("partial_rotary_factor", 1, default=1)
@@ -77,16 +82,34 @@ def _fields(rope: Fields, config: Fields, head_dim: int, share: float | None, th
         "rotary_dims": int(head_dim * share) if share < 1 else 0,
     }
     if kind != "default":
-        found |= {"rotary_scaling": kind, "rotary_factor": rope.number("factor")}
-    if kind in ("llama3", "yarn"):
+        found["rotary_scaling"] = kind
+    if kind in ("linear", "llama3", "yarn"):
+        found["rotary_factor"] = rope.number("factor")
+    if kind in ("llama3", "yarn", "longrope"):
         original = rope.get("original_max_position_embeddings", config.count("max_position_embeddings"))
-        found["rotary_original_len"] = config.get("original_max_position_embeddings", original)
+        found["rotary_original_len"] = config.get("original_max_position_embeddings", PHI3 if is_phi3 else original)
     if kind == "llama3":
         low, high = rope.number("low_freq_factor"), rope.number("high_freq_factor")
         found |= {"rotary_low_freq": low, "rotary_high_freq": high}
     elif kind == "yarn":
         found |= _yarn(rope)
+    elif kind == "longrope":
+        found |= _longrope(rope, config, int(head_dim * share), found["rotary_original_len"])
     return found
+
+
+def _longrope(rope: Fields, config: Fields, dims: int, original: int) -> dict[str, Any]:
+    """Ding et al. 2024. dims: of a head that turn. original: the context before it grew."""
+    count, factors = dims // 2, list[float]()
+    for name in ("short_factor", "long_factor"):
+        numbers = rope.need(name)
+        are_numbers = isinstance(numbers, list) and all(type(number) in (int, float) for number in numbers)
+        if not are_numbers or len(numbers) != count or not all(0 < number < math.inf for number in numbers):
+            raise rope.refuse(name, f"covered: a list of {count} numbers above 0")
+        factors += map(float, numbers)
+    growth = rope.number("factor", config.count("max_position_embeddings") / original)
+    usual = math.sqrt(1 + math.log(growth) / math.log(original)) if growth > 1 else 1.0
+    return {"rotary_factors": tuple(factors), "rotary_amplitude": rope.number("attention_factor", usual)}
 
 
 def _yarn(rope: Fields) -> dict[str, Any]:
