@@ -302,8 +302,8 @@ FAULTS = (
     Fault(
         "length-of-extra-steps",
         "service/runtime/decoder.py",
-        "= token, start, start + 1",
-        "= token, start, start",
+        "self._lengths[:rows] = [start + 1 for start in starts]",
+        "self._lengths[:rows] = [start + (start == 0) for start in starts]",
         ("tests/service/runtime/test_decoder.py",),
     ),
     Fault(
