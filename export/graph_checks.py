@@ -13,16 +13,17 @@ from onnx import ModelProto, TensorProto
 from export.bundle.manifest import Role
 from export.export_errors import ExportError
 from export.graphs.attention import seen_attention
+from export.graphs.decoder import cache_window
 from export.graphs.group_query_attention import EncoderOperator
 from export.graphs.tracing import versions
 from export.passes.fuse_rotary import ROTARY_MULTIPLE
-from export.passes.optimize import makers_of
+from export.passes.optimize import attributes_of, makers_of
 from model.architecture_config import EncoderDecoderConfig, RecurrentConfig
 from model.config import ModelConfig
 from model.recurrent import state_names
 
 TOTALS, TOTAL_INPUT = (
-    ("total_length", "total_slots"),
+    ("total_length", "total_slots", "window_total"),
     6,
 )  # of `decode`; the input of attention that reads them
 CAP = ("Div", "Tanh", "Mul")  # of the logits
@@ -98,8 +99,7 @@ def check_graph(
     _check_counts(graph, role, counts, packed=packable)
     if role == "decode":
         _check_states(graph, [f"self_state.{layer}" for layer in layers if config.carries_states])
-        _check_totals(graph)
-        _check_logits(graph, members)
+        _check_decode(graph, cache_window(config), members)
 
 
 def _check_recurrent_graph(graph: ModelProto, role: Role, config: ModelConfig) -> None:
@@ -141,6 +141,12 @@ def _is_read_first(graph: ModelProto, name: str) -> bool:
     return False
 
 
+def _check_decode(graph: ModelProto, longest_window: int, members: int) -> None:
+    _check_totals(graph)
+    _check_windows(graph, longest_window)
+    _check_logits(graph, members)
+
+
 def _check_totals(graph: ModelProto) -> None:
     """Raise ExportError unless attention alone reads the lengths that CUDA needs in main memory, as its input: another
     reader would be on the device, and a graph with copies between the two cannot be captured."""
@@ -148,6 +154,24 @@ def _check_totals(graph: ModelProto) -> None:
         for i, name in enumerate(node.input):
             if name in TOTALS and (node.op_type, i) != ("GroupQueryAttention", TOTAL_INPUT):
                 raise ExportError(f"decode: only attention may read {name}, got {node.op_type}; versions: {versions()}")
+
+
+def _check_windows(graph: ModelProto, longest: int) -> None:
+    """Raise ExportError unless exactly the layers whose window is at most `longest` read the lengths of caches that
+    hold a window. Verification cannot tell with rows that are shorter."""
+    makers = makers_of(graph.graph)
+    for node in graph.graph.node:
+        if node.op_type != "GroupQueryAttention" or not node.input[3] or node.input[TOTAL_INPUT] not in TOTALS:
+            continue
+        window = attributes_of(node).get("local_window_size", 0)
+        expected = ("window_lengths", "window_total") if 0 < window <= longest else ("lengths", "total_length")
+        maker = makers.get(node.input[TOTAL_INPUT - 1])
+        found = (maker.input[0] if maker is not None else "", node.input[TOTAL_INPUT])
+        if found != expected and found[1] != "total_slots":
+            raise ExportError(
+                f"decode: attention with a window of {window} must read {' and '.join(expected)}, got "
+                f"{' and '.join(found)}; versions: {versions()}"
+            )
 
 
 def _check_logits(graph: ModelProto, members: int = 1) -> None:

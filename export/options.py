@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from export.bundle.manifest import Shortlist
+from export.bundle.target_shortlist import Shortlist
 from export.calibration import MAX_SAMPLES, MIN_SAMPLES
 from export.export_errors import ExportError
 from export.graphs.group_query_attention import HEAD_DIM_MULTIPLE

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from export.bundle.manifest import Shortlist
+from export.bundle.target_shortlist import Shortlist
 from model.tokenizer import Tokenizer
 
 MAX_PAIRS = 50_000  # more pairs only sharpen known probabilities and add rare words

@@ -16,7 +16,8 @@ from typing import Any
 
 from export.bundle.confidence import Calibration
 from export.bundle.directory import load_shortlist, write_bundle
-from export.bundle.manifest import SHORTLIST, TOKENIZER, Manifest, Shortlist, Variant
+from export.bundle.manifest import SHORTLIST, TOKENIZER, Manifest, Variant
+from export.bundle.target_shortlist import Shortlist
 from export.calibration import CalibrationError, calibrate_variants
 from export.export_errors import DiskError, ExportError, FullDiskError, NoGoldenError, ParityError, describe_failure
 from export.graphs.tracing import versions

@@ -56,11 +56,12 @@ from export.bundle.bundle_files import DamagedFileError as DamagedFileError
 from export.bundle.bundle_files import NotABundleError as NotABundleError
 from export.bundle.bundle_files import UnsafeFileError as UnsafeFileError
 from export.bundle.graph_rules import MAX_GRAPH_BYTES, check_graph
-from export.bundle.manifest import FORMAT_VERSION, MANIFEST, MANIFEST_DIGEST, FileDigest, Manifest, Shortlist
+from export.bundle.manifest import FORMAT_VERSION, MANIFEST, MANIFEST_DIGEST, FileDigest, Manifest
 from export.bundle.manifest_fields import SchemaError, shown
 from export.bundle.manifest_migration import MIGRATIONS, migrated
 from export.bundle.manifest_parser import parse_json, parse_manifest, parse_shortlist
 from export.bundle.onnx_reader import read_model
+from export.bundle.target_shortlist import Shortlist
 from model.checkpoints.atomic_write import Disk, digest_of_file, new_directory, recover
 
 MAX_MANIFEST_BYTES = 4 << 20  # a typical manifest has about 20 kB

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import json
 import re
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -48,8 +47,9 @@ from export.bundle.manifest_fields import (
     Time,
     Width,
 )
+from export.bundle.windows import places_of
 
-FORMAT_VERSION = 13
+FORMAT_VERSION = 14
 MANIFEST = "manifest.json"
 MANIFEST_DIGEST = "manifest.sha256"  # beside it: one line as `sha256sum` writes it
 TOKENIZER = "tokenizer.json"
@@ -108,7 +108,9 @@ class StateSpec:
     """One tensor kept between calls. Symbolic axes of `shape` are strings.
 
     self_kv: `decode` reads "past.NAME" and writes "present.NAME", which a runner binds to the same memory. With a
-    `stride` of s its growing axis has one entry for every s positions, rounded up.
+    `stride` of s its growing axis has one entry for every s positions, rounded up. With a `window` of w > 0 `decode`
+    reads no more than w positions of it, those of `window_lengths`, so that a runner may keep only the last ones
+    (`export.bundle.windows`).
     cross_kv: `encode` writes NAME and `decode` reads it. The initial states of a recurrent decoder are of this kind and
     have no source axis.
     recurrent: `decode` reads "past.NAME" and replaces it by "present.NAME" in every step, also in the same memory: it
@@ -123,10 +125,16 @@ class StateSpec:
     dtype: Dtype
     shape: Annotated[tuple[Width | Axis, ...], Items(5, least=2)]
     stride: Annotated[int, Range(1, 1 << 12)] = 1
+    window: Length = 0
 
     def places(self, positions: int) -> int:
         """Return the length of the growing axis for a number of positions."""
         return -(-positions // self.stride)
+
+    def kept_places(self, positions: int) -> int:
+        """Return the same for a runner that keeps no more than a window needs."""
+        places = self.places(positions)
+        return min(places, places_of(self.window)) if self.window else places
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +190,10 @@ class Variant:
     def slots(self, positions: int) -> int:
         """Return the length of the caches with one entry for several positions; 0 if the variant has none."""
         return next((state.places(positions) for state in self.states if state.stride > 1), 0)
+
+    def without_windows(self) -> Variant:
+        """Return the same variant for a runner whose caches hold all positions."""
+        return dataclasses.replace(self, states=tuple(dataclasses.replace(state, window=0) for state in self.states))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,43 +364,3 @@ class Manifest:
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shortlist:
-    """shortlist.json: the candidate target tokens, given the source.
-
-    A response restricted to them is chosen among hundreds of tokens instead of the whole vocabulary.
-    """
-
-    always: tuple[int, ...]
-    by_source: dict[int, tuple[int, ...]]  # of a source token, best first
-    is_ranked: bool = True  # False: lists have no order, so that a source needs all of them, as those of Marian
-
-    @property
-    def longest(self) -> int:
-        """The most tokens that one more token of a source can add; 0 if they are ranked, and `allowed` bounds them."""
-        return 0 if self.is_ranked else 1 + max(map(len, self.by_source.values()), default=0)
-
-    def allowed(self, source: Sequence[int], given: Iterable[int] = (), most: int = MOST_WORDS) -> frozenset[int]:
-        """Return the target tokens allowed for `source`.
-
-        The result holds the always allowed tokens, `given`, and the source's own tokens, because names and numbers are
-        copied. It then adds candidates of the source tokens by rank, the best of each first, then the second best of
-        each, …, while it has fewer than `most` tokens; long sources get at least LEAST_WORDS candidates for each token.
-        Of lists without an order it adds all.
-        """
-        found = {*self.always, *source, *given}
-        lists = [self.by_source[token] for token in dict.fromkeys(source) if token in self.by_source]
-        for rank, ranked in enumerate(itertools.zip_longest(*lists)):
-            for target in ranked:
-                if self.is_ranked and len(found) >= most and rank >= LEAST_WORDS:
-                    return frozenset(found)
-                if target is not None:
-                    found.add(target)
-        return frozenset(found)
-
-    def to_json(self) -> str:
-        by_source = {str(token): ids for token, ids in self.by_source.items()}
-        values = {"always": self.always, "by_source": by_source, **({} if self.is_ranked else {"is_ranked": False})}
-        return json.dumps(values, separators=(",", ":")) + "\n"

@@ -11,6 +11,7 @@ parses and checks the result, so a migration leaves unknown values unchanged.
                                               whole; encoding.pooling and normalized; calibrations.*.adequacy, without
                                               which confidence stays as it was
     12 -> 13                                  encoding.dense_width, prompts, default_prompt and pools_prompt
+    13 -> 14                                  window of states: 0, their caches hold all positions
 
 Format 10 was never released.
 
@@ -97,7 +98,23 @@ def from_12(manifest: Json) -> Json:
     return {**manifest, **entries, "format_version": 13}
 
 
-MIGRATIONS: Mapping[int, Callable[[Json], Json]] = {8: from_8, 9: from_9, 11: from_11, 12: from_12}  # by source version
+def from_13(manifest: Json) -> Json:
+    """Return a format 13 manifest in format 14, without changing the argument."""
+    entries = {}
+    if isinstance(variants := manifest.get("variants"), list):
+        entries["variants"] = [_without_window(variant) for variant in variants]
+    return {**manifest, **entries, "format_version": 14}
+
+
+def _without_window(variant: Any) -> Any:
+    if not isinstance(variant, dict) or not isinstance(variant.get("states"), list):
+        return variant
+    states = [{"window": 0, **state} if isinstance(state, dict) else state for state in variant["states"]]
+    return {**variant, "states": states}
+
+
+# By source version.
+MIGRATIONS: Mapping[int, Callable[[Json], Json]] = {8: from_8, 9: from_9, 11: from_11, 12: from_12, 13: from_13}
 
 
 def migrated(manifest: Json, version: int) -> Json:

@@ -18,9 +18,10 @@ import re
 import types
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from export.bundle.manifest import Manifest, Shortlist
+from export.bundle.manifest import Manifest
 from export.bundle.manifest_fields import MAX_DEPTH, MAX_INT, MAX_TEXT, Items, Json, Range, SchemaError, Text, shown
 from export.bundle.manifest_relations import check_relations
+from export.bundle.target_shortlist import Shortlist
 
 SURROGATES = re.compile("[\ud800-\udfff]")
 

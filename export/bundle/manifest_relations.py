@@ -222,6 +222,13 @@ def _variant(manifest: Manifest, variant: Variant, roles: set[str]) -> Iterator[
             "with a shortlist there must be states word_ids and word_weight, and decode must read asked and write "
             f"states, got {', '.join(sorted(names))}; {', '.join((*decode.inputs, *decode.outputs))}"
         )
+    windows = {state.window for state in variant.states if state.window}
+    if len(windows) > 1:
+        yield f"states must have one window, or none, got {', '.join(map(str, sorted(windows)))}"
+    read = [name for name in ("window_lengths", "window_total") if name in decode.inputs]
+    if len(read) != 2 * bool(windows):
+        needed = f"{'' if windows else 'not '}read window_lengths and window_total"
+        yield f"decode must {needed} as {'a' if windows else 'no'} state has a window, got {', '.join(read) or 'none'}"
     heads = {maps.kind: maps.heads for maps in manifest.attention_maps}.get("decoder")
     for state in variant.states:
         for problem in _state(state, variant, heads):
@@ -234,6 +241,8 @@ def _state(state: StateSpec, variant: Variant, heads: int | None) -> Iterator[st
     written, read = written + state.name, read + state.name
     if state.stride > 1 and state.kind != "self_kv":
         yield f"must have a stride of 1, or more of self_kv, got {state.stride}"
+    if state.window and (state.kind != "self_kv" or state.stride > 1):
+        yield f"must have a window of 0, or more of self_kv without a stride, got {state.window}"
     if not (writer in variant.graphs and written in variant.graphs[writer].outputs):
         yield f"has no graph that writes {written}"
     if not (reader in variant.graphs and read in variant.graphs[reader].inputs):

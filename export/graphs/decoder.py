@@ -12,10 +12,33 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from export.graphs.group_query_attention import GraphAttention, GraphCompressedAttention, GraphSourceAttention, Pair
+from export.bundle.manifest import largest_capacity
+from export.bundle.windows import places_of
+from export.graphs.group_query_attention import (
+    BIASES,
+    GraphAttention,
+    GraphCompressedAttention,
+    GraphSourceAttention,
+    Pair,
+)
 from export.graphs.simple_recurrent_unit import GraphRecurrence
 from export.graphs.tracing import ModelGraph
+from model.config import ModelConfig
 from model.transformer import Decoder, EncoderDecoder
+
+
+def cache_window(config: ModelConfig) -> int:
+    """Return the longest sliding window of a decoder's layers for which a cache of less than the context suffices; 0 if
+    there is none.
+
+    Then the caches of all layers hold all positions. So do those of layers with position biases, whose width is that of
+    the whole context, and those of models with compressed layers.
+    """
+    if not config.has_decoder or config.compression_stride or config.positions in BIASES:
+        return 0
+    windows = {config.layer(i).sliding_window for i in range(config.num_decoder_layers)}
+    context = largest_capacity(config.max_target_len)
+    return max([window for window in windows if window and places_of(window) < context], default=0)
 
 
 class _Decode(ModelGraph[EncoderDecoder | Decoder]):
@@ -23,6 +46,22 @@ class _Decode(ModelGraph[EncoderDecoder | Decoder]):
 
     logits are float32 (P, V) in every weight precision. Finding the most likely tokens needs no other graph.
     """
+
+    def attends(
+        self, past: Sequence[Pair], starts_B: Tensor, lengths: Pair, others: Sequence[Tensor]
+    ) -> list[GraphAttention]:
+        """Return the attention of each layer. lengths: lengths_B and total_length.
+
+        others: key_positions_N of a model with position biases; window_lengths_B and window_total, which count from the
+        first position that the caches of layers with a window hold, where they hold less than the context; or nothing.
+        """
+        keys_N = others[0] if len(others) == 1 else None
+        within = (others[0], others[1]) if len(others) > 1 else lengths
+        longest, attends = cache_window(self.model.config), []
+        for layer, pair in zip(self.model.decoder.layers, past, strict=True):
+            own_B, total = within if 0 < layer.sliding_window <= longest else lengths
+            attends.append(GraphAttention(layer, pair, starts_B, own_B, total, keys_N))
+        return attends
 
     def outputs(
         self, states_PM: Tensor, attends: Sequence[GraphAttention | GraphCompressedAttention | GraphRecurrence]
@@ -48,11 +87,9 @@ class DecodeGraph(_Decode):
         total_length: Tensor,
         past: Sequence[Pair],
         positions_P2: Tensor,
-        key_positions_N: Tensor | None = None,
+        others: Sequence[Tensor] = (),
     ) -> list[Tensor]:
-        lengths = starts_B, lengths_B, total_length, key_positions_N
-        layers = zip(self.model.decoder.layers, past, strict=True)
-        attends = [GraphAttention(layer, pair, *lengths) for layer, pair in layers]
+        attends = self.attends(past, starts_B, (lengths_B, total_length), others)
         states_BTM = self.model.decoder(tokens_BT, starts_B, attends, [None] * len(attends))
         return self.outputs(_gather(states_BTM, positions_P2), attends)
 
@@ -70,11 +107,10 @@ class DecodeTokenGraph(_Decode):
         past: Sequence[Pair],
         source_lengths_B: Tensor,
         cross: Sequence[Pair],
-        key_positions_N: Tensor | None = None,
+        others: Sequence[Tensor] = (),
     ) -> list[Tensor]:
-        config, lengths = self.model.config, (starts_B, lengths_B, total_length, key_positions_N)
-        attends = [GraphAttention(config, layer, *lengths) for layer in past]
-        sources = [GraphSourceAttention(config, layer, source_lengths_B - 1) for layer in cross]
+        attends = self.attends(past, starts_B, (lengths_B, total_length), others)
+        sources = [GraphSourceAttention(self.model.config, layer, source_lengths_B - 1) for layer in cross]
         states_BTM = self.model.decoder(tokens_BT, starts_B, attends, sources)
         return self.outputs(states_BTM[:, 0], attends)
 

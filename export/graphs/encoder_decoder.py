@@ -12,7 +12,13 @@ import torch
 
 from export.bundle.manifest import Role, StateSpec
 from export.graphs.attention import AlignGraph, attend_signature, seen_attention
-from export.graphs.decoder import DecodeCompressedGraph, DecodeGraph, DecodeRecurrentGraph, DecodeTokenGraph
+from export.graphs.decoder import (
+    DecodeCompressedGraph,
+    DecodeGraph,
+    DecodeRecurrentGraph,
+    DecodeTokenGraph,
+    cache_window,
+)
 from export.graphs.encoder import EncodeGraph, embed_signature, encoder_opset, encoder_signature
 from export.graphs.group_query_attention import BIASES
 from export.graphs.logprobs import logprobs_signature
@@ -45,7 +51,10 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
         Input("starts", ("batch",)),
     )
     steps = (*begins, Input("lengths", ("batch",), torch.int32), Input("total_length", (), torch.int32), past)
-    keys = (Input("key_positions", ("total",)),) if config.positions in BIASES else ()
+    others = [Input("key_positions", ("total",))] if config.positions in BIASES else []
+    if cache_window(config):
+        others = [Input("window_lengths", ("batch",), torch.int32), Input("window_total", (), torch.int32)]
+    last = (others,) if others else ()
     outputs = ("logits", *(f"present.{state.name}" for state in own))
     made: dict[Role, Signature] = {}
     if isinstance(model, EncoderDecoder):
@@ -61,7 +70,7 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
             arguments = (*begins, past, *source)
             made["decode"] = Signature(module=DecodeRecurrentGraph(model), arguments=arguments, outputs=outputs)
         else:
-            arguments = (*steps, *source, *keys)
+            arguments = (*steps, *source, *last)
             made["decode"] = Signature(module=DecodeTokenGraph(model), arguments=arguments, outputs=outputs)
         if attention:
             targets = Input("tokens", ("batch", "block"))
@@ -69,7 +78,7 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
             extra = {"align": align, **extra}
     elif config.supports_chunked_prefill:
         positions = Input("positions", ("asked", 2))
-        made["decode"] = Signature(module=DecodeGraph(model), arguments=(*steps, positions, *keys), outputs=outputs)
+        made["decode"] = Signature(module=DecodeGraph(model), arguments=(*steps, positions, *last), outputs=outputs)
     else:
         slots = Input("total_slots", (), torch.int32)
         made["decode"] = Signature(module=DecodeCompressedGraph(model), arguments=(*steps, slots), outputs=outputs)
@@ -87,15 +96,18 @@ def states(config: ModelConfig, dtype: str) -> tuple[StateSpec, ...]:
         return ()
     kv_heads, head_dim = config.attention_kv_heads, config.attention_head_dim
     own, theirs = ("batch", kv_heads, "capacity", head_dim), ("batch", kv_heads, "source", head_dim)
-    result = []
+    result, longest = [], cache_window(config)
     for i in range(config.num_decoder_layers):
         if config.carries_states:
             shape = ("batch", config.d_model)
             result.append(StateSpec(name=f"self_state.{i}", kind="recurrent", dtype=dtype, shape=shape))
         stride = config.compression_stride if config.is_compressed(i) else 1
+        window = longest if 0 < config.layer(i).sliding_window <= longest else 0
         for part in ("key", "value"):
+            name = f"self_{part}.{i}"
+            spec = StateSpec(name=name, kind="self_kv", dtype=dtype, shape=own, stride=stride, window=window)
             if not config.carries_states:
-                result.append(StateSpec(name=f"self_{part}.{i}", kind="self_kv", dtype=dtype, shape=own, stride=stride))
+                result.append(spec)
             if config.has_encoder:
                 result.append(StateSpec(name=f"cross_{part}.{i}", kind="cross_kv", dtype=dtype, shape=theirs))
         if config.is_compressed(i):

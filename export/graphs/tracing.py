@@ -28,7 +28,17 @@ from model.architectures import Model
 
 OPSET = 23
 # Example sizes of dynamic axes. They are distinct, so that the exporter merges no two axes.
-SIZES = {"batch": 2, "block": 3, "asked": 4, "source": 5, "slots": 6, "places": 7, "capacity": 16, "total": 9}
+SIZES = {
+    "batch": 2,
+    "block": 3,
+    "asked": 4,
+    "source": 5,
+    "slots": 6,
+    "places": 7,
+    "capacity": 16,
+    "total": 9,
+    "kept": 11,
+}
 AXES = {name: torch.export.Dim(name) for name in SIZES}
 M = TypeVar("M", bound=Model)
 
@@ -85,14 +95,14 @@ SOURCE_LENGTHS = Input("source_lengths", ("batch",), torch.int32)
 
 def state_inputs(states: Iterable[StateSpec], dtype: torch.dtype, prefix: str = "") -> list[Input]:
     """Return the inputs PREFIX + NAME that hold these states in a graph of an unquantized model."""
-    return [
-        Input(
-            prefix + state.name,
-            tuple("slots" if state.stride > 1 and s == "capacity" else s for s in state.shape),
-            dtype,
-        )
-        for state in states
-    ]
+
+    def axis(state: StateSpec, size: int | str) -> int | str:
+        """Caches that differ in their growing axis have axes of their own."""
+        if size != "capacity":
+            return size
+        return "slots" if state.stride > 1 else "kept" if state.window else size
+
+    return [Input(prefix + state.name, tuple(axis(state, s) for s in state.shape), dtype) for state in states]
 
 
 def trace(signature: Signature, large: dict[str, np.ndarray] | None = None) -> ModelProto:

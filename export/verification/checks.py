@@ -18,6 +18,7 @@ from export.verification import (
     encode_checks,
     quantization_checks,
     shortlist_checks,
+    window_checks,
 )
 from export.verification.case import Case
 from export.verification.measure import Comparison, Measured, count_differences, judged_tolerance, largest_error
@@ -123,14 +124,7 @@ def checks_of(case: Case) -> Iterator[CheckSpec]:
         yield CheckSpec("best tokens are those of the sorted row", decode_checks.best_tokens, 0.0)
         yield CheckSpec("last position against PyTorch", decode_checks.last_position, near)
         yield CheckSpec("greedy answers against the reference", answer_checks.answers, 0.0)
-    if "project_shortlist" in roles:
-        limit = SHORTLIST_TOLERANCES[precision]
-        yield CheckSpec("shortlist logits against PyTorch", shortlist_checks.predictions, limit)
-        yield CheckSpec(
-            "shortlists in a batch as alone",
-            _alone(shortlist_checks.predictions_alone, shortlist_checks.predictions),
-            same,
-        )
+    yield from _of_some_decoders(case, near, same)
     if "align" in roles:
         yield CheckSpec("attention against PyTorch", attention_checks.cross, near)
         yield CheckSpec("attention stays within the source", attention_checks.cross_inside, 0.0)
@@ -140,6 +134,23 @@ def checks_of(case: Case) -> Iterator[CheckSpec]:
             yield CheckSpec(name, quantization_checks.attend_weights, half_a_step)
         yield CheckSpec("every attention against PyTorch", attention_checks.every, ATTENTION_TOLERANCES[precision])
         yield CheckSpec("every attention stays within its rows", attention_checks.every_inside, 0.0)
+
+
+def _of_some_decoders(case: Case, near: float, same: float) -> Iterator[CheckSpec]:
+    """The checks of caches that hold a window, and of shortlists."""
+    if case.graphs.with_window:
+        yield CheckSpec("steps past a window against PyTorch", window_checks.steps, near)
+        yield CheckSpec(
+            "steps past a window in a batch as alone", _alone(window_checks.steps_alone, window_checks.steps), same
+        )
+    if "project_shortlist" in case.graphs.roles:
+        limit = SHORTLIST_TOLERANCES[case.precision]
+        yield CheckSpec("shortlist logits against PyTorch", shortlist_checks.predictions, limit)
+        yield CheckSpec(
+            "shortlists in a batch as alone",
+            _alone(shortlist_checks.predictions_alone, shortlist_checks.predictions),
+            same,
+        )
 
 
 def _alone(compare: Compare, expected: Compare) -> Callable[[Case], Iterable[Comparison] | Measured]:

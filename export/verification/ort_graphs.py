@@ -120,10 +120,19 @@ class OrtGraphs:
         flat = [row * tokens.shape[1] + place for row, own in enumerate(places) for place in own]
         return {"source": tokens, "source_lengths": lengths(sources), "places": np.array(flat or [0], np.int64)}
 
-    def buffers(self, rows: int, capacity: int) -> Arrays:
+    def buffers(self, rows: int, capacity: int, *, window_places: int = 0) -> Arrays:
         """Self-attention caches full of garbage, (rows, K, capacity, D), by the names of the states; in recurrent
-        models the states of their cells, (rows, M)."""
-        return self._states(rows, capacity, "self_kv", "recurrent")
+        models the states of their cells, (rows, M). window_places: of states with a window; 0: capacity."""
+        arrays = self._states(rows, capacity, "self_kv", "recurrent")
+        for name in self.with_window if window_places else ():
+            heads, _, width = arrays[name].shape[1:]
+            arrays[name] = garbage((rows, heads, window_places, width), arrays[name].dtype)
+        return arrays
+
+    @property
+    def with_window(self) -> list[str]:
+        """The names of the states with a window."""
+        return [state.name for state in self.variant.states if state.window]
 
     def cross_buffers(self, rows: int, source_len: int) -> Arrays:
         """Cross-attention keys and values full of garbage, (rows, K, source_len, D), by the names of the states."""
@@ -145,11 +154,13 @@ class OrtGraphs:
         buffers: Arrays,
         cross: Mapping[str, Array],
         requested: Sequence[tuple[int, int]] | None = None,
+        firsts: Sequence[int] = (),
     ) -> Arrays:
         """The inputs of `decode` for a block of tokens of each row; arguments of `decode`."""
         is_prefill = not any(starts) and self.limits.max_block != 1
         tokens = padded(blocks, PAD_MULTIPLE if is_prefill else 1)
-        capacity = next((array.shape[2] for array in buffers.values() if array.ndim == CACHE_AXES), 0)
+        capacity = max([array.shape[2] for array in buffers.values() if array.ndim == CACHE_AXES], default=0)
+        places = min([buffers[name].shape[2] for name in self.with_window], default=capacity)
         total = tokens.shape[1] if is_prefill else min(capacity, largest_capacity(self.limits.max_target_len))
         if requested is None:
             requested = [(row, len(block) - 1) for row, block in enumerate(blocks)]
@@ -161,6 +172,8 @@ class OrtGraphs:
             # A graph has one of these two inputs, or neither if nothing else in it depends on the total length.
             "key_positions": np.arange(total),
             "total_slots": np.array(self.variant.slots(total), np.int32),
+            "window_lengths": np.array(starts, np.int32) + lengths(blocks) - np.array(firsts or 0, np.int32),
+            "window_total": np.array(min(total, places), np.int32),
             # A graph has one of these two inputs, or neither if it reads one token per row and predicts for all rows.
             "positions": np.array(requested, np.int64).reshape(-1, 2),
             "asked": np.array([row for row, _ in requested], np.int64),
@@ -177,15 +190,17 @@ class OrtGraphs:
         *,
         top_k: int = 1,
         requested: Sequence[tuple[int, int]] | None = None,
+        firsts: Sequence[int] = (),
     ) -> Prediction:
         """Predictions after each row's block; `buffers` and `cross` hold exactly these rows.
 
         cross: source_lengths and the source's keys and values, or empty. Blocks of more than one token are a prefill
         with starts of 0, or belong to a single row. top_k: number of best tokens per row. requested: for models that
         support chunked prefill, the tokens after which to predict instead, each as (row, position in the block); if
-        empty, nothing is ranked.
+        empty, nothing is ranked. firsts: of each row the first position in the buffers of states with a window, if
+        these do not hold all.
         """
-        run, prediction = self.step(blocks, starts, buffers, cross, top_k=top_k, requested=requested)
+        run, prediction = self.step(blocks, starts, buffers, cross, top_k=top_k, requested=requested, firsts=firsts)
         run()
         return prediction
 
@@ -198,6 +213,7 @@ class OrtGraphs:
         *,
         top_k: int = 1,
         requested: Sequence[tuple[int, int]] | None = None,
+        firsts: Sequence[int] = (),
     ) -> tuple[Callable[[], None], Prediction]:
         """`decode` and `logprobs`, bound but not run yet, and the arrays that they will fill. Runs are repeatable."""
         rows = len(blocks if requested is None else requested)
@@ -208,7 +224,7 @@ class OrtGraphs:
             top_logprobs=np.full((rows, top_k), np.nan, np.float32),
             top_ids=np.full((rows, top_k), -1, np.int64),
         )
-        inputs = self.decoder_feeds(blocks, starts, buffers, cross, requested)
+        inputs = self.decoder_feeds(blocks, starts, buffers, cross, requested, firsts)
         inputs |= {"logits": prediction.logits, "top_k": np.array([top_k], np.int64)}
         outputs: Arrays = {**buffers, **cross, **prediction._asdict()}
         if "states" in self.variant.graphs["decode"].outputs:  # read by the graphs of shortlists

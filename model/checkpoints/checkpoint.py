@@ -8,7 +8,7 @@
     adapter.safetensors  the parameters that were trained; loading puts them into those of the base
     metrics.json       scores of the training run; {} if there was none
     lineage.json       seed, git commit, data digest, versions; or what it was imported from
-    shortlist.json     target tokens by source token (`export.bundle.manifest.Shortlist`), if it was imported with that
+    shortlist.json     target tokens by source token (`export.bundle.target_shortlist`), if imported with it
     chat_template.json, translation_template.json   how it is prompted, if it has that (`model.prompts`)
     training_rows.safetensors  digests of the rows it was trained on, if known (`model.checkpoints.training_rows`)
     digests.json       size and SHA-256 of every file; written last, so a directory without it is no checkpoint

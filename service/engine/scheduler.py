@@ -328,6 +328,6 @@ def _new_row(sequence: Sequence) -> NewRow:
 def _prefix_slots(limits: EngineLimits, layout: CacheLayout, chunk: int) -> int:
     """How many chunks the prefix cache holds. State without positions cannot be stored by chunk, and what a decoder
     computes of a prompt depends on the source, if there is one."""
-    if not chunk or layout.row_bytes or layout.source_bytes or not layout.target_bytes:
+    if not chunk or layout.row_bytes or layout.source_bytes or not layout.bytes_per(1):
         return 0
     return limits.prefix_cache_bytes // layout.bytes_per(chunk)

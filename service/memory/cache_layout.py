@@ -1,6 +1,7 @@
 """What the caches of a row cost, and in which steps buffers grow: plain numbers, without buffers or sessions.
 
-What a row needs follows from the kinds of states the manifest names: `self_kv` grows with every token, `cross_kv` with
+What a row needs follows from the kinds of states the manifest names: `self_kv` grows with every token, at most to what
+its window needs if it has one, `cross_kv` with
 the source, `shortlist` with the row's shortlist; what has no growing axis has a fixed size.
 """
 
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from export.bundle.manifest import WORD_MULTIPLE, Limits, StateSpec, capacity_for, largest_capacity
+from export.bundle.windows import places_of
 
 SMALLEST_TIER, TIER_RATIO, MAX_TIERS = 64, 4, 3
 
@@ -76,6 +78,7 @@ class CacheLayout:
     """Bytes of a row's caches: for each target position, source position and shortlist entry, and once.
 
     stride_bytes: of states with one place for several target positions, as (positions, bytes of a place).
+    window_bytes: of states that keep no more than `window_places` target positions.
     tiers: the only capacities, smallest first; empty: those of `capacity_for`.
     """
 
@@ -85,20 +88,26 @@ class CacheLayout:
     stride_bytes: tuple[tuple[int, int], ...] = ()
     shortlist_bytes: int = 0
     tiers: tuple[Tier, ...] = ()
+    window_bytes: int = 0
+    window_places: int = 0
 
     @classmethod
     def of(cls, states: Iterable[StateSpec], tiers: tuple[Tier, ...] = ()) -> CacheLayout:
         """The layout of a variant's states."""
-        totals, strides = Counter[str](), Counter[int]()
+        totals, strides, longest = Counter[str](), Counter[int](), 0
         for spec in states:
             axes = CacheAxes.of(spec)
             kind, size = spec.kind if axes.grows else "fixed", axes.outer * axes.inner * axes.itemsize
+            longest = max(longest, spec.window)
             if spec.stride > 1:
                 strides[spec.stride] += size
+            elif spec.window:
+                totals["window"] += size
             else:
                 totals[kind] += size
         own, theirs, words = totals.pop("self_kv", 0), totals.pop("cross_kv", 0), totals.pop("shortlist", 0)
-        return cls(own, theirs, sum(totals.values()), tuple(sorted(strides.items())), words, tiers)
+        within, places = totals.pop("window", 0), places_of(longest) if longest else 0
+        return cls(own, theirs, sum(totals.values()), tuple(sorted(strides.items())), words, tiers, within, places)
 
     def tier_for(self, target_len: int, source_len: int) -> Tier:
         """The capacities that hold so many positions; the largest tier if none does."""
@@ -110,7 +119,7 @@ class CacheLayout:
     def bytes_per(self, positions: int) -> int:
         """Bytes of so many target positions of one row."""
         strided = sum(size * -(-positions // stride) for stride, size in self.stride_bytes)
-        return self.target_bytes * positions + strided
+        return self.target_bytes * positions + strided + self.window_bytes * min(positions, self.window_places)
 
     def bytes_for(self, rows: int, target_len: int, source_len: int, shortlist_len: int = 0, *, max_rows: int) -> int:
         """Bytes of the buffers for `rows` rows with the longest of these lengths: rectangles of rounded capacities."""
@@ -144,7 +153,9 @@ class CacheLayout:
     def _sizes(self, tier: Tier) -> list[int]:
         """Bytes of a row of a tier, by what its buffers grow with."""
         strided = [size * -(-tier.target_len // stride) for stride, size in self.stride_bytes]
-        return [self.target_bytes * tier.target_len, *strided, self.source_bytes * tier.source_len, self.row_bytes]
+        within = self.window_bytes * min(tier.target_len, self.window_places)
+        own = self.target_bytes * tier.target_len
+        return [own, *strided, within, self.source_bytes * tier.source_len, self.row_bytes]
 
     def steps_within(self, *, max_rows: int, max_bytes: int) -> list[int]:
         """The limits at which one more row of a tier fits, ascending: one row of the largest tier, and those beyond it

@@ -182,7 +182,7 @@ def engine_parts(shape: ModelShape, limits: EngineLimits) -> dict[str, int]:
     rows, layout = limits.max_rows, shape.layout
     has_decoder = shape.max_target_len > 0
     # A decoder that depends on a source, or whose state has no positions, has no prefix cache.
-    caches_prefixes = shape.chunk_tokens and layout.target_bytes and not (layout.source_bytes or layout.row_bytes)
+    caches_prefixes = shape.chunk_tokens and layout.bytes_per(1) and not (layout.source_bytes or layout.row_bytes)
     return {
         "kv_cache": kv_cache_bytes(shape, limits),
         "prefix_cache": limits.prefix_cache_bytes if caches_prefixes else 0,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from export.bundle.manifest import largest_capacity
+from export.bundle.windows import LARGEST_BLOCK, places_of
 from service.memory.cache_layout import row_capacity_for
 from service.runtime.batching import pad
 from service.runtime.bindings import Binding, BindingCache
@@ -25,7 +26,7 @@ from service.runtime.step_inputs import RowInputs
 from service.runtime.step_outputs import LogitsBlocks
 from service.step import DecodeStep, Draft, PrefillChunk, Scored, StepPlan, VerifiedDraft, padded
 
-HOST_INPUTS = frozenset({"total_length", "total_slots"})
+HOST_INPUTS = frozenset({"total_length", "total_slots", "window_total"})
 """Inputs of `decode` that operators read in main memory, on every device."""
 
 
@@ -63,11 +64,11 @@ class Decoder:
         first, width = chunks[0], padded(len(chunks[0].tokens))
         # Padding counts: for a chunk with a past, and on CUDA for any with a position bias, GroupQueryAttention takes a
         # row's last position for the last one of its length. Causality hides the padding from the tokens before it.
-        ends = [chunk.start + width for chunk in chunks]
+        starts = [chunk.start for chunk in chunks]
+        firsts = self._advance(first.row, starts, width)
         binding = self._bind(first.row, len(chunks), lines=(0, 0))
         self._feed(binding, "tokens", pad([chunk.tokens for chunk in chunks], width))
-        self._feed(binding, "starts", np.array([chunk.start for chunk in chunks], np.int64))
-        self._feed(binding, "lengths", np.array(ends, np.int32))
+        self._feed_lengths(binding, starts, firsts, width)
         self._feed_total(binding, self._caches.capacities["self_kv"] if first.start else width)
         source_lengths = self._inputs["source_lengths"]
         self._feed(binding, "source_lengths", source_lengths[first.row : first.row + len(chunks)])
@@ -80,10 +81,10 @@ class Decoder:
         verified = {}
         for draft in drafts:
             started_s, count = time.perf_counter(), len(draft.tokens)
+            firsts = self._advance(draft.row, [draft.start], count)
             binding = self._bind(draft.row, 1, lines=(line, count))
             self._feed(binding, "tokens", np.array([draft.tokens], np.int64))
-            self._feed(binding, "starts", np.array([draft.start], np.int64))
-            self._feed(binding, "lengths", np.array([draft.start + count], np.int32))
+            self._feed_lengths(binding, [draft.start], firsts, count)
             self._feed_total(binding, self._caches.capacities["self_kv"])
             self._feed(binding, "positions", np.stack([np.zeros(count, np.int64), np.arange(count)], 1))
             binding.run()
@@ -97,8 +98,7 @@ class Decoder:
         turn is ranked, each step writes a line of its own."""
         rows, logits, is_host = plan.shape.rows, self._logits, self._arena.memory.device == "cpu"
         self._tokens[:rows] = step.tokens
-        self._starts[:rows] = step.starts
-        self._lengths[:rows] = [start + 1 for start in step.starts]
+        self._place(step.starts)
         most, max_s = step.extra or (0, 0.0)
         until_s = time.perf_counter() + max_s
         num_logits, shortlist = logits_rows(plan), self._shortlist if plan.shortlist_rows else None
@@ -119,11 +119,29 @@ class Decoder:
                 line += 1
                 binding = self._step(rows, line, num_logits)
             start = step.starts[0] + len(extra)
-            self._tokens[0], self._starts[0], self._lengths[0] = token, start, start + 1
+            self._tokens[0] = token
+            self._place([start])
             self._run(binding)
             if shortlist is not None:
                 shortlist.rank(rows, line)
         return extra
+
+    def _place(self, starts: Sequence[int]) -> None:
+        """Sets the inputs that follow from the positions of the first rows' tokens."""
+        rows = len(starts)
+        self._starts[:rows] = starts
+        self._lengths[:rows] = [start + 1 for start in starts]
+        if "window_lengths" in self._names:
+            firsts = self._advance(0, starts, 1)
+            self._inputs["window_lengths"][:rows] = [
+                start + 1 - first for start, first in zip(starts, firsts, strict=True)
+            ]
+
+    def _advance(self, row: int, starts: Sequence[int], width: int) -> list[int]:
+        """Makes room for blocks of `width` tokens in the caches of layers with a window. Returns the first position
+        that they hold, by row."""
+        assert not self._caches.window or width <= LARGEST_BLOCK, (width, LARGEST_BLOCK)
+        return self._caches.advance(row, starts)
 
     def _step(self, rows: int, line: int, num_logits: int) -> Binding:
         """A binding for a step of the first rows that writes logits of `num_logits` of them to lines from `line` on."""
@@ -180,6 +198,13 @@ class Decoder:
             self._shortlist.bind_states(binding, rows)
         return binding
 
+    def _feed_lengths(self, binding: Binding, starts: Sequence[int], firsts: Sequence[int], width: int) -> None:
+        """Feeds what follows from the positions of blocks of `width` tokens."""
+        ends = np.array(starts, np.int32) + np.int32(width)
+        self._feed(binding, "starts", np.array(starts, np.int64))
+        self._feed(binding, "lengths", ends)
+        self._feed(binding, "window_lengths", ends - np.array(firsts, np.int32))
+
     def _feed_total(self, binding: Binding, total: int) -> None:
         """Binds the total length and what follows from it; graphs compute none of that."""
         self._feed(binding, "total_length", np.array(total, np.int32))
@@ -187,6 +212,8 @@ class Decoder:
             place = self._arena.place(self._key_block, 0, self._key_positions.dtype, (total,))
             binding.read("key_positions", place)
         self._feed(binding, "total_slots", np.array(self._model.variant.slots(total), np.int32))
+        window = self._caches.window
+        self._feed(binding, "window_total", np.array(min(total, places_of(window)) if window else total, np.int32))
 
     def _feed(self, binding: Binding, name: str, array: np.ndarray) -> None:
         """Lets the next run read an array, if `decode` has this input."""

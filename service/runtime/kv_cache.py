@@ -1,14 +1,16 @@
 """The buffers that hold the caches of live rows: their layout, growth, copies and bindings.
 
 What a row needs follows from the kinds of its states (`service.memory.cache_layout`). This module knows no
-architecture, session or scheduler.
+architecture, session or scheduler. Buffers of states with a window hold the last positions of a row alone, and
+`CacheBuffers` knows the first one of each row (`export.bundle.windows`).
 
 A buffer changes its shape within its block of memory, line by line, and a block is allocated for all that the live
 requests can come to need: pages that were never written cost nothing, while fresh ones cost several times what the copy
 does (at 64 rows and 150 tokens a turn, growing into new blocks was 3.5 ms of the mean turn).
 
-Shapes: R rows of a buffer, C capacity in positions. A state is (R, outer, C, inner), outer and inner being the sizes
-before and after the growing axis; a line is the memory of one (row, outer).
+Shapes: R rows of a buffer, C capacity in positions, or in places where a position does not have one of its own. A state
+is (R, outer, C, inner), outer and inner being the sizes before and after the growing axis; a line is the memory of one
+(row, outer).
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from export.bundle.manifest import StateKind, StateSpec, capacity_for
+from export.bundle.windows import first_position
 from service.memory.cache_layout import CacheAxes, CacheShape, row_capacity_for, shortlist_capacity_for
 from service.runtime.bindings import Arena, Place
 from service.runtime.memory import Block, Region
-from service.step import Copy, Parked, PrefixBlock, Resumed
+from service.step import Copy
 
 FEW_ROWS, FEW_ROWS_CAPACITY = 4, 64
 """Spare capacity costs so few rows nothing, but growing it does, as bindings are remade: 3 ms in a sentence of 30
@@ -56,12 +59,12 @@ class CacheBuffer:
 
     def shape(self, rows: int) -> tuple[int, ...]:
         """The shape of `rows` rows of one state as the graph sees them."""
-        places = self.spec.places(self.capacity)
+        places = self.spec.kept_places(self.capacity)
         return (rows, *(places if isinstance(size, str) else size for size in self.spec.shape[1:]))
 
     def pitch_for(self, length: int) -> int:
         """Bytes of one line with `length` positions."""
-        return self.spec.places(length) * self._unit if self.axes.grows else self._unit
+        return self.spec.kept_places(length) * self._unit if self.axes.grows else self._unit
 
     def offsets(self, row: int) -> Iterator[tuple[str, int]]:
         """Each state's name, and the byte of the block at which a row begins."""
@@ -125,9 +128,19 @@ class CacheBuffer:
         for _, offset in self.offsets(row):
             self.memory.clear(self.block, start=offset, size=self._row_bytes)
 
+    def advance(self, row: int, by: int, count: int) -> None:
+        """Moves `count` places of a row from place `by` on to its front, as many at a time as do not overlap their
+        targets."""
+        row_start = row * self._row_bytes
+        for place in range(0, count, by):
+            target = self._region.at(row_start + place * self._unit)
+            source = self._region.at(row_start + (place + by) * self._unit)
+            self.memory.copy(target, source, width=min(by, count - place) * self._unit, height=self.axes.outer)
+
     def copy(self, copies: Iterable[tuple[int, int, int, int]]) -> None:
         """For each (source, target, start, stop): copies these positions of row `source` over those of row `target`,
-        strided ones by whole places, fixed-size states as a whole. No row may be both source and target."""
+        strided ones by whole places, fixed-size states as a whole, with a window these places. No row may be both
+        source and target."""
         stride = self.spec.stride
         if not self.axes.grows:
             found = [(source, target, 0, 1) for source, target, _, _ in copies]
@@ -150,7 +163,8 @@ class CacheBuffer:
         target_start: int = 0,
     ) -> None:
         """Copies `length` positions of `rows` rows from `source` on, the first one `source_start`, over those of rows
-        from `target` on of another buffer of the same states, the first one `target_start`."""
+        from `target` on of another buffer of the same states, the first one `target_start`. With a window these are
+        places."""
         self.memory.copy(
             other._from(target, target_start),
             self._from(source, source_start),
@@ -171,7 +185,7 @@ class StateBuffers:
         self.arena = arena
         alike: dict[tuple[object, ...], list[StateSpec]] = {}
         for spec in specs:
-            alike.setdefault((spec.kind, spec.dtype, spec.shape, spec.stride), []).append(spec)
+            alike.setdefault((spec.kind, spec.dtype, spec.shape, spec.stride, spec.window), []).append(spec)
         arenas: dict[str, Arena] = {} if shortlists is None else {"shortlist": shortlists}
         self.buffers = [CacheBuffer(group, arenas.get(group[0].kind, arena)) for group in alike.values()]
 
@@ -184,7 +198,8 @@ class StateBuffers:
 class CacheBuffers(StateBuffers):
     """The caches of an engine's rows, resized together.
 
-    capacities: positions that each row has room for, by kind of state.
+    capacities: positions that each row has room for, by kind of state. window: of states that have one, 0 if none has.
+    firsts: by row, the first position that buffers of such states hold.
     """
 
     def __init__(
@@ -193,10 +208,12 @@ class CacheBuffers(StateBuffers):
         super().__init__(specs, arena, shortlists=shortlists)
         self.max_rows, self.rows = max_rows, 0
         self.capacities: dict[StateKind, int] = {}
+        self.window = max([buffer.spec.window for buffer in self.buffers], default=0)
+        self.firsts = [0] * max_rows
 
     def clear(self) -> None:
         """Drops all rows and their memory."""
-        self.rows, self.capacities = 0, {}
+        self.rows, self.capacities, self.firsts = 0, {}, [0] * self.max_rows
         for buffer in self.buffers:
             buffer.clear()
 
@@ -248,6 +265,23 @@ class CacheBuffers(StateBuffers):
             else:
                 buffer.resize(room, capacity, live=live, size=size)
 
+    def advance(self, row: int, starts: Sequence[int]) -> list[int]:
+        """Makes room in the buffers of states with a window for blocks that begin at `starts` in rows from `row` on.
+        Returns the first position that these hold of each of the rows: 0 without a window."""
+        if not self.window:
+            return [0] * len(starts)
+        firsts = [first_position(self.window, start) for start in starts]
+        for at, (first, start) in enumerate(zip(firsts, starts, strict=True), row):
+            if first > self.firsts[at]:  # a lower one is that of a new request
+                for buffer in self._with_window:
+                    buffer.advance(at, first - self.firsts[at], start - first)
+            self.firsts[at] = first
+        return firsts
+
+    @property
+    def _with_window(self) -> list[CacheBuffer]:
+        return [buffer for buffer in self.buffers if buffer.spec.window]
+
     def _suits(self, room: int, wanted: dict[StateKind, int]) -> bool:
         """Whether buffers are large enough, and less than twice as large as needed; eight rows are always kept."""
         held = [(self.capacities.get(kind, 0), size) for kind, size in wanted.items()]
@@ -260,76 +294,22 @@ class CacheBuffers(StateBuffers):
         sources = [(copy.source, copy.target, 0, copy.source_len) for copy in copies if copy.source_len]
         shortlists = [(copy.source, copy.target, 0, copy.shortlist_len) for copy in copies if copy.shortlist_len]
         by_kind: dict[str, list[tuple[int, int, int, int]]] = {"cross_kv": sources, "shortlist": shortlists}
+        kept = [self._kept(*one) for one in own] if self.window else []
         for buffer in self.buffers:
-            if wanted := by_kind.get(buffer.kind, own):
+            if wanted := kept if buffer.spec.window else by_kind.get(buffer.kind, own):
                 buffer.copy(wanted)
+        for source, target, _, _ in kept:
+            self.firsts[target] = self.firsts[source]
+
+    def _kept(self, source: int, target: int, start: int, stop: int) -> tuple[int, int, int, int]:
+        """The places of these positions in buffers of states with a window; from the first one on if those of `target`
+        lie elsewhere."""
+        first = self.firsts[source]
+        return source, target, max(0, start - first) if self.firsts[target] == first else 0, stop - first
 
 
 def _capacity(kind: StateKind, length: int) -> int:
     return shortlist_capacity_for(length) if kind == "shortlist" else capacity_for(length)
-
-
-class PrefixStore(StateBuffers):
-    """Blocks of prompt positions that the prefix cache keeps: `self_kv` copied out of rows, one block a slot."""
-
-    def __init__(self, caches: CacheBuffers, arena: Arena) -> None:
-        self._rows = caches.of_kind("self_kv")
-        super().__init__([spec for buffer in self._rows for spec in buffer.specs], arena)
-
-    def store(self, block: PrefixBlock, *, slots: int) -> None:
-        """Copies a block of a row into its slot. Memory for all `slots` is allocated once; unwritten pages are free."""
-        for kept, buffer in zip(self.buffers, self._rows, strict=True):
-            if (kept.rows, kept.capacity) != (slots, block.count):
-                kept.resize(slots, block.count, live=0)
-            buffer.copy_to(kept, block.row, block.slot, length=block.count, source_start=block.start)
-
-    def load(self, block: PrefixBlock) -> None:
-        """Copies a stored block into its row."""
-        for kept, buffer in zip(self.buffers, self._rows, strict=True):
-            kept.copy_to(buffer, block.slot, block.row, length=block.count, target_start=block.start)
-
-
-class ParkedRows:
-    """Rows that were copied out of the caches, by slot, in memory of exactly their size."""
-
-    def __init__(self, caches: CacheBuffers, arena: Arena) -> None:
-        self._caches, self._arena = caches, arena
-        self._specs = [spec for buffer in caches.buffers for spec in buffer.specs]
-        self._slots: dict[int, tuple[StateBuffers, Parked]] = {}
-
-    @property
-    def size(self) -> int:
-        """Bytes allocated. May be read from any thread."""
-        return sum(states.size for states, _ in list(self._slots.values()))
-
-    def keep(self, slots: frozenset[int]) -> None:
-        """Forgets all slots but these."""
-        for slot in self._slots.keys() - slots:
-            del self._slots[slot]
-
-    def store(self, parked: Parked) -> None:
-        """Copies rows into a slot. What belongs to the source is stored once for all of them."""
-        states = StateBuffers(self._specs, self._arena)
-        lengths = {"cross_kv": parked.source_len, "shortlist": parked.shortlist_len}
-        for kept, buffer in zip(states.buffers, self._caches.buffers, strict=True):
-            length = lengths.get(buffer.kind, parked.target_len)
-            rows = parked.rows[:1] if buffer.kind in lengths else parked.rows
-            kept.resize(len(rows), length, live=0)
-            for line, row in enumerate(rows):
-                buffer.copy_to(kept, row, line, length=length)
-        self._slots[parked.slot] = states, parked
-
-    def load(self, resumed: Resumed) -> Parked:
-        """Copies a slot into rows, frees it, and returns what it held."""
-        states, parked = self._slots.pop(resumed.slot)
-        for kept, buffer in zip(states.buffers, self._caches.buffers, strict=True):
-            for row, line in resumed.lines.items():
-                kept.copy_to(buffer, line if kept.rows > 1 else 0, row, length=kept.capacity)
-        return parked
-
-    def clear(self) -> None:
-        """Forgets everything."""
-        self._slots.clear()
 
 
 class Scratch(StateBuffers):

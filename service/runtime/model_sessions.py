@@ -89,6 +89,8 @@ class ModelSessions:
         self.stream = stream
         self.run_options = None if stream is None else run_options(None)
         self.variant: Variant = manifest.variant(choice.precision)
+        if stream is not None:  # where a kernel takes the length of a row's cache for its newest token's position
+            self.variant = self.variant.without_windows()
         self.layout = CacheLayout.of(self.variant.states, tiers_for(manifest.limits) if stream is not None else ())
         self._claim, self._attention = threading.Lock(), threading.Lock()
         self._open_late: Callable[[], None] | None = None

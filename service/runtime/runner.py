@@ -22,13 +22,14 @@ from service.runtime.cuda_memory import CudaMemory
 from service.runtime.decoder import Decoder, logits_rows
 from service.runtime.encoder import Encoder
 from service.runtime.fixed_caches import FixedCaches
-from service.runtime.kv_cache import CacheBuffers, ParkedRows, PrefixStore, Scratch
+from service.runtime.kv_cache import CacheBuffers, Scratch
 from service.runtime.memory import HostMemory, Memory
 from service.runtime.model_sessions import ModelSessions
 from service.runtime.row_shortlist import RowShortlist
 from service.runtime.sessions import Sessions
 from service.runtime.step_inputs import RowInputs
 from service.runtime.step_outputs import LogitsBlocks
+from service.runtime.stored_rows import ParkedRows, PrefixStore
 from service.step import (
     Burst,
     Plain,
@@ -270,14 +271,15 @@ class OnnxRunner:
         if self._shortlist is not None:
             for new in plan.new_rows:
                 self._shortlist.fill(new)
-        for block in plan.prompts.loads:
-            self._prefixes.load(block)
+        self._prefixes.load(plan.prompts.loads)
+        stores = {(block.row, block.start): block for block in plan.prompts.stores}
         for chunks in prefill_batches(plan.prompts.chunks):
             assert decoder is not None
             decoder.prefill(chunks)
             count.add([len(chunk.tokens) for chunk in chunks], padded(len(chunks[0].tokens)))
-        for block in plan.prompts.stores:
-            self._prefixes.store(block, slots=plan.prompts.slots)
+            for chunk in chunks:  # before a later chunk moves what caches with a window hold
+                if block := stores.get((chunk.row, chunk.start)):
+                    self._prefixes.store(block, slots=plan.prompts.slots)
         if not (plan.new_rows or plan.prompts.chunks):
             return None
         return PrefillCost(time.perf_counter() - started_s, encoded_s - started_s, count.tokens, count.padding)

@@ -19,6 +19,7 @@ FIELDS = (  # name, type, values per row; the widest types come first
     ("positions", np.int64, (2,)),  # (row, token) of each line of the outputs
     ("asked", np.int64, ()),  # the row of each line of the outputs
     ("lengths", np.int32, ()),
+    ("window_lengths", np.int32, ()),  # what the caches of layers with a window hold of these
     ("source_lengths", np.int32, ()),
     ("word_counts", np.int32, ()),  # shortlist entries; 0: the row has no shortlist
 )
@@ -45,8 +46,10 @@ class RowInputs:
 
     def pad(self, first: int, stop: int) -> None:
         """Gives rows [first, stop) harmless inputs: token 0 at position 0, one source token."""
-        for name, value in (("tokens", 0), ("starts", 0), ("lengths", 1), ("source_lengths", 1), ("word_counts", 0)):
-            self._arrays[name][first:stop] = value
+        for name in ("tokens", "starts", "word_counts"):
+            self._arrays[name][first:stop] = 0
+        for name in ("lengths", "window_lengths", "source_lengths"):
+            self._arrays[name][first:stop] = 1
 
     def write(self) -> None:
         """Copies the filled arrays to the device."""

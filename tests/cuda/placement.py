@@ -52,6 +52,15 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {  # architecture and what diffe
             ),
         },
     ),
+    "window of a long context": (
+        "decoder",
+        {
+            **SIZES,
+            "positions": "rotary",
+            "max_target_len": 512,
+            "layer_groups": ({"layers": (0,), "sliding_window": 16},),
+        },
+    ),
     "compression": ("decoder", {**SIZES, "compression_stride": 4, "sliding_window": 16}),
     "experts": ("decoder", {**SIZES, "num_experts": 4, "experts_per_token": 2}),
     "LSTM": ("recurrent", {}),
@@ -169,7 +178,7 @@ TYPES = {
 }
 FLOATS = ("tensor(float16)", "tensor(float)")
 ROWS, CAPACITY = 2, 16
-HOST_INPUTS = ("total_length", "total_slots")
+HOST_INPUTS = ("total_length", "total_slots", "window_total")
 
 
 def _input(argument: Any) -> np.ndarray:

@@ -104,7 +104,15 @@ async def check(theirs, path, prompts, *, max_tokens, rows, beam_size=1):
     assert [sink.finals[0].hypotheses[0].tokens for sink in sinks] == expected
 
 
-@pytest.mark.parametrize("name", ["gemma3_text", *(pytest.param(name, marks=pytest.mark.slow) for name in SERVED)])
+async def test_prompts_are_longer_than_what_caches_with_a_window_keep(tmp_path):
+    """Windows of 20 positions, whose caches have 280."""
+    theirs = make_decoder("gemma3_text", max_position_embeddings=640)
+    prompts = prompts_for(theirs, 20, [1, 20, 135, 290, 600], seed=1)
+    await check(theirs, tmp_path, prompts, max_tokens=12, rows=8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gemma3_text", *SERVED])
 async def test_served_answers_are_those_of_generate(name, tmp_path):
     theirs = make_decoder(name, **({} if name in DIFFERING else {"num_hidden_layers": 1}))
     prompts = prompts_for(theirs, 20, [1, 5, 17, 70, 140], seed=name)

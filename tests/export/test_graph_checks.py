@@ -59,6 +59,21 @@ def test_a_graph_that_computes_from_the_total_length_is_refused():
         check_graph(graph, "decode", model.config)
 
 
+def test_a_layer_with_a_window_that_reads_the_length_of_the_context_is_refused():
+    """Verification cannot tell where its rows are shorter than the window."""
+    groups = ({"layers": (0,), "sliding_window": 16}, {"layers": (1,), "sliding_window": 500})
+    model = tiny_model(tiny_config("decoder", positions="rotary", max_target_len=512, layer_groups=groups))
+    graph = optimize(trace(encoder_decoder.signatures(model)["decode"]))
+    check_graph(graph, "decode", model.config)
+    own, other = [node for node in graph.graph.node if node.op_type == "GroupQueryAttention"]
+    assert (own.input[6], other.input[6]) == ("window_total", "total_length"), "500 need no less than the context"
+    own.input[5] = other.input[5]
+    with pytest.raises(
+        ExportError, match="a window of 16 must read window_lengths and window_total, got lengths and w"
+    ):
+        check_graph(graph, "decode", model.config)
+
+
 def traced(role):
     config = tiny_config("recurrent")
     signature = recurrent.signatures(tiny_model(config), attention=True)[role]

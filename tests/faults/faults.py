@@ -218,9 +218,30 @@ FAULTS = (
     Fault(
         "layers-of-graphs-have-one-window",
         "export/graphs/decoder.py",
-        "attends = [GraphAttention(layer, pair, *lengths) for layer, pair in layers]",
-        "attends = [GraphAttention(self.model.config, pair, *lengths) for layer, pair in layers]",
+        "attends.append(GraphAttention(layer, pair, starts_B, own_B, total, keys_N))",
+        "attends.append(GraphAttention(self.model.config, pair, starts_B, own_B, total, keys_N))",
         ("tests/e2e/test_pretrained.py",),
+    ),
+    Fault(
+        "rows-move-without-their-last-position",
+        "service/runtime/kv_cache.py",
+        "buffer.advance(at, first - self.firsts[at], start - first)",
+        "buffer.advance(at, first - self.firsts[at], start - first - 1)",
+        ("tests/service/runtime/test_kv_cache.py", "tests/service/runtime/test_windows.py"),
+    ),
+    Fault(
+        "stored-prompts-lie-where-they-were-computed",
+        "service/runtime/stored_rows.py",
+        "                    target_start=start - first,",
+        "                    target_start=block.start,",
+        ("tests/service/runtime/test_windows.py",),
+    ),
+    Fault(
+        "parked-rows-begin-at-position-0",
+        "service/runtime/stored_rows.py",
+        "self._caches.firsts[row] = firsts[line]",
+        "self._caches.firsts[row] = 0",
+        ("tests/service/runtime/test_windows.py",),
     ),
     Fault(
         "encoders-attend-causally",
@@ -281,8 +302,8 @@ FAULTS = (
     Fault(
         "length-of-extra-steps",
         "service/runtime/decoder.py",
-        "= token, start, start + 1",
-        "= token, start, start",
+        "self._lengths[:rows] = [start + 1 for start in starts]",
+        "self._lengths[:rows] = [start + (start == 0) for start in starts]",
         ("tests/service/runtime/test_decoder.py",),
     ),
     Fault(

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Protocol
 
 from export.bundle.confidence import Calibration
-from export.bundle.manifest import Encoding, Manifest, Quantization, SchemeMeasurement, Shortlist, Variant
+from export.bundle.manifest import Encoding, Manifest, Quantization, SchemeMeasurement, Variant
+from export.bundle.target_shortlist import Shortlist
 from model.prompts.chat_tokens import ChatTokens
 from model.prompts.translation_prompts import TranslationPrompts
 from model.tokenizer import Tokenizer

@@ -126,7 +126,7 @@ def device_shape(settings: ServerSettings, manifest: Manifest) -> ModelShape:
     """The sizes of a model as these settings serve it on a device."""
     precision = cuda_precision(manifest, settings.precision)
     assert precision is not None, "the model is on a device"
-    variant = manifest.variant(precision)
+    variant = manifest.variant(precision).without_windows()
     sizes = {role: manifest.graph_bytes(graph) for role, graph in variant.graphs.items()}
     later = sum(size for role, size in sizes.items() if role in LAZY_ROLES)
     opened = sum(sizes.values()) - later

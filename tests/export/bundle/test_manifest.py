@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from export.bundle.manifest import PAD_MULTIPLE, Manifest, Shortlist, StateSpec, Tokens, capacity_for, largest_capacity
+from export.bundle.manifest import PAD_MULTIPLE, Manifest, StateSpec, Tokens, capacity_for, largest_capacity
+from export.bundle.target_shortlist import Shortlist
 from tests.export.bundle.manifests import a_manifest
 
 

@@ -14,11 +14,11 @@ from export.bundle.manifest import (
     Encoding,
     FileDigest,
     Quantization,
-    Shortlist,
 )
 from export.bundle.manifest_fields import SchemaError
 from export.bundle.manifest_parser import parse_json, parse_manifest, parse_shortlist
 from export.bundle.manifest_relations import _context
+from export.bundle.target_shortlist import Shortlist
 from tests.export.bundle.manifests import a_manifest
 from tests.tiny import EMBEDDER, tiny_config, tiny_model
 
@@ -219,6 +219,15 @@ def _set(*keys, value):
             _set("variants", 0, "states", 1, "stride", value=2),
             r"state cross_key\.0 must have a stride of 1, or more of ",
         ),
+        (_set("variants", 0, "states", 0, "window", value=-1), r"states\[0\].window must be int of 0..\d+, got -1"),
+        (
+            _set("variants", 0, "states", 0, "window", value=16),
+            "decode must read window_lengths and window_total as a state has a window, got none",
+        ),
+        (
+            _set("variants", 0, "graphs", "decode", "inputs", value=["tokens", "window_total"]),
+            "decode must not read window_lengths and window_total as no state has a window, got window_total",
+        ),
         (_set("variants", 0, "states", 0, "kind", value="kv"), r"variants\[0\].states\[0\].kind must be 'self_kv' or"),
         (
             _set("variants", 0, "graphs", "encode", "role", value="decode"),
@@ -329,7 +338,14 @@ def test_a_bundle_with_a_shortlist_has_the_graphs_for_it(values):
             variant["graphs"][graph][values].append("word_weight")
         variant["graphs"]["decode"]["inputs"].append("asked")
         variant["graphs"]["decode"]["outputs"].append("states")
-        ids = {"name": "word_ids", "kind": "shortlist", "dtype": "int64", "shape": ["batch", "words"], "stride": 1}
+        ids = {
+            "name": "word_ids",
+            "kind": "shortlist",
+            "dtype": "int64",
+            "shape": ["batch", "words"],
+            "stride": 1,
+            "window": 0,
+        }
         weight = {**ids, "name": "word_weight", "dtype": "int8", "shape": ["batch", 4, "words"]}
         variant["states"] += [ids, weight]
 
@@ -347,8 +363,33 @@ def test_a_bundle_with_a_shortlist_has_the_graphs_for_it(values):
         parse_manifest(values)
 
 
+def test_states_with_a_window_are_alike(values):
+    variant = values["variants"][0]
+    variant["graphs"]["decode"]["inputs"] += ["window_lengths", "window_total", "past.self_value.0"]
+    variant["graphs"]["decode"]["outputs"].append("present.self_value.0")
+    own = next(state for state in variant["states"] if state["kind"] == "self_kv")
+    own["window"] = 16
+    variant["states"].append({**own, "name": "self_value.0"})
+    assert [state.window for state in parse_manifest(values).variant("fp32").states if state.window] == [16, 16]
+    variant["states"][-1]["window"] = 20
+    with pytest.raises(SchemaError, match="states must have one window, or none, got 16, 20"):
+        parse_manifest(values)
+    variant["states"][-1] |= {"window": 16, "stride": 2}
+    with pytest.raises(
+        SchemaError, match=r"self_value\.0 must have a window of 0, or more of self_kv without a stride"
+    ):
+        parse_manifest(values)
+
+
 def test_words_are_of_a_bundle_with_a_shortlist(values):
-    state = {"name": "word_ids", "kind": "shortlist", "dtype": "int64", "shape": ["batch", "words"], "stride": 1}
+    state = {
+        "name": "word_ids",
+        "kind": "shortlist",
+        "dtype": "int64",
+        "shape": ["batch", "words"],
+        "stride": 1,
+        "window": 0,
+    }
     values["variants"][0]["states"].append(state)
     with pytest.raises(SchemaError, match="state word_ids has no graph that writes word_ids"):
         parse_manifest(values)

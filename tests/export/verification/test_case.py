@@ -35,7 +35,7 @@ class FakeGraphs(OrtGraphs):
         super().__init__(Path(), variant, limits_of(model.config))
         self.calls = []
 
-    def decode(self, blocks, starts, buffers, cross, *, top_k=1, requested=None):
+    def decode(self, blocks, starts, buffers, cross, *, top_k=1, requested=None, firsts=()):
         self.calls.append((blocks, starts, top_k, cross["source_lengths"].tolist()))
         for row, (block, start) in enumerate(zip(blocks, starts, strict=True)):
             for place, token in enumerate(block):

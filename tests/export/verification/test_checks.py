@@ -71,7 +71,9 @@ def test_rows_alone_may_differ_by_what_rounding_changes_where_blocks_depend_on_t
         config=tiny_config("encoder_decoder"),
         quantization=SimpleNamespace(batch_invariant=False, block_size=32),
         roundings=SimpleNamespace(exponents=None),
-        graphs=SimpleNamespace(roles=(), variant=SimpleNamespace(graphs={"encode": SimpleNamespace(outputs=())})),
+        graphs=SimpleNamespace(
+            roles=(), with_window=[], variant=SimpleNamespace(graphs={"encode": SimpleNamespace(outputs=())})
+        ),
         samples=SimpleNamespace(describe=lambda: "two values"),
     )
     (check,) = run_checks(case, only=("steps in a batch as alone",))

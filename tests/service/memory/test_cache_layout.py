@@ -1,6 +1,9 @@
-from export.bundle.manifest import StateSpec
-from service.memory.cache_layout import CacheLayout, row_capacity_for, shortlist_capacity_for
-from tests.cache_states import CROSS, RECURRENT, SELF, STRIDED, WORDS
+from dataclasses import replace
+
+from export.bundle.manifest import Limits, StateSpec, capacity_for
+from export.bundle.windows import places_of
+from service.memory.cache_layout import CacheLayout, row_capacity_for, shortlist_capacity_for, tiers_for
+from tests.cache_states import CROSS, RECURRENT, SELF, STRIDED, WINDOWED, WORDS
 
 
 def test_row_capacities_grow_in_small_steps_up_to_the_most():
@@ -38,3 +41,16 @@ def test_what_has_one_place_for_several_positions_is_counted_by_places():
     assert layout == CacheLayout(target_bytes=2 * 4 * 4, stride_bytes=((3, 2 * 4 * 4),))
     assert layout.bytes_per(7) == 7 * 32 + 3 * 32
     assert layout.bytes_for(1, target_len=7, source_len=0, max_rows=8) == 8 * 32 + 3 * 32
+
+
+def test_states_with_a_window_take_no_more_than_they_keep():
+    layout, places, size = CacheLayout.of([SELF, WINDOWED, WINDOWED]), places_of(9), 2 * 4 * 4
+    assert layout == CacheLayout(target_bytes=size, window_bytes=2 * size, window_places=places)
+    assert layout.bytes_per(places) == 3 * size * places
+    assert layout.bytes_per(places + 1000) == size * (3 * places + 1000)
+    assert layout.bytes_for(3, 1000, 0, max_rows=8) == 4 * size * (capacity_for(1000) + 2 * places)
+    assert layout.filled_bytes(2, 1000, 0) == 2 * size * (1000 + 2 * places)
+    tiered = replace(layout, tiers=tiers_for(Limits(vocab_size=9, max_source_len=0, max_target_len=1000, max_block=0)))
+    (*_, largest) = tiered.tiers
+    row = tiered.bytes_for(1, *largest, max_rows=1)
+    assert tiered.fixed_bytes(max_rows=1, max_bytes=row) == row

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from export.bundle.manifest import StateKind, capacity_for
+from export.bundle.windows import first_position, places_of
 from service.memory.cache_layout import CacheShape
 from service.runtime.bindings import Arena
 from service.runtime.kv_cache import CacheBuffer, CacheBuffers, Scratch
 from service.runtime.memory import HostMemory
 from service.step import Copy
-from tests.cache_states import CROSS, RECURRENT, SELF, STRIDED, WORDS
+from tests.cache_states import CROSS, RECURRENT, SELF, STRIDED, WINDOWED, WORDS
 from tests.fakes import bytes_of, cuda_memory
 
 memories = pytest.mark.parametrize("make", [HostMemory, cuda_memory], ids=["host", "cuda"])
@@ -81,6 +82,49 @@ def test_places_of_several_positions_grow_and_are_copied_whole():
     buffer.resize(2, 16, live=2)
     assert buffer.shape(2) == (2, 2, 6, 4)
     assert np.array_equal(array(buffer)[0, :, :3], before[0])
+
+
+def numbered(states, row, length):
+    """Writes each position of a row into all of its places, as blocks of one token from the first position on do."""
+    for start in range(length):
+        (first,) = states.advance(row, [start])
+        for buffer in states.buffers:
+            array(buffer)[row, :, start - (first if buffer.spec.window else 0)] = start
+
+
+def held(states, row, length):
+    """The positions that a row's places hold, of the state without a window and of that with one."""
+    lines = [
+        array(buffer)[row, :, : length - (states.firsts[row] if buffer.spec.window else 0)] for buffer in states.buffers
+    ]
+    assert all((line == line[:1, :, :1]).all() for line in lines)
+    return [line[0, :, 0].astype(int).tolist() for line in lines]
+
+
+@memories
+def test_states_with_a_window_hold_the_last_positions(make):
+    states, places = CacheBuffers([SELF, WINDOWED], Arena(make()), max_rows=4), places_of(9)
+    states.ensure(3, live=0, lengths={"self_kv": 800})
+    assert [buffer.shape(3)[2] for buffer in states.buffers] == [1024, places] == [1024, 272]
+    length = 700
+    numbered(states, 1, length)
+    first = first_position(9, length - 1)
+    assert states.firsts == [0, first, 0, 0]
+    assert first == 640
+    assert held(states, 1, length) == [[*range(length)], [*range(first, length)]]
+    numbered(states, 0, 300)
+    states.copy([Copy(1, 2, 0, length, 0), Copy(0, 3, 0, 300, 0)])
+    assert states.firsts == [256, first, first, 256]
+    assert held(states, 2, length) == held(states, 1, length)
+    numbered(states, 2, 20)
+    assert states.firsts[2] == 0, "a new request"
+    states.copy([Copy(1, 2, 690, length, 0)])
+    assert held(states, 2, length)[1] == held(states, 1, length)[1], "of a target whose positions lay elsewhere"
+    array(states.buffers[1])[2, :, -1] = 3
+    states.copy([Copy(1, 2, 690, length, 0)])
+    assert held(states, 2, length)[1] == held(states, 1, length)[1]
+    states.clear()
+    assert states.firsts == [0] * 4
 
 
 @memories

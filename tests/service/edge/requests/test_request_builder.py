@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from export.bundle.manifest import AttentionMaps, Shortlist, Tokens
+from export.bundle.manifest import AttentionMaps, Tokens
+from export.bundle.target_shortlist import Shortlist
 from model.tokenizer import Tokenizer
 from service.attention_request import AttentionChoice
 from service.edge.requests.request_builder import RequestBuilder
