@@ -159,7 +159,7 @@ def test_what_follows_a_text_is_never_weighed():
         ({"head": "pooled"}, "head: must be one of none, masked, classify, attention"),
         ({"mask_id": 10_000}, "mask_id: must be a token below vocab_size"),
         ({"mask_id": "4"}, "mask_id: must be a token below"),
-        ({"sliding_window": 3}, "sliding_window: architecture encoder does not use it"),
+        ({"compression_stride": 3}, "compression_stride: architecture encoder does not use it"),
         ({"head": "classify", "num_encoder_layers": 0}, "num_encoder_layers: must be at least 1, got 0"),
         ({"head": "masked", "position_dim": 8}, "tie_embeddings: must be false with position_dim"),
     ],
