@@ -35,6 +35,8 @@ def upgraded_config(model: Mapping[str, Any]) -> dict[str, Any]:
     if used is None:
         return values
     unused = {name for config in CLASSES.values() for name in field_types(config)} - set(field_types(used))
+    if used is CLASSES["encoder"]:
+        unused.add("sliding_window")  # encoders had none
     return {key: value for key, value in values.items() if key not in unused}
 
 

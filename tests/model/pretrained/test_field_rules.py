@@ -67,7 +67,7 @@ def make_any(family):
     return make(family, TINY._replace(layers=(1, 1))) if family in MODELS else theirs_of(family, "ForMaskedLM")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"marian_nmt"}))  # of transformers
 def test_every_field_of_a_family_is_decided(family, tmp_path):
     theirs = make_any(family)
     theirs.save_pretrained(tmp_path)

@@ -129,6 +129,7 @@ REQUEST = Request(
     tenant="acme",
     weight=2.5,
     priority=Priority.LOW,
+    trims_text=True,
     words_per_token=3,
 )
 FINISHED = Finished(

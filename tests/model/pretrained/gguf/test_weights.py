@@ -96,7 +96,7 @@ def test_an_output_projection_is_the_embedding_only_if_it_is_equal(llama, tmp_pa
         ([Q], {}, rf"weights: {Q} is missing"),
         (["token_embd.weight"], {}, r"weights: token_embd.weight is missing"),
         (["blk.1.ffn_norm.weight"], {}, r"weights: blk.1.ffn_norm.weight is missing"),
-        ([], {Q: (96, 32)}, r"weights: blk.0.attn_q.weight, blk.0.attn_k.weight, .* got \(96, 32\), \(32, 96\)"),
+        ([], {Q: (96, 32)}, r"weights: blk.0.attn_q.weight, blk.0.attn_k.weight, .* got \[\(96, 32\), \(32, 96\)"),
         ([], {Q: (95, 96)}, r"weights: blk.0.attn_q.weight must have a multiple of 6 rows, got 95"),
         (
             [],
