@@ -104,9 +104,9 @@ def states(config: ModelConfig, dtype: str) -> tuple[StateSpec, ...]:
         stride = config.compression_stride if config.is_compressed(i) else 1
         window = longest if 0 < config.layer(i).sliding_window <= longest else 0
         for part in ("key", "value"):
-            name = f"self_{part}.{i}"
-            spec = StateSpec(name=name, kind="self_kv", dtype=dtype, shape=own, stride=stride, window=window)
             if not config.carries_states:
+                name = f"self_{part}.{i}"
+                spec = StateSpec(name=name, kind="self_kv", dtype=dtype, shape=own, stride=stride, window=window)
                 result.append(spec)
             if config.has_encoder:
                 result.append(StateSpec(name=f"cross_{part}.{i}", kind="cross_kv", dtype=dtype, shape=theirs))

@@ -19,7 +19,6 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from model.adapters import merged_weight
 from model.pretrained.files import PretrainedError, Weights, read_json
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -30,10 +29,10 @@ _BASE_LAYER = ".base_layer.weight"  # a copy of an adapted table of the base
 _DRAWN = ("", "true", "false", "gaussian", "eva", "orthogonal")  # that start from the base as it is
 _TRAINING = """
 auto_mapping base_model_name_or_path ensure_weight_tying eva_config exclude_modules inference_mode layers_pattern
-layers_to_transform lora_dropout megatron_core modules_to_save peft_version qalora_group_size r revision target_modules
-task_type"""
+layers_to_transform lora_dropout megatron_core modules_to_save peft_version qalora_group_size r rank_pattern revision
+target_modules task_type"""
 """Fields that say how an adapter was trained, or what its tensors show."""
-_READ = "alpha_pattern bias fan_in_fan_out init_lora_weights lora_alpha peft_type rank_pattern use_rslora"
+_READ = "alpha_pattern bias fan_in_fan_out init_lora_weights lora_alpha peft_type use_rslora"
 
 
 @dataclass(frozen=True)
@@ -72,8 +71,7 @@ class PeftAdapter:
         name = f"{layer}.weight"
         plain = self._base(weights, name)
         a_RI, b_OR = (tensors.pop(f"{layer}{end}").float() for end in ends)
-        zero = torch.zeros(len(b_OR), a_RI.shape[1])
-        changed = merged_weight(zero, a_RI, b_OR, self._scale(layer, len(a_RI)))
+        changed = self._scale(layer, len(a_RI)) * (b_OR @ a_RI)
         is_turned = ends is _TABLE or self._config.get("fan_in_fan_out") is True  # stored (V, D) or (I, O)
         changed = changed.T if is_turned else changed
         self._check_shape(name, plain, changed)

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from model.pretrained.files import PretrainedError
+from model.pretrained.marian.items import AGAIN
 
 MAGIC = struct.pack("<Q", 0xF11A48D5013417F5)
 HEADER = struct.Struct("<6Q")
 GOLDEN, WORD = 0x9E3779B9, (1 << 64) - 1  # of boost's hash_combine
-AGAIN = "if it was cut off on its way, fetch it again"
 OTHER = "it is of another vocabulary; give the one that belongs to the model, or remove it"
 
 

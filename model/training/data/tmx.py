@@ -46,24 +46,30 @@ def read_units(file: io.BufferedIOBase) -> Iterator[Unit | str]:
 
 
 def text_in(unit: Unit, language: str) -> str | None:
-    """The text of a unit in a language: that of its code, whatever its case; else, for a code without a region, that of
-    the first region."""
-    wanted = language.casefold().replace("_", "-")
-    codes = {code.casefold().replace("_", "-"): text for code, text in reversed(unit.texts.items())}
-    if wanted in codes:
-        return codes[wanted]
-    regions = [text for code, text in codes.items() if code.partition("-")[0] == wanted]
-    return regions[-1] if regions else None
+    """The text of a unit in a language, see `_code_of`; None if it has none."""
+    code = _code_of(unit, language)
+    return None if code is None else unit.texts[code]
 
 
 def languages_of(source: str, unit: Unit) -> Sequence[str]:
     """The languages of a file whose first unit this is. source: of the header, "" or "*all*": none. Raises TmxError."""
-    codes = list(unit.texts)
-    if len(codes) != 2 or text_in(unit, source) is None:
+    codes, own = list(unit.texts), _code_of(unit, source)
+    if len(codes) != 2 or own is None:
         found = ", ".join(codes) or "none"
         raise TmxError(f"{unit.line}: name two languages with --columns, such as --columns en,de; it has: {found:.80}")
-    own = [code for code in codes if text_in(Unit(0, {code: "a"}), source) is not None]
-    return (own[0], next(code for code in codes if code != own[0]))
+    return own, next(code for code in codes if code != own)
+
+
+def _code_of(unit: Unit, language: str) -> str | None:
+    """The code, as the unit has it, of a language: whatever its case; else, for a code without a region, the one with
+    the first region."""
+    wanted = _plain(language)
+    same = (code for code in unit.texts if _plain(code) == wanted)
+    return next(same, next((code for code in unit.texts if _plain(code).partition("-")[0] == wanted), None))
+
+
+def _plain(code: str) -> str:
+    return code.casefold().replace("_", "-")
 
 
 class _Reader:

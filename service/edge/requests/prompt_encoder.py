@@ -96,7 +96,7 @@ class PromptEncoder:
         ids = ids_of(self._model.tokenizer, f"{prompt}{text}", is_long=True)
         kept = ids[: max(room.tokens, 0)]
         if self._model.manifest.tokens.unk in kept and (unknown := self._model.tokenizer.unknown_words(text)):
-            raise InvalidRequest("text", _unknown_words(unknown, self._model.tokenizer))
+            raise InvalidRequest("text", unknown_words_problem(unknown, self._model.tokenizer))
         if len(kept) < len(ids) and (own := self.prompt_tokens(prompt)) >= room.tokens:
             problem = f"has {own} tokens, and with {room.beside} special ones leaves none of {limit} for a text"
             raise InvalidRequest("prompt_name", f"must be of a shorter prompt: this one {problem}")
@@ -206,7 +206,7 @@ class PromptEncoder:
         if len(tokens) > room.tokens:
             raise InvalidRequest(field, room.problem(str(len(tokens) + room.beside)))
         if self._model.manifest.tokens.unk in tokens and (unknown := tokenizer.unknown_words(plain)):
-            raise InvalidRequest(field, _unknown_words(unknown, tokenizer))
+            raise InvalidRequest(field, unknown_words_problem(unknown, tokenizer))
         return tokens
 
     def check_known(self, text: str, tokens: Sequence[int], field: str) -> None:
@@ -267,7 +267,8 @@ def _fill(template: Sequence[int | str], language_ids: Mapping[str, int]) -> tup
     return tuple(token if isinstance(token, int) else language_ids[token] for token in template)
 
 
-def _unknown_words(words: Sequence[str], tokenizer: Tokenizer) -> str:
+def unknown_words_problem(words: Sequence[str], tokenizer: Tokenizer) -> str:
+    """The problem of a text with words that a closed vocabulary lacks."""
     pieces = set(tokenizer.pieces)
     marks = [word for word in words if word.encode() in pieces]
     if marks and len(marks) == len(words):

@@ -54,10 +54,9 @@ class RequestBuilder(EncoderRequestBuilder):
         of the answer is returned."""
         self.check_options(options)
         self._limits.check_text(text)
-        translation = self._model.translation if languages is not None else None
-        check_capabilities(self._model, options, is_translation=self._model.has_source or translation is not None)
-        if languages is not None and translation is not None:
-            encoder = TranslationEncoder(self._model, translation)
+        encoder = TranslationEncoder.of(self._model) if languages is not None else None
+        check_capabilities(self._model, options, is_translation=self._model.has_source or encoder is not None)
+        if languages is not None and encoder is not None:
             return self._prompted(encoder, text, options, languages, context, terms, is_streamed=is_streamed)
         source, prompt = self._prompts.source_and_prompt(text, languages or NO_LANGUAGES)
         max_tokens = self._max_tokens(options, source, prompt)
@@ -160,8 +159,7 @@ class RequestBuilder(EncoderRequestBuilder):
             raise InvalidRequest("omit_eos", "must be false with target_tokens, which are scored exactly as given")
         options = dataclasses.replace(options, token_logprobs=True)
         check_capabilities(self._model, options, is_translation=self._model.has_source)
-        if isinstance(text, str) and any(languages) and (translation := self._model.translation) is not None:
-            encoder = TranslationEncoder(self._model, translation)
+        if isinstance(text, str) and any(languages) and (encoder := TranslationEncoder.of(self._model)) is not None:
             source, prompt = tuple[int, ...](), encoder.prompt(text, languages)
             if isinstance(target, str):  # ends as the answers of the model do
                 target, omit_eos = encoder.template.before_answer + target, omit_eos or bool(encoder.template.stop)

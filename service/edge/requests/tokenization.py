@@ -52,7 +52,7 @@ class Tokenization:
 
     def __init__(self, model: ServedModel, limits: TextLimits) -> None:
         self._model, self._limits, self._prompts = model, limits, PromptEncoder(model)
-        self._translation = TranslationEncoder(model, model.translation) if model.translation else None
+        self._translation = TranslationEncoder.of(model)
 
     def check_texts(self, texts: Sequence[str], languages: LanguagePair) -> None:
         """Checks a request to count. Languages may be left out: they count as one token each, whatever their code."""

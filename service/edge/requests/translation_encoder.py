@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from model.prompts.chat_template import ChatTemplateError
 from model.prompts.translation_prompts import TranslationPrompts
 from service.edge.models.served_model import ServedModel
-from service.edge.requests.prompt_encoder import ContextSentence, LanguagePair, known_language
+from service.edge.requests.prompt_encoder import ContextSentence, LanguagePair, known_language, unknown_words_problem
 from service.errors import InvalidRequest
 
 
@@ -19,6 +19,11 @@ class TranslationEncoder:
     def __init__(self, model: ServedModel, prompts: TranslationPrompts) -> None:
         self._model, self._prompts = model, prompts
         self.template = prompts.template
+
+    @classmethod
+    def of(cls, model: ServedModel) -> TranslationEncoder | None:
+        """That of a model; None for one that does not translate by its prompts."""
+        return cls(model, model.translation) if model.translation is not None else None
 
     def check_languages(self, languages: LanguagePair) -> None:
         """Refuses languages that the template does not name, and none for the answer."""
@@ -50,7 +55,7 @@ class TranslationEncoder:
             context, terms = context[1:], terms if context else ()
         tokenizer = self._model.tokenizer
         if self._model.manifest.tokens.unk in tokens and (unknown := tokenizer.unknown_words(text)):
-            raise InvalidRequest("text", f"has words that the model's vocabulary lacks: {', '.join(unknown[:10])}")
+            raise InvalidRequest("text", unknown_words_problem(unknown, tokenizer))
         return tokens
 
     def count(self, text: str, languages: LanguagePair) -> int:

@@ -98,8 +98,8 @@ def check_document(
     check_single(options)
     check_capabilities(model, options, is_translation=True)
     prompts = PromptEncoder(model)
-    if model.translation is not None:
-        TranslationEncoder(model, model.translation).check_languages(languages)
+    if (encoder := TranslationEncoder.of(model)) is not None:
+        encoder.check_languages(languages)
     else:
         prompts.language_ids(languages)
     golden = model.manifest.golden
