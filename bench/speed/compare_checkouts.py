@@ -55,8 +55,10 @@ def serve(stack: ExitStack, checkouts: list[Path], bundles: list[Path], precisio
         raise SystemExit(f"--bundle: {len(bundles)} bundles for {len(checkouts)} checkouts; name one, or one for each")
     pairs = list(zip(checkouts, bundles * len(checkouts) if len(bundles) == 1 else bundles, strict=True))
     served = []
+    # Pings of a connection stay unanswered while another one is measured.
+    flags = ["--precision", precision, "--keepalive-timeout-s", "600"]
     for checkout, bundle in [*pairs, *reversed(pairs)]:
-        server = glossa_server(bundle.resolve(), checkout=checkout.resolve(), flags=["--precision", precision])
+        server = glossa_server(bundle.resolve(), checkout=checkout.resolve(), flags=flags)
         address, _ = stack.enter_context(server)
         served.append(
             Served(checkout, stack.enter_context(LeanConnection(address)), stack.enter_context(Client(address)))
