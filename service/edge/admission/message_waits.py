@@ -8,8 +8,9 @@ no smaller unit than a connection is known to be one client. Nothing here knows 
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from service.edge.admission.waiting_calls import WaitingCalls
@@ -56,19 +57,16 @@ class MessageWaits:
         """What `context.read` returns. Raises DeadlineExceeded or MessagesMissing if the wait is ended; before that it
         calls `left`: from then on the call holds none of the server's resources."""
         loop = asyncio.get_running_loop()
-        # Not cancelled with the call: grpc frees what a read has allocated, half a kilobyte, only when the read ends,
-        # which it does with the call.
-        reading = asyncio.ensure_future(context.read())
         wait = _Wait(peer, loop.time(), loop.create_future(), left)
         self._waits.add(wait)
         if self._timer is None:
             self._timer = loop.call_at(wait.since_s + self._limit_s, self._end_late)
-        reading.add_done_callback(wait.arrived)
         try:
+            wait.step(context.read())
             await wait.over
         finally:
             self._waits.remove(wait)
-        return reading.result()
+        return wait.result()
 
     def _end_late(self) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -90,14 +88,36 @@ class MessageWaits:
 class _Wait:
     """For one message. over: when it has come, with an exception when it is no longer waited for."""
 
-    __slots__ = ("groups", "left", "over", "since_s")
+    __slots__ = ("_error", "_message", "groups", "left", "over", "since_s")
 
     def __init__(self, peer: str, since_s: float, over: asyncio.Future[None], left: Callable[[], None]) -> None:
         self.groups, self.since_s, self.over, self.left = (peer,), since_s, over, left
+        self._error: BaseException | None = None
+        self._message: Any = None
 
-    def arrived(self, reading: asyncio.Future[Any]) -> None:
-        """The read has ended. Its error is taken, as nobody may wait for it any more: asyncio would log it."""
-        if not reading.cancelled():
-            reading.exception()
+    def step(self, reading: Coroutine[Any, Any, Any], _awaited: object = None) -> None:
+        """Runs a read to its next wait. It is no task, which would take another two turns of the event loop, and it is
+        not cancelled with the call: grpc frees what a read has allocated, half a kilobyte, only when the read ends,
+        which it does with the call."""
+        try:
+            awaited = reading.send(None)
+        except StopIteration as end:
+            self._message = end.value
+        except (Exception, asyncio.CancelledError) as error:
+            self._error = error
+        else:
+            step = functools.partial(self.step, reading)
+            if awaited is None:
+                asyncio.get_running_loop().call_soon(step)
+            else:
+                awaited._asyncio_future_blocking = False  # as a task does: it waits by the callback
+                awaited.add_done_callback(step)
+            return
         if not self.over.done():
             self.over.set_result(None)
+
+    def result(self) -> Any:
+        """What was read. Raises what the read has raised."""
+        if self._error is not None:
+            raise self._error
+        return self._message

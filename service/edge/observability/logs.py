@@ -247,7 +247,9 @@ def _record(
 ) -> logging.LogRecord:
     # As LOGGER.log, without the search for the caller on the stack, which takes half the time.
     raised = (type(exception), exception, exception.__traceback__) if exception else None
-    return LOGGER.makeRecord(LOGGER.name, level, "", 0, name, (), raised, extra={"fields": fields})
+    record = logging.LogRecord(LOGGER.name, level, "", 0, name, (), raised)
+    record.fields = fields
+    return record
 
 
 def forward(logger: str, level: int, text: str, fields: Mapping[str, object], exception: str) -> None:
