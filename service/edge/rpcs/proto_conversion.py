@@ -17,7 +17,7 @@ from service.attention_request import AttentionChoice
 from service.edge.models.alignment import Span, align
 from service.edge.models.answer_confidence import AnswerConfidence
 from service.edge.models.served_model import ServedModel
-from service.edge.rpcs.tagging import spans_of_words, token_labels, words_of
+from service.edge.rpcs.tagging import label_probabilities, spans_of_words, token_labels, words_of
 from service.encoder_request import EncoderOutput, Pooling, scaled_to_1
 from service.errors import InvalidRequest
 from service.options import DEFAULTS, DecodingOptions
@@ -29,9 +29,7 @@ SMALL_BYTES = 64  # of options that are converted once: clients send the same on
 
 def decoding_options(message: pb.DecodingOptions) -> DecodingOptions:
     """The options of a request. Unset fields and an enum's zero are the default; nothing is checked."""
-    if message.ByteSize() > SMALL_BYTES:
-        return _converted(message)
-    return _small_options(message.SerializeToString())
+    return _converted(message) if message.ByteSize() > SMALL_BYTES else _small_options(message.SerializeToString())
 
 
 @functools.lru_cache(maxsize=256)
@@ -237,14 +235,6 @@ def tag_response(
     )
 
 
-def label_probabilities(logits_L: np.ndarray, *, is_multi_label: bool) -> np.ndarray:
-    """The sigmoid of each logit, or the softmax of all; float64 (L,)."""
-    logits_L = logits_L.astype(np.float64)
-    log_total = np.logaddexp(0.0, logits_L) if is_multi_label else np.logaddexp.reduce(logits_L)
-    probabilities_L: np.ndarray = np.exp(logits_L - log_total)
-    return probabilities_L
-
-
 def attend_response(
     finished: Finished, request: Request, model: ServedModel, choice: AttentionChoice, message: pb.AttendRequest
 ) -> pb.AttendResponse:
@@ -401,16 +391,10 @@ def spans_of(spans: Sequence[Span]) -> list[pb.Span]:
 def cost_fields(finished: Finished) -> dict[str, Any]:
     """The usage and timings of every response."""
     timings, shown = finished.timings, pb.Timings()
-    _set(shown.queue, timings.queue_s)
-    _set(shown.prefill, timings.prefill_s)
-    _set(shown.first_token, timings.first_token_s)
-    _set(shown.total, timings.total_s)
+    # In place: of timedeltas, all four took 10 µs more.
+    shown.queue.FromMicroseconds(round(1e6 * timings.queue_s))
+    shown.prefill.FromMicroseconds(round(1e6 * timings.prefill_s))
+    shown.first_token.FromMicroseconds(round(1e6 * timings.first_token_s))
+    shown.total.FromMicroseconds(round(1e6 * timings.total_s))
     usage = pb.Usage(prompt_tokens=finished.prompt_tokens, generated_tokens=finished.generated_tokens)
     return {"usage": usage, "timings": shown}
-
-
-def _set(duration: Any, seconds: float) -> None:
-    """Sets a duration in place, in whole microseconds: of timedeltas, all four of an answer took 10 µs more."""
-    whole, rest = divmod(round(1e6 * abs(seconds)), 1_000_000)
-    sign = -1 if seconds < 0 else 1
-    duration.seconds, duration.nanos = sign * whole, sign * 1000 * rest
