@@ -54,8 +54,7 @@ class EngineLink:
 
     receivers: the sinks of unfinished requests by ticket. shares: the tenants of these. pace: of all answers.
     tenant_paces: of each tenant's. beat: the last one. heard_s: when the last message came.
-    end_reason: None while it lives. `ended` is set with it. is_open: it takes requests. engines: their number while it
-    does, else 0.
+    end_reason: None while it lives. `ended` is set with it.
     """
 
     def __init__(
@@ -82,7 +81,6 @@ class EngineLink:
         self.shares, self.tenant_paces = TenantShares(tenant_share), TenantPaces(self.pace)
         self._callers: dict[int, Caller] = {}  # of unfinished requests by ticket
         self.end_reason: EndReason | None = None
-        self.is_open, self.engines = False, 0
         self.ended = asyncio.Event()
         self.opened: asyncio.Future[Opened] = asyncio.get_running_loop().create_future()
         self._metrics = metrics
@@ -105,6 +103,16 @@ class EngineLink:
         self._end.setblocking(False)
         self._loop.add_reader(self._end, self._on_readable)
         self._post(start)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes requests."""
+        return self.end_reason is None and self.opened.done() and not self.opened.exception()
+
+    @property
+    def engines(self) -> int:
+        """Number of engines of the process while it takes requests, else 0."""
+        return self.opened.result().engines if self.is_open else 0
 
     async def wait_opened(self, timeout_s: float) -> Opened:
         """Waits for the message `Opened`. Raises StartupError; the process has ended then."""
@@ -142,7 +150,7 @@ class EngineLink:
         """Closes the connection and kills the process. Its unfinished requests get nothing more."""
         if self.end_reason is not None:
             return
-        self.end_reason, self.is_open, self.engines = reason, False, 0
+        self.end_reason = reason
         self._loop.remove_reader(self._end)
         self._loop.remove_writer(self._end)
         self._end.close()
@@ -235,7 +243,6 @@ class EngineLink:
             case Opened():
                 if not self.opened.done():
                     self.opened.set_result(message)
-                    self.is_open, self.engines = True, message.engines
             case Refused():
                 if not self.opened.done():
                     self.opened.set_exception(StartupError(message.message))
