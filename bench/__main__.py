@@ -26,6 +26,7 @@ ROOMS = {
         "compare-speed-transformers",
         "compare-goodput",
         "compare-checkouts",
+        "grpc-overhead",
     ),
     "answers": (
         "adequacy",

@@ -6,6 +6,7 @@ What depends on a model (its limits, tokenizer and bundle) is checked at the edg
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Mapping, Set
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -16,10 +17,13 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     name: get_args(kind) for name, kind in get_type_hints(DecodingOptions).items() if get_origin(kind) is Literal
 }
 
+_FOUND_RIGHT = weakref.WeakValueDictionary[int, DecodingOptions]()
+"""Options that have passed `check`, by their identity: small ones are the same object for many requests."""
+
 
 def check(options: DecodingOptions) -> None:
     """Raises InvalidRequest for values out of range and for options that contradict each other, whatever the model."""
-    if options is DEFAULTS:  # most requests
+    if options is DEFAULTS or _FOUND_RIGHT.get(id(options)) is options:  # most requests
         return
     changed = _changed(options)
     check_values(options, changed)
@@ -35,6 +39,7 @@ def check(options: DecodingOptions) -> None:
     _check_sampling(options, changed)
     _check_alternatives(options)
     _check_constraints(options)
+    _FOUND_RIGHT[id(options)] = options
 
 
 def check_single(options: DecodingOptions) -> None:

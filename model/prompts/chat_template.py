@@ -34,7 +34,6 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-CHAT_TEMPLATE = "chat_template.json"  # in checkpoints and bundles: {"chat_template": …, "special_tokens": {…}}
 MAX_TEMPLATE_BYTES = 1 << 18  # the longest published ones, with rules for tools, have some 20 kB
 MAX_CHARACTERS = 1 << 20  # of a prompt, and of any text in between
 MAX_SECONDS = 1.0  # of processor time: a chat of 100 messages takes 1 to 5 ms

@@ -6,11 +6,11 @@ from collections.abc import Callable, Container
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from model.prompts.chat_template import CHAT_TEMPLATE, ChatTemplate
-from model.prompts.translation_template import TRANSLATION_TEMPLATE, TranslationTemplate
+from model.prompts.chat_template import ChatTemplate
+from model.prompts.template_files import CHAT_TEMPLATE, TEMPLATES, TRANSLATION_TEMPLATE
+from model.prompts.translation_template import TranslationTemplate
 
 T = TypeVar("T")
-TEMPLATES = (CHAT_TEMPLATE, TRANSLATION_TEMPLATE)
 
 
 class TemplatesError(ValueError):

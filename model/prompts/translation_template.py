@@ -25,7 +25,6 @@ from typing import Any
 
 from model.prompts.chat_template import ChatTemplate, ChatTemplateError
 
-TRANSLATION_TEMPLATE = "translation_template.json"  # in checkpoints and bundles
 VARIABLES = ("text", "source", "target", "source_code", "target_code", "terms", "context", "examples")
 MAX_LANGUAGES, MAX_CODE, MAX_NAME = 1000, 32, 64
 MAX_STOPS, MAX_STOP = 4, 16

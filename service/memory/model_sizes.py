@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from export.bundle.manifest import LEAST_WORDS, MOST_WORDS, TOKENIZER, Manifest, Variant
-from model.prompts.templates import TEMPLATES
+from model.prompts.template_files import TEMPLATES
 from service.memory.cache_layout import CacheLayout
 from service.memory.engine_limits import EngineLimits
 from service.memory.memory_prediction import ModelShape

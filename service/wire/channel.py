@@ -53,9 +53,10 @@ def send(end: socket.socket, message: bytes) -> None:
 def receive(end: socket.socket) -> Data:
     """The next message; empty when the other end is closed. Raises BlockingIOError if a socket that does not block has
     none, WireError for what `send` does not send."""
-    with contextlib.suppress(ConnectionResetError):  # raised once if the other end was closed before it had read all
+    try:
         return _receive(end)
-    return _receive(end)
+    except ConnectionResetError:  # raised once if the other end was closed before it had read all
+        return _receive(end)
 
 
 class _Buffer(threading.local):

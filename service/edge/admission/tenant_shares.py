@@ -8,7 +8,6 @@ Nothing here knows gRPC or time: the caller passes it in.
 
 from __future__ import annotations
 
-import collections
 import math
 from collections.abc import Callable
 
@@ -46,7 +45,7 @@ class TenantShares:
 
     def unfinished(self, tenant: str) -> int:
         """The number of a tenant's requests."""
-        return sum(one.open[tenant] for one in self._classes.values())
+        return sum([one.open.get(tenant, 0) for one in self._classes.values()])
 
     def has_room(self, caller: Caller, capacity: int, now_s: float, count: int = 1) -> bool:
         """Whether a tenant may have `count` more requests in a place that has room for `capacity` of them, of all
@@ -75,7 +74,7 @@ class TenantShares:
     def before(self, caller: Caller) -> int:
         """How many unfinished requests go before the next one of this caller, where tenants have turns by weight: all
         of higher classes; of its class its own, and of each other tenant as many as it may have by then."""
-        higher = sum(one.total for priority, one in self._classes.items() if priority < caller.priority)
+        higher = sum([one.total for priority, one in self._classes.items() if priority < caller.priority])
         return higher + self._classes[caller.priority].before(caller)
 
 
@@ -84,26 +83,28 @@ class _Class:
     `before` takes no longer with many tenants."""
 
     def __init__(self) -> None:
-        self.open = collections.Counter[str]()
-        self._sizes = collections.Counter[tuple[float, int]]()
+        self.open: dict[str, int] = {}
+        self._sizes: dict[tuple[float, int], int] = {}
         self.total = 0
 
     def change(self, caller: Caller, by: int) -> None:
         tenant, weight, _ = caller
-        before = self.open[tenant]
+        before, sizes = self.open.get(tenant, 0), self._sizes
         after = before + by
         assert after >= 0, tenant
-        for count, step in ((before, -1), (after, 1)):
-            if count:
-                self._sizes[weight, count] += step
-                if not self._sizes[weight, count]:
-                    del self._sizes[weight, count]
-        self.open[tenant] = after
-        if not after:
+        if before:
+            if (left := sizes[weight, before] - 1) > 0:
+                sizes[weight, before] = left
+            else:
+                del sizes[weight, before]
+        if after:
+            sizes[weight, after] = sizes.get((weight, after), 0) + 1
+            self.open[tenant] = after
+        elif before:
             del self.open[tenant]
         self.total += by
 
     def before(self, caller: Caller) -> int:
         tenant, weight, _ = caller
-        turns = (self.open[tenant] + 1) / weight
-        return sum(count * min(size, math.ceil(turns * theirs)) for (theirs, size), count in self._sizes.items())
+        turns = (self.open.get(tenant, 0) + 1) / weight
+        return sum([count * min(size, math.ceil(turns * theirs)) for (theirs, size), count in self._sizes.items()])

@@ -105,7 +105,8 @@ class Calls:
         self.memory = RequestMemory(settings.request_memory_bytes, settings.tenant_share, clock)
         limits = ItemLimits(settings.max_deadline_s, settings.message_timeout_s)
         self.items = ItemRunner(metrics, limits, clock, self._idle_call)
-        self._tasks: set[asyncio.Task[Any]] = set()  # each ends when the status of its call is written
+        # Each task ends when the status of its call is written; with what the call has reserved, once it is admitted.
+        self._tasks: dict[asyncio.Task[Any], Reservation | None] = {}
         self.unwritten = UnwrittenResponses(settings.stall_timeout_s, clock)
         self._reader = MessageReader(self.admission, guard, settings.message_timeout_s, clock, self._leave)
         self._idle = asyncio.Event()
@@ -151,8 +152,8 @@ class Calls:
         client_deadline_s = math.inf if remaining_s is None else began_s + remaining_s
         metadata, peer, task = context.invocation_metadata() or (), context.peer(), asyncio.current_task()
         if task is not None:
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[task] = None
+            task.add_done_callback(self._written)
         try:
             if self._resets.is_suspect(peer, began_s):
                 await asyncio.sleep(SUSPECT_S)  # a call that was reset ends here, for half the processor time
@@ -177,7 +178,7 @@ class Calls:
             memory = Reservation(self.memory, admitted)
             call = Call(rpc, Budget(memory), Record(trace), Ending(task))
             if task is not None:
-                task.add_done_callback(functools.partial(self._written, memory))
+                self._tasks[task] = memory
             self._begin(call)
             return await self._handle(call, behaviour, context, parse)
         except asyncio.CancelledError:
@@ -224,9 +225,10 @@ class Calls:
             self.unwritten.add(call.ending.task)
         return response
 
-    def _written(self, memory: Reservation, task: asyncio.Task[Any]) -> None:
+    def _written(self, task: asyncio.Task[Any]) -> None:
         self.unwritten.discard(task)
-        memory.release()
+        if (memory := self._tasks.pop(task)) is not None:
+            memory.release()
 
     async def _abort(self, context: Any, error: RequestError, trailers: tuple[tuple[str, str], ...]) -> None:
         """Ends the RPC. Raises. The hint for one tenant or connection stays: others do not come with it."""

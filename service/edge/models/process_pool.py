@@ -10,11 +10,11 @@ import asyncio
 import collections
 import contextlib
 import itertools
+import math
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -149,9 +149,12 @@ class ProcessPool:
     @property
     def _least_busy(self) -> EngineLink | None:
         """The process that gets the next request, with the most of its room free; None while none runs."""
-        queued = self._limits.queued
-        loads = [(len(link.receivers) / (self._rows(link) + queued), link) for link in self._links if link.is_open]
-        return min(loads, key=itemgetter(0), default=(0.0, None))[1]
+        rows, queued = self._limits.rows, self._limits.queued
+        found, least = None, math.inf
+        for link in self._links:
+            if link.is_open and (load := len(link.receivers) / (rows * link.engines + queued)) < least:
+                found, least = link, load
+        return found
 
     @property
     def is_ready(self) -> bool:

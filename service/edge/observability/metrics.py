@@ -94,7 +94,7 @@ class Metrics:
         }
         for reason in REJECT_REASONS:
             self._server.rejected(UNKNOWN_MODEL, reason)
-        self._tenants = frozenset[str]()
+        self._tenants: dict[str, tuple[Any, ...]] = {}  # series of TOKEN_KINDS
         self.know_tenants(())
         for kind in FILE_KINDS:
             for outcome in FILE_OUTCOMES:
@@ -163,16 +163,16 @@ class Metrics:
         """A request was answered, so many seconds after it came."""
         model_metrics, shown = self._answered[model], {"trace_id": trace_id} if trace_id else None
         model_metrics.answered(seconds, prompt_tokens, generated_tokens, shown)
-        label = tenant if tenant in self._tenants else OTHER_TENANTS
-        self._server.tenant_tokens(label, "prompt").inc(prompt_tokens)
-        self._server.tenant_tokens(label, "generated").inc(generated_tokens)
+        prompt, generated = self._tenants.get(tenant) or self._tenants[OTHER_TENANTS]
+        prompt.inc(prompt_tokens)
+        generated.inc(generated_tokens)
 
     def know_tenants(self, names: Iterable[str]) -> None:
         """The first MAX_TENANTS of these tenants have series of their own; all others share one."""
-        self._tenants = frozenset(sorted(set(names))[:MAX_TENANTS])
-        for label in (*self._tenants, OTHER_TENANTS):
-            for kind in TOKEN_KINDS:
-                self._server.tenant_tokens(label, kind)
+        self._tenants = {
+            label: tuple(self._server.tenant_tokens(label, kind) for kind in TOKEN_KINDS)
+            for label in (*sorted(set(names))[:MAX_TENANTS], OTHER_TENANTS)
+        }
 
     def measure_state(self, is_ready: Callable[[], bool], is_draining: Callable[[], bool]) -> None:
         """Called at every scrape, on its thread."""

@@ -17,17 +17,27 @@ from service.attention_request import AttentionChoice
 from service.edge.models.alignment import Span, align
 from service.edge.models.answer_confidence import AnswerConfidence
 from service.edge.models.served_model import ServedModel
-from service.edge.rpcs.tagging import spans_of_words, token_labels, words_of
+from service.edge.rpcs.tagging import label_probabilities, spans_of_words, token_labels, words_of
 from service.encoder_request import EncoderOutput, Pooling, scaled_to_1
 from service.errors import InvalidRequest
 from service.options import DEFAULTS, DecodingOptions
 from service.request import AttentionResult, Finished, HypothesisResult, Request
 
 DEFAULT_CANDIDATES = 5  # tokens returned per mask
+SMALL_BYTES = 64  # of options that are converted once: clients send the same ones again and again
 
 
 def decoding_options(message: pb.DecodingOptions) -> DecodingOptions:
     """The options of a request. Unset fields and an enum's zero are the default; nothing is checked."""
+    return _converted(message) if message.ByteSize() > SMALL_BYTES else _small_options(message.SerializeToString())
+
+
+@functools.lru_cache(maxsize=256)
+def _small_options(data: bytes) -> DecodingOptions:
+    return _converted(pb.DecodingOptions.FromString(data))
+
+
+def _converted(message: pb.DecodingOptions) -> DecodingOptions:
     given: dict[str, Any] = {}
     for field, value in message.ListFields():
         if field.enum_type:
@@ -223,14 +233,6 @@ def tag_response(
         ],
         **cost_fields(finished),
     )
-
-
-def label_probabilities(logits_L: np.ndarray, *, is_multi_label: bool) -> np.ndarray:
-    """The sigmoid of each logit, or the softmax of all; float64 (L,)."""
-    logits_L = logits_L.astype(np.float64)
-    log_total = np.logaddexp(0.0, logits_L) if is_multi_label else np.logaddexp.reduce(logits_L)
-    probabilities_L: np.ndarray = np.exp(logits_L - log_total)
-    return probabilities_L
 
 
 def attend_response(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -46,9 +45,10 @@ def parser_of(message_type: Any) -> Parse:
     """What makes a message of bytes, or None of those that are none."""
 
     def parse(data: bytes) -> Message | None:
-        message: Message | None = None
-        with contextlib.suppress(DecodeError):
-            message = message_type.FromString(data)
+        try:
+            message: Message = message_type.FromString(data)
+        except DecodeError:
+            return None
         return message
 
     return parse

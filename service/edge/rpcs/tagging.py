@@ -79,3 +79,11 @@ def _name(label: str) -> str:
     if label == OUTSIDE:
         return ""
     return label[len(BEGIN) :] if label.startswith((BEGIN, INSIDE)) else label
+
+
+def label_probabilities(logits_L: np.ndarray, *, is_multi_label: bool) -> np.ndarray:
+    """The sigmoid of each logit, or the softmax of all; float64 (L,)."""
+    logits_L = logits_L.astype(np.float64)
+    log_total = np.logaddexp(0.0, logits_L) if is_multi_label else np.logaddexp.reduce(logits_L)
+    probabilities_L: np.ndarray = np.exp(logits_L - log_total)
+    return probabilities_L

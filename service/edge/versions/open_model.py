@@ -24,7 +24,8 @@ from export.bundle.directory import BundleError, CheckedBundle, check_bundle, lo
 from export.bundle.manifest import TOKENIZER
 from glossa.version import VERSION
 from model.prompts.chat_tokens import ChatTokens
-from model.prompts.templates import NO_TEMPLATES, TEMPLATES, Templates, TemplatesError
+from model.prompts.template_files import TEMPLATES
+from model.prompts.templates import NO_TEMPLATES, Templates, TemplatesError
 from model.prompts.translation_prompts import TranslationPrompts
 from model.prompts.translation_template import TranslationTemplateError
 from model.tokenizer import Tokenizer, TokenizerError

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from export.bundle.manifest import Manifest
-from model.prompts.translation_template import TRANSLATION_TEMPLATE
+from model.prompts.template_files import TRANSLATION_TEMPLATE
 from service.edge.models.served_model import ServedModel
 from service.edge.requests.request_limits import TextLimits
 from service.edge.versions.evaluation import EvaluationSet, chrf_of, together

@@ -9,6 +9,7 @@ Entities are characters to the model; of its answer &, < and > become entities.
 
 from __future__ import annotations
 
+import functools
 import html
 import html.entities
 import re
@@ -185,7 +186,7 @@ def _text_runs(source: str, start: int, end: int, *, is_value: bool = False) -> 
     """Runs of a text: an entity is one of its own, as its length differs from that of its characters. is_value: the
     text is that of an attribute, where what follows decides about an entity without a semicolon."""
     place = start
-    for found in (_VALUE_ENTITY if is_value else _ENTITY).finditer(source, start, end):
+    for found in _entity(is_value=is_value).finditer(source, start, end):
         if found.start() > place:
             yield Run(place, found.start(), source[place : found.start()])
         yield Run(*found.span(), html.unescape(found[0]) if len(found[0]) <= _LONGEST_ENTITY else "\ufffd")
@@ -194,11 +195,16 @@ def _text_runs(source: str, start: int, end: int, *, is_value: bool = False) -> 
         yield Run(place, end, source[place:end])
 
 
-# Some names of old are read without a semicolon, also with letters after them.
-_OLD = "|".join(sorted((name for name in html.entities.html5 if not name.endswith(";")), key=len, reverse=True))
 _CODES, _LONGEST_ENTITY = r"#\d++;?|#[xX][0-9A-Fa-f]++;?|[A-Za-z]\w{1,31};", 34
-_ENTITY = re.compile(rf"&(?:{_CODES}|{_OLD})")
-_VALUE_ENTITY = re.compile(rf"&(?:{_CODES}|(?:{_OLD})(?![=A-Za-z0-9]))")
+
+
+@functools.cache  # not when a server starts, which it would delay by 50 ms
+def _entity(*, is_value: bool) -> re.Pattern[str]:
+    """The pattern of an entity. Some names of old are read without a semicolon, also with letters after them."""
+    old = "|".join(sorted((name for name in html.entities.html5 if not name.endswith(";")), key=len, reverse=True))
+    return re.compile(rf"&(?:{_CODES}|(?:{old}){'(?![=A-Za-z0-9])' if is_value else ''})")
+
+
 _WRITTEN = {
     "": lambda text: f'"{escaped(text).replace(chr(34), "&quot;")}"',
     '"': lambda text: escaped(text).replace('"', "&quot;"),
