@@ -17,13 +17,12 @@ from model.checkpoints.atomic_write import write_file
 
 INTRODUCTION = """# Claims of lectures, measured
 
-Lectures on attention and Transformers make claims that are easy to repeat and seldom tested. This page tests them on
-models of this project, small enough for two cores, with its own trainer, exporter and graphs. A result proves or
+Claims of lectures on attention and Transformers, tested on models small enough for two cores. A result proves or
 refutes nothing about models a thousand times larger.
 
 `make lectures` repeats all measurements and rewrites this page; `FAST=1 make lectures` is a smoke test that writes
-elsewhere, `python -m lectures --only NAME` measures one claim, `--render` renders the page from the stored
-measurements (`docs/lectures/NAME.json`). The end of the page has the conditions. Losses are in nats per token."""
+elsewhere, `python -m lectures --only NAME` measures one claim, `--render` renders the stored measurements
+(`docs/lectures/NAME.json`). Losses are in nats per token."""
 
 CLOSING = "## Measurement conditions"
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -88,7 +87,7 @@ def section(claim: Claim, measured: Measured, figure: str) -> Section:
         f"## {claim.title}",
         f"**Claim.** {claim.statement}",
         f"**Experiment.** {claim.experiment}",
-        f"![{claim.title}]({figure}.svg)",
+        f"![{claim.name}]({figure}.svg)",
         f"[All figures]({figure}.tsv)",
         f"**Result: the claim {finding.verdict}.** {finding.explanation}",
     )
@@ -124,7 +123,7 @@ def described(conditions: Mapping[str, Any]) -> str:
     """conditions: the machine, its processors, whether it was idle before the measurements, and the versions of the
     packages."""
     versions = ", ".join(f"{name} {version}" for name, version in conditions["versions"].items())
-    state = "otherwise idle" if conditions["is_idle"] else "shared with other work, so that times are noisy"
+    state = "otherwise idle" if conditions["is_idle"] else "shared with other work"
     return f"On {conditions['machine']} with {conditions['processors']} processors, {state}; {versions}"
 
 
