@@ -201,7 +201,8 @@ def judge(measured: Measured) -> Finding:
     return Finding(
         verdict=verdict_of(held),
         explanation=f"{len(found) - len(others)} baselines end at {mean:.2f} nats with a standard "
-        f"deviation of {deviation:.2f}. A difference counts from {bar:.2f}, {DEVIATIONS} standard deviations of that between one run and the mean. "
+        f"deviation of {deviation:.2f}. A difference counts from {bar:.2f}, {DEVIATIONS} standard "
+        "deviations of that between one run and the mean. "
         f"Shown to be necessary: {listed(needed, gaps)}; not shown: {listed(doubtful, gaps)}. Worse by more: "
         f"{listed(worse, gaps)}. Better by more: {listed(better, gaps)}. {len(alike)} of {len(KINDS)} other kinds of a "
         f"part make no difference. {unexplained(gaps, bar)}{measured['steps']} steps are far from convergence, and two "

@@ -150,8 +150,8 @@ def judge(measured: Measured) -> Finding:
         one = max(found, key=lambda head: max(gains(found[head])))
         texts.append(
             f"In the model of {label}, {measured['right'][name]:.0%} of the pronouns of {2 * measured['pairs']} "
-            f"sentences with unseen pairs of nouns are right. Heads that follow the "
-            f"antecedent: {', '.join(both) or 'none'}; closest: {gained(order[0], found)}; largest gain of one noun: "
+            f"sentences with unseen pairs of nouns are right{'' if is_right else ', too few to judge'}. "
+            f"Heads that follow the antecedent: {', '.join(both) or 'none'}; closest: {gained(order[0], found)}; largest gain of one noun: "
             f"{gained(one, found)}. The antecedent has more weight than the other noun in at most "
             f"{found[clearest]['clear']:.0%} of the sentences, in head {clearest}."
         )
