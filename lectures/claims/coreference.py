@@ -152,7 +152,8 @@ def judge(measured: Measured) -> Finding:
             f"In the model of {label}, {measured['right'][name]:.0%} of the pronouns of {2 * measured['pairs']} "
             f"sentences with unseen pairs of nouns are right{'' if is_right else ', too few to judge'}. "
             f"Heads that follow the antecedent: {', '.join(both) or 'none'}; closest: "
-            f"{gained(order[0], found)}; largest gain of one noun: {gained(one, found)}. The antecedent has more weight than the other noun in at most "
+            f"{gained(order[0], found)}; largest gain of one noun: {gained(one, found)}. "
+            "The antecedent has more weight than the other noun in at most "
             f"{found[clearest]['clear']:.0%} of the sentences, in head {clearest}."
         )
         for head in list(dict.fromkeys((*order[:2], one, clearest))):
