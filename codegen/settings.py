@@ -1,4 +1,4 @@
-"""Writes docs/settings.md, the page of all settings of a server, from `service.settings.config.ServerSettings`.
+"""Writes docs/settings.md and settings.yaml, all settings of a server, from `service.settings.config.ServerSettings`.
 
 python -m codegen.settings [--check]   --check fails if the page is out of date, and changes nothing
 """
@@ -12,41 +12,32 @@ from typing import Any
 from codegen.generated_files import ROOT, update
 from service.settings.config import OTHERS, PREFIX, ServerSettings, shown_default
 
-PAGE = ROOT / "docs" / "settings.md"
+PAGE, SAMPLE = ROOT / "docs" / "settings.md", ROOT / "docs" / "settings.yaml"
 BUNDLE = "runs/demo/bundle"
 TYPES = {
-    "integer": "whole number",
+    "integer": "integer",
     "number": "number",
     "boolean": "true, false",
     "string": "text",
     "array": "list",
     "object": "mapping",
 }
-BOUNDS = {"minimum": "from {}", "exclusiveMinimum": "above {}", "maximum": "to {}", "exclusiveMaximum": "below {}"}
+BOUNDS = {"minimum": "≥{}", "exclusiveMinimum": ">{}", "maximum": "≤{}", "exclusiveMaximum": "<{}"}
 HEAD = """# Settings of a server
 
-Made by `make settings` from the settings themselves. The value of `max_queue` is the first that is given of:
+The value of `max_queue` is the first that is given of:
 
 1. the flag `glossa serve --max-queue 64`
 2. the environment variable `{prefix}MAX_QUEUE=64`
-3. the key `max_queue: 64` of the YAML file that `--config FILE` or `{prefix}CONFIG` names
+3. the key `max_queue: 64` of the YAML file that `--config FILE` or `{prefix}CONFIG` names; [settings.yaml](settings.yaml) has
+   all defaults: keep the lines that you change
 4. its default
 
 A switch is turned off by its flag with `no-`, such as `--no-reflection`. Unknown names are refused in each of them. The
 commands that call a server read other variables: {others}.
 
-## All settings
-
 | setting | accepts | default | meaning |
 |---|---|---|---|
-"""
-SAMPLE = """
-## A file with all of them
-
-Each has its default here, and those without one are comments: keep the lines that you change.
-
-```yaml
-{sample}```
 """
 
 
@@ -58,7 +49,9 @@ def accepts(schema: Mapping[str, Any]) -> str:
     if "enum" in items:
         return ("some of " if items is not schema else "") + ", ".join(f"`{choice}`" for choice in items["enum"])
     kind = "path" if schema.get("format") == "path" else TYPES[schema["type"]]
-    return " ".join([kind, *(words.format(f"{schema[key]:,}") for key, words in BOUNDS.items() if key in schema)])
+    if {"minimum", "maximum"} <= schema.keys():
+        return f"{kind} {schema['minimum']:,}..{schema['maximum']:,}"
+    return " ".join([kind, *(sign.format(f"{schema[key]:,}") for key, sign in BOUNDS.items() if key in schema)])
 
 
 def rows() -> Iterator[str]:
@@ -71,7 +64,8 @@ def rows() -> Iterator[str]:
 
 def sample() -> str:
     """A settings file that changes nothing."""
-    lines = [f"models:\n  demo: {BUNDLE}  # NAME: BUNDLE, relative to where the server starts\n"]
+    lines = ["# All settings with their defaults, those without one as comments. Made by `make settings`.\n"]
+    lines += [f"models:\n  demo: {BUNDLE}  # NAME: BUNDLE, relative to where the server starts\n"]
     for name, field in ServerSettings.model_fields.items():
         if name in ("config", "models"):
             continue
@@ -82,12 +76,12 @@ def sample() -> str:
 def page() -> str:
     """The whole page."""
     head = HEAD.format(prefix=PREFIX, others=", ".join(f"`{name}`" for name in OTHERS))
-    return head + "".join(rows()) + SAMPLE.format(sample=sample())
+    return head + "".join(rows())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Rewrite the page if it is out of date, or with --check fail if it is."""
-    update({PAGE: page()}, arguments, target="settings", description="Write docs/settings.md.")
+    """Rewrite page and file if they are out of date, or with --check fail if they are."""
+    update({PAGE: page(), SAMPLE: sample()}, arguments, target="settings", description="Write docs/settings.md, .yaml.")
 
 
 if __name__ == "__main__":

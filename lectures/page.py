@@ -7,7 +7,6 @@ lacks some measurements can still measure or render a claim.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
@@ -53,8 +52,8 @@ def write_page(page: Path, claims: Sequence[Claim], measured: Mapping[str, Measu
 
 
 def page_of(claims: Sequence[Claim], sections: Mapping[str, Section]) -> str:
-    parts = [INTRODUCTION, summary(claims, sections), *(sections[claim.name].text for claim in claims)]
-    return "\n\n".join((*parts, verdicts(sections), closing(claims, sections))) + "\n"
+    parts = [INTRODUCTION, verdicts(claims, sections), *(sections[claim.name].text for claim in claims)]
+    return "\n\n".join((*parts, closing(claims, sections))) + "\n"
 
 
 def present_sections(page: Path, claims: Sequence[Claim]) -> dict[str, Section]:
@@ -68,16 +67,11 @@ def present_sections(page: Path, claims: Sequence[Claim]) -> dict[str, Section]:
     }
     found = {}
     for claim in claims:
-        parts = re.findall(rf"(?ms)^(## {re.escape(claim.title)}\n.+?)\n\n(?=## |\Z)", body)
+        parts = re.findall(rf"(?ms)^(## {re.escape(claim.title)}\n.+?)\n\n(?=## |\Z)", f"{body}\n")
         verdict = re.findall(rf"\*\*Result: the claim ({'|'.join(VERDICTS)})\.\*\*", "".join(parts))
         if len(parts) == len(verdict) == 1 and claim.name in places:
             found[claim.name] = Section(parts[0], cast("Verdict", verdict[0]), *places[claim.name])
     return found
-
-
-def summary(claims: Sequence[Claim], sections: Mapping[str, Section]) -> str:
-    rows = [(f"[{claim.title}](#{anchor(claim.title)})", sections[claim.name].verdict) for claim in claims]
-    return table(("claim", "result here"), rows)
 
 
 def section(claim: Claim, measured: Measured, figure: str) -> Section:
@@ -99,11 +93,16 @@ def figures_of(finding: Finding) -> str:
     return "".join("\t".join(cells) + "\n" for cells in (finding.header, *finding.rows))
 
 
-def verdicts(sections: Mapping[str, Section]) -> str:
-    """How many claims held, held in part and did not hold."""
-    counts = Counter(section.verdict for section in sections.values())
-    words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
-    return f"## How many claims held\n\nOf {len(sections)} claims {words}."
+def verdicts(claims: Sequence[Claim], sections: Mapping[str, Section]) -> str:
+    """How many claims held, held in part and did not hold, with links to the latter."""
+    named = {verdict: [claim for claim in claims if sections[claim.name].verdict == verdict] for verdict in VERDICTS}
+    parts = [f"{len(found)} {verdict}{_links(found) if verdict != 'held' else ''}" for verdict, found in named.items()]
+    return f"Of {len(sections)} claims {', '.join(parts)}."
+
+
+def _links(claims: Sequence[Claim]) -> str:
+    links = ", ".join(f"[{claim.name}](#{anchor(claim.title)})" for claim in claims)
+    return f" ({links})" if links else ""
 
 
 def closing(claims: Sequence[Claim], sections: Mapping[str, Section]) -> str:
@@ -131,11 +130,6 @@ def anchor(title: str) -> str:
     """The anchor that Markdown viewers derive from a heading."""
     kept = [letter for letter in title.lower().replace(" ", "-") if letter.isalnum() or letter in "-_"]
     return "".join(kept)
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def draw(claim: Claim, measured: Measured, file: Path) -> None:

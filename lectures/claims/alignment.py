@@ -124,11 +124,10 @@ CLAIM = Claim(
     title="Alignment comes for free",
     statement="Attention is a soft alignment of target and source words, learned because translation needs it "
     "(Bahdanau et al. 2015).",
-    experiment="The model of the preset `demo` (800 steps; partners of nouns and adjectives are known from "
-    "the grammar's lexicon) and one that reverses strings of letters (all partners are known), neither "
-    "trained on alignments. A word is aligned to the source word with the largest cross-attention weight, at "
-    "the decode step that predicts it or the next one. As partners are unique, the alignment error rate (Och "
-    "and Ney 2003) is the share of wrong links.",
+    experiment="The model of the preset `demo` (800 steps; partners of nouns and adjectives by the grammar's "
+    "lexicon) and one that reverses letters, neither trained on alignments. A word is aligned to the source "
+    "word with the largest cross-attention weight, at the decode step that predicts it or the next one; the "
+    "alignment error rate (Och and Ney 2003) is the share of wrong links.",
     measure=measure,
     judge=judge,
     draw=draw,

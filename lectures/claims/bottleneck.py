@@ -112,13 +112,11 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="bottleneck",
     title="One vector is a bottleneck",
-    statement="A recurrent translation model without attention compresses the source into one vector, so long "
-    "sentences suffer; attention gives the decoder access to all encoder states (Bahdanau et al. 2015, figure "
-    "2; Luong et al. 2015).",
+    statement="Without attention a recurrent translation model compresses the source into one vector, so long "
+    "sentences suffer (Bahdanau et al. 2015, figure 2; Luong et al. 2015).",
     experiment="English to German on the embedded grammar; LSTMs of d_model 128, one layer a side, "
-    "bidirectional encoder. One decoder is initialized with the encoder's last state and has no other access "
-    "to the source, the other has multiplicative attention. 700 steps of 2,048 tokens; greedy translations of "
-    "up to 150 sentences of each length.",
+    "bidirectional encoder; the decoder gets the encoder's last state alone, or multiplicative attention. 700 "
+    "steps of 2,048 tokens; up to 150 sentences of each length.",
     measure=measure,
     judge=judge,
     draw=draw,

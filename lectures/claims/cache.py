@@ -105,9 +105,9 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="cache",
     title="A cache makes decoding linear",
-    statement="Decoding generates one token at a time. Causal attention never changes the keys and values of "
-    "earlier tokens, so they can be cached: a token then costs one row of attention instead of all.",
-    experiment="A decoder-only model of four layers, d_model 256, exported; one row on one thread. The token "
+    statement="Causal attention never changes the keys and values of earlier tokens, so they can be cached: a "
+    "token then costs one row of attention instead of all.",
+    experiment="A decoder-only model of four layers, d_model 256, exported; one row, one thread. The token "
     "after a prefix of n - 1 tokens by one decode step over the KV cache, or by recomputing the prefix. "
     "Fastest of 15 rounds.",
     measure=measure,

@@ -206,11 +206,11 @@ CLAIM = Claim(
     title="“It” attends to what it stands for",
     statement="“The animal did not cross the street because it was too tired” – or “too wide”: for “it” a "
     "head attends to the animal or to the street (Vaswani et al. 2017, appendix, and many lectures since).",
-    experiment="Generated sentences of this form with 9 animals, 9 places and 5 adjectives for each; in "
-    "German “it” is er, sie or es, by its antecedent. One model translates (2 + 1 layers of d_model 64), "
-    "another labels “it” with its translation (2 layers), 300 steps each. From pairs of sentences that differ "
-    "in the adjective alone, with unseen pairs of nouns: how much weight of “it” each noun gains by becoming "
-    f"the antecedent. A head follows the antecedent if both gain more than {GAIN:.0%}.",
+    experiment="Generated sentences of this form; in German “it” is er, sie or es, by its antecedent. One "
+    "model translates (2 + 1 layers of d_model 64), another labels “it” with its translation (2 layers), 300 "
+    "steps each. In pairs of sentences that differ in the adjective alone, with unseen pairs of nouns: how "
+    "much weight of “it” each noun gains by becoming the antecedent. A head follows the antecedent if both "
+    f"gain more than {GAIN:.0%}.",
     measure=measure,
     judge=judge,
     draw=draw,

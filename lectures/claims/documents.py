@@ -239,8 +239,8 @@ CLAIM = Claim(
     title="Longer reach and more capacity write better documents",
     statement="On generated encyclopedia articles perplexity falls from a recurrent model with attention to "
     "an encoder-decoder Transformer (500 input tokens each), a decoder-only one (4,000), one with "
-    "memory-compressed attention (11,000), and the same with a mixture of experts; ROUGE-L rises with each "
-    "step but that to the decoder-only one (Liu et al. 2018, table 4).",
+    "memory-compressed attention (11,000), and the same with experts; ROUGE-L rises with each step but that "
+    "to the decoder-only one (Liu et al. 2018, table 4).",
     experiment=f"Articles of {WORDS} words have a sentence of {SENTENCE} for each of {TOWNS} towns, in any "
     f"order, on what it trades in (one of {GOODS} goods), and end with a year. The summary names town by town "
     f"the good and, what only the whole corpus reveals, the king of such a town in this year: one of {KINGS} "

@@ -115,8 +115,8 @@ CLAIM = Claim(
     name="extrapolation",
     title="Sinusoidal positions do not extrapolate",
     statement="Sine and cosine are defined at every position, so longer texts than in training are possible "
-    "(Vaswani et al. 2017, section 3.5), but do not work well. Learned positions end with the table. ALiBi "
-    "was designed for extrapolation (Press et al. 2022).",
+    "(Vaswani et al. 2017, section 3.5), but do not work well. ALiBi was designed for extrapolation (Press et "
+    "al. 2022).",
     experiment="Decoder-only models of two layers, d_model 64, one for each kind of positions, trained for "
     "600 steps on windows of 64 tokens of consecutive scenes, evaluated on windows of 256. Scenes are short, "
     "so a model that extrapolates loses nothing.",

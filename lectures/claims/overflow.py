@@ -240,10 +240,9 @@ CLAIM = Claim(
     "softmax has gradients (Vaswani et al. 2017, section 3.2.1). Larger scores overflow float16, and the "
     "export notices.",
     experiment=f"Gradients: {DRAWS} random normal queries, {KEYS} keys each, norm of the softmax's Jacobian. "
-    f"Range: an encoder of one layer and one head of {HEAD_DIM} dimensions, query and key weights multiplied "
-    "until the largest score has the given size: the formula with every result stored in float16, and the "
-    "exported fp16 and fp32 graphs on the CPU; errors against float64, divided by the largest value. Then "
-    "`glossa export` chooses precisions.",
+    f"Range: an encoder of one layer and one head of {HEAD_DIM} dimensions, with weights multiplied until the "
+    "largest score has the given size: the formula in float16, and the exported fp16 and fp32 graphs; errors "
+    "against float64, divided by the largest value. Then `glossa export` chooses precisions.",
     measure=measure,
     judge=judge,
     draw=draw,

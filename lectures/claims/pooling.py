@@ -151,8 +151,7 @@ CLAIM = Claim(
     "sigmoid of the weighted sum is the probability of the label. The weights show which words mattered "
     "(compare Yang et al. 2016).",
     experiment="The preset `scene-animals`: does an animal occur in a scene? Word vectors of 64 dimensions, "
-    "no positions, norm or layer, 300 steps; exported, served, and asked by `Classify` about 500 scenes with "
-    "unseen combinations of words.",
+    "no positions, norm or layer, 300 steps; `Classify` about 500 scenes with unseen combinations of words.",
     measure=measure,
     judge=judge,
     draw=draw,

@@ -117,9 +117,9 @@ CLAIM = Claim(
     title="Attention costs n²",
     statement="Every token attends to every token: n² scores, O(n² d) operations: negligible for a sentence "
     "of n ≤ 30, infeasible for a document of n ≥ 50,000 (Vaswani et al. 2017, table 1).",
-    experiment="Exported graphs of two layers, d_model 64, two heads, on one thread: an encoder reads one "
-    "source, a decoder-only model prefills one prompt in one block. Fastest of seven rounds, fitted by a n² + "
-    "b n + c with equal weight on each relative error.",
+    experiment="Exported graphs of two layers, d_model 64, two heads, one thread: an encoder reads a source, "
+    "a decoder-only model a prompt. Fastest of seven rounds, fitted by a n² + b n + c with equal weight on "
+    "each relative error.",
     measure=measure,
     judge=judge,
     draw=draw,

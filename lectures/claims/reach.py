@@ -192,10 +192,9 @@ CLAIM = Claim(
     statement="In a recurrent network the path between two words is as long as their distance, so gradients "
     "vanish and time is linear in n; attention connects all pairs in one step, for n² d operations "
     "(Hochreiter et al. 2001; Vaswani et al. 2017, table 1).",
-    experiment="Encoders of two layers, d_model 64, random weights: the gradient of the last state with "
-    "respect to earlier token vectors, geometric mean of 20 draws; one source encoded by the exported graphs "
-    "on one thread, fastest of nine interleaved rounds. Multiplications of one encoder layer are counted by "
-    "PyTorch.",
+    experiment="Encoders of two layers, d_model 64, random weights: gradient of the last state with respect "
+    "to earlier token vectors, geometric mean of 20 draws; one source encoded by the exported graphs on one "
+    "thread, fastest of nine; multiplications of one layer counted by PyTorch.",
     measure=measure,
     judge=judge,
     draw=draw,

@@ -113,11 +113,11 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="recurrence",
     title="Training is parallel, recurrence is not",
-    statement="An LSTM needs the previous state for the next one, n sequential steps for n words; attention "
-    "computes all positions of a training sentence in parallel (Vaswani et al. 2017, table 1).",
+    statement="An LSTM needs n sequential steps for n words; attention computes all positions of a training "
+    "sentence in parallel (Vaswani et al. 2017, table 1).",
     experiment="A Transformer of 2 + 2 layers and an LSTM with attention and input feeding, with about as "
-    f"many parameters. Optimizer steps on {TOKENS:,} target tokens in sentences of one length, one thread, "
-    "interleaved, fastest of five; and concurrent training runs of 600 steps on English to German.",
+    f"many parameters: steps on {TOKENS:,} target tokens in sentences of one length, one thread, fastest of "
+    "five; and training runs of 600 steps on English to German.",
     measure=measure,
     judge=judge,
     draw=draw,

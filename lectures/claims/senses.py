@@ -122,12 +122,10 @@ CLAIM = Claim(
     name="senses",
     title="A word has a vector for each context",
     statement="“I arrived at the bank after crossing the river” and “… the street”: a table of word vectors "
-    "has one vector of “bank” for both; self-attention mixes the context in (Peters et al. 2018, Devlin et "
-    "al. 2019).",
+    "has one vector of “bank”; self-attention mixes the context in (Peters et al. 2018, Devlin et al. 2019).",
     experiment="Two models of d_model 64 on generated sentences about both kinds of banks, 250 steps each: an "
     "encoder of two layers that labels the word with its sense, and a translation model, 2 + 1 layers, which "
-    "has to write “Ufer” or “Bank”. Both are served: `EmbedTokens` returns the vector of “bank” for five "
-    "words of each sense, `Similarity` compares them.",
+    "writes “Ufer” or “Bank”. `Similarity` compares the vectors of “bank” for five words of each sense.",
     measure=measure,
     judge=judge,
     draw=draw,

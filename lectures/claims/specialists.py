@@ -124,13 +124,12 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="specialists",
     title="Heads specialise",
-    statement="Heads of a layer learn to attend to different things: one to the previous word, one to the "
-    "antecedent of a pronoun (Vaswani et al. 2017, appendix; Voita et al. 2019).",
-    experiment="The model of the preset `demo`, 800 steps; each head's mean share of weight on the previous "
-    "word, the word itself, the next word, the first and the last position and, in cross-attention, on the "
-    "partner (of nouns and adjectives, by the lexicon) of the word about to be generated, over 200 sentences "
-    "with unseen combinations. A specialist gives one of these more than half of its weight; the baseline is "
-    "the untrained model.",
+    statement="Heads of a layer learn to attend to different things: the previous word, the antecedent of a "
+    "pronoun (Vaswani et al. 2017, appendix; Voita et al. 2019).",
+    experiment="The model of the preset `demo`, 800 steps; each head's share of weight on the previous word, "
+    "the word itself, the next word, the first and the last position and, in cross-attention, the partner of "
+    "the word about to be generated, over 200 unseen sentences. A specialist gives one of these more than "
+    "half of its weight; baseline: the untrained model.",
     measure=measure,
     judge=judge,
     draw=draw,

@@ -120,10 +120,10 @@ CLAIM = Claim(
     name="tagging",
     title="Every token can have a label",
     statement="An encoder returns a state for each token that depends on the whole text; a linear layer over "
-    "each state labels the tokens (Devlin et al. 2019, section 5.3).",
-    experiment="The preset `scene-entities`, 800 steps: people, animals and places in scenes of the embedded "
-    "grammar, each with the adjective before it. The model is served and asked by `Tag`; a span counts if its "
-    "ends and its label are right. The baseline gives each word its most frequent label in the training data.",
+    "each labels the tokens (Devlin et al. 2019, section 5.3).",
+    experiment="The preset `scene-entities`, 800 steps: people, animals and places in scenes, each with the "
+    "adjective before it. A span of `Tag` counts if its ends and its label are right. Baseline: each word's "
+    "most frequent label.",
     measure=measure,
     judge=judge,
     draw=draw,

@@ -18,9 +18,9 @@ def test_every_setting_has_a_row_with_its_default():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("port", "whole number from 0 to 65,535"),
-        ("tenant_share", "number above 0 below 1"),
-        ("admin_port", "whole number from 0 to 65,535"),
+        ("port", "integer 0..65,535"),
+        ("tenant_share", "number >0 <1"),
+        ("max_deadline_s", "number >0 ≤86,400"),
         ("tls_key", "path"),
         ("device", "`auto`, `cpu`, `cuda`"),
         ("adaptors", "some of `open-inference`, `vllm`"),

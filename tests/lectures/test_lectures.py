@@ -70,11 +70,12 @@ def section_of(verdict="held", conditions="On a machine", seconds=60):
     return Section("## A title", verdict, conditions, seconds)
 
 
-def test_page_ends_with_the_number_of_claims_by_verdict():
+def test_page_begins_with_the_number_of_claims_by_verdict():
+    claims = [plain_claim(name=name) for name in "abc"]
     sections = {
         name: section_of(verdict) for name, verdict in zip("abc", ("held", "held", "held in part"), strict=True)
     }
-    assert verdicts(sections).endswith("Of 3 claims 2 held, 1 held in part, 0 did not hold.")
+    assert verdicts(claims, sections) == ("Of 3 claims 2 held, 1 held in part ([c](#a-plain-claim)), 0 did not hold.")
 
 
 def test_equal_measurements_give_identical_files(tmp_path):
