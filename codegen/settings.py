@@ -29,7 +29,7 @@ The value of `max_queue` is the first that is given of:
 
 1. the flag `glossa serve --max-queue 64`
 2. the environment variable `{prefix}MAX_QUEUE=64`
-3. the key `max_queue: 64` of the YAML file that `--config FILE` or `{prefix}CONFIG` names; [settings.yaml](settings.yaml) has
+3. the key `max_queue: 64` of the YAML file `--config FILE` or `{prefix}CONFIG`; [settings.yaml](settings.yaml) has
    all defaults: keep the lines that you change
 4. its default
 
