@@ -69,7 +69,7 @@ def test_every_option_has_a_flag_with_its_meaning_and_default():
     for flags, other in ((DECODING, "translation"), (TRANSLATING, "generation")):
         assert [name for name in flags if name != "option"] == [name for name in OPTIONS if OPTIONS[name].task != other]
     for name, option in OPTIONS.items():
-        (flag,) = (TRANSLATING | DECODING)[name].__metadata__
+        (flag,) = {**TRANSLATING, **DECODING}[name].__metadata__
         assert flag.default == (option.flag or f"--{name.replace('_', '-')}")  # where typer keeps the first name
         assert option.help in flag.help
         assert flag.help.endswith(f"default: {default(option)}")
