@@ -6,11 +6,14 @@ python -m codegen.settings [--check]   --check fails if the page is out of date,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic.fields import FieldInfo
+
 from codegen.generated_files import ROOT, update
-from service.settings.config import OTHERS, PREFIX, ServerSettings, shown_default
+from service.settings.config import OTHERS, PREFIX, ServerSettings
 
 PAGE, SAMPLE = ROOT / "docs" / "settings.md", ROOT / "docs" / "settings.yaml"
 BUNDLE = "runs/demo/bundle"
@@ -25,19 +28,20 @@ TYPES = {
 BOUNDS = {"minimum": "≥{}", "exclusiveMinimum": ">{}", "maximum": "≤{}", "exclusiveMaximum": "<{}"}
 HEAD = """# Settings of a server
 
+[settings.yaml](settings.yaml) has every setting with its meaning, the values that it accepts, and its default.
 The value of `max_queue` is the first that is given of:
 
 1. the flag `glossa serve --max-queue 64`
 2. the environment variable `{prefix}MAX_QUEUE=64`
-3. the key `max_queue: 64` of the YAML file `--config FILE` or `{prefix}CONFIG`; [settings.yaml](settings.yaml) has
-   all defaults: keep the lines that you change
+3. the key `max_queue: 64` of the YAML file that `--config FILE` or `{prefix}CONFIG` names
 4. its default
 
 A switch is turned off by its flag with `no-`, such as `--no-reflection`. Unknown names are refused in each of them. The
 commands that call a server read other variables: {others}.
-
-| setting | accepts | default | meaning |
-|---|---|---|---|
+"""
+SAMPLE_HEAD = """\
+# Every setting of a server with its default; those without one are comments. Keep the lines that you change.
+# Made by `make settings`.
 """
 
 
@@ -54,29 +58,28 @@ def accepts(schema: Mapping[str, Any]) -> str:
     return " ".join([kind, *(sign.format(f"{schema[key]:,}") for key, sign in BOUNDS.items() if key in schema)])
 
 
-def rows() -> Iterator[str]:
-    """One row a setting."""
-    schemas = ServerSettings.model_json_schema()["properties"]
-    for name, field in ServerSettings.model_fields.items():
-        default = "required" if field.is_required() else shown_default(field)
-        yield f"| `{name}` | {accepts(schemas[name])} | {default} | {field.description} |\n"
-
-
 def sample() -> str:
-    """A settings file that changes nothing."""
-    lines = ["# All settings with their defaults, those without one as comments. Made by `make settings`.\n"]
-    lines += [f"models:\n  demo: {BUNDLE}  # NAME: BUNDLE, relative to where the server starts\n"]
+    """A settings file that changes nothing, with what each setting means and accepts as a comment."""
+    schemas = ServerSettings.model_json_schema()["properties"]
+    parts = [SAMPLE_HEAD]
     for name, field in ServerSettings.model_fields.items():
-        if name in ("config", "models"):
+        if name == "config":
             continue
-        lines.append(f"# {name}:\n" if field.default is None else f"{name}: {json.dumps(field.default)}\n")
-    return "".join(lines)
+        words = f"{field.description}; {accepts(schemas[name])}"
+        comment = textwrap.fill(words, 118, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False)
+        parts.append(f"{comment}\n{_line(name, field)}")
+    return "\n".join(parts)
+
+
+def _line(name: str, field: FieldInfo) -> str:
+    if name == "models":
+        return f"models:\n  demo: {BUNDLE}  # NAME: BUNDLE, relative to where the server starts\n"
+    return f"# {name}:\n" if field.default is None else f"{name}: {json.dumps(field.default)}\n"
 
 
 def page() -> str:
     """The whole page."""
-    head = HEAD.format(prefix=PREFIX, others=", ".join(f"`{name}`" for name in OTHERS))
-    return head + "".join(rows())
+    return HEAD.format(prefix=PREFIX, others=", ".join(f"`{name}`" for name in OTHERS))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

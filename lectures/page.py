@@ -80,9 +80,8 @@ def section(claim: Claim, measured: Measured, figure: str) -> Section:
     parts = (
         f"## {claim.title}",
         f"**Claim.** {claim.statement}",
-        f"**Experiment.** {claim.experiment}",
         f"![{claim.name}]({figure}.svg)",
-        f"[All figures]({figure}.tsv)",
+        f"[Experiment](../lectures/claims/{claim.name}.py), [all figures]({figure}.tsv)",
         f"**Result: the claim {finding.verdict}.** {finding.explanation}",
     )
     return Section("\n\n".join(parts), finding.verdict, described(measured["conditions"]), round(measured["seconds"]))

@@ -56,9 +56,8 @@ def test_page_shows_each_claim_with_its_plot(tmp_path):
     for part in (
         "## A plain claim",
         "**Claim.** The statement.",
-        "**Experiment.** The experiment.",
         "**Result: the claim held.** It is so.",
-        "[All figures](page/plain.tsv)",
+        "[Experiment](../lectures/claims/plain.py), [all figures](page/plain.tsv)",
     ):
         assert part in text
     (figure,) = re.findall(r"!\[.*\]\((.+)\)", text)
@@ -174,7 +173,6 @@ def test_committed_page_has_the_claims_and_verdicts_of_its_generator():
     assert set(sections) == {claim.name for claim in CLAIMS}
     for claim in CLAIMS:
         assert f"**Claim.** {claim.statement}\n" in sections[claim.name].text, claim.name
-        assert f"**Experiment.** {claim.experiment}\n" in sections[claim.name].text, claim.name
     assert page_of(CLAIMS, sections) == page.read_text(encoding="utf-8")
 
 
