@@ -10,8 +10,6 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic.fields import FieldInfo
-
 from codegen.generated_files import ROOT, update
 from service.settings.config import OTHERS, PREFIX, ServerSettings
 
@@ -67,14 +65,14 @@ def sample() -> str:
             continue
         words = f"{field.description}; {accepts(schemas[name])}"
         comment = textwrap.fill(words, 118, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False)
-        parts.append(f"{comment}\n{_line(name, field)}")
+        parts.append(f"{comment}\n{_line(name, field.default)}")
     return "\n".join(parts)
 
 
-def _line(name: str, field: FieldInfo) -> str:
+def _line(name: str, default: Any) -> str:
     if name == "models":
         return f"models:\n  demo: {BUNDLE}  # NAME: BUNDLE, relative to where the server starts\n"
-    return f"# {name}:\n" if field.default is None else f"{name}: {json.dumps(field.default)}\n"
+    return f"# {name}:\n" if default is None else f"{name}: {json.dumps(default)}\n"
 
 
 def page() -> str:
