@@ -23,6 +23,7 @@ from model.config_parts import (
     LayerGroup,
     Prompts,
     RotaryScaling,
+    check_compression,
     check_default,
     check_labels,
     check_layers,
@@ -279,17 +280,7 @@ class DecoderConfig(LayeredConfig):
         super().__post_init__()
         is_pre = not self.parallel_residual or self.norm_position == "pre"
         check(is_pre, "parallel_residual", f"needs norm_position pre, got {self.norm_position}")
-        if not self.compression_stride:
-            return
-        layers, kind = self.num_decoder_layers, self.positions
-        check(self.compression_stride > 1, "compression_stride", "must be 0 or at least 2, got 1")
-        check(layers > 1, "compression_stride", f"needs at least 2 layers, got {layers}")
-        problem = "must be set with compression_stride, for the uncompressed layers"
-        check(self.sliding_window > 0, "sliding_window", problem)
-        problem = "must be sinusoidal, learned or none with compression_stride, because a key of several tokens has no"
-        check(kind in ("sinusoidal", "learned", "none"), "positions", f"{problem} position of its own, got {kind}")
-        for name in ("attention_softcap", "layer_groups"):
-            check(not getattr(self, name), name, "must be left out with compression_stride")
+        check_compression(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import codecs
 import json
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -31,7 +30,7 @@ from tokenizers import Tokenizer as Backend
 from model.tokenizers.least_tokens import least_tokens_of
 from model.tokenizers.ordinary_pieces import vocabulary_of, with_ordinary_pieces
 from model.tokenizers.sentencepiece import BLANK, SETTINGS, normalizer_of, unigram_of
-from model.tokenizers.spans import Span, whole_spans
+from model.tokenizers.spans import Span, whole_spans, word_starts
 from model.tokenizers.token_bytes import bytes_of_characters, bytes_reader, token_pieces
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0..3 of the tokenizers that are trained here
@@ -219,23 +218,8 @@ class Tokenizer:
         """For each id of `encode(text)` whether a word begins with it: at a blank, as a piece that is marked so, or at
         the border of letters, digits and underscores to other characters, each of which is a word. The blank before a
         word is part of it, also as an id of its own."""
-        ids, spans, starts, last = self.encode(text), self.offsets(text), list[bool](), 0
-        for index, (token, (start, end)) in enumerate(zip(ids, spans, strict=True)):
-            first = end - len(text[start:end].lstrip())
-            is_new = first < end and first >= last  # not a blank, nor another byte of a character
-            is_marked = self.pieces[token].startswith(b" ") and not self._is_bytes
-            inside = first > 0 and is_new and _is_of_word(text[first - 1]) and _is_of_word(text[first])
-            begins = is_new and (is_marked or not inside)
-            if (
-                begins
-                and index
-                and first == start == spans[index - 1][1]
-                and not text[slice(*spans[index - 1])].strip()
-            ):
-                starts[-1], begins = spans[index - 1][0] < start, spans[index - 1][0] == start
-            starts.append(begins)
-            last = end if first < end else last
-        return starts
+        blanks = [self.pieces[token].startswith(b" ") and not self._is_bytes for token in self.encode(text)]
+        return word_starts(text, self.offsets(text), blanks)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the ids; special tokens are skipped, bytes that are no UTF-8 become U+FFFD."""
@@ -292,10 +276,6 @@ class IncrementalDecoder:
     def flush(self) -> str:
         """The rest at the end: U+FFFD for the bytes of an incomplete character."""
         return self._utf8.decode(b"", final=True)
-
-
-def _is_of_word(character: str) -> bool:
-    return character == "_" or unicodedata.category(character)[0] in "LNM"
 
 
 def _ids(model: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> dict[str, int]:
