@@ -30,6 +30,7 @@ from model.config_parts import (
     check_numbers,
     check_ssru,
     check_token,
+    check_vocabularies,
     parts,
     prompts,
 )
@@ -194,6 +195,7 @@ class EncoderDecoderConfig(TransformerConfig, _TranslationConfig):
 
     encoder_num_heads: int = bounded(0, 0)  # of the encoder's self-attention; 0: num_heads
     encoder_d_ff: int = bounded(0, 0)  # 0: d_ff
+    source_vocab_size: int = bounded(0, 0)  # sources have so many ids of their own; 0: those of targets
     sliding_window: int = bounded(0, 0)  # a decoder's token attends to itself and the window - 1 tokens before; 0: all
     decoder_mixing: Mixing = "attention"  # of target positions; ssru: a recurrent layer (Kim et al. 2019)
     ensemble_size: int = bounded(1, 1)  # members whose distributions are averaged; the layers are those of all together
@@ -205,6 +207,7 @@ class EncoderDecoderConfig(TransformerConfig, _TranslationConfig):
         check(heads % kv_heads == 0, "encoder_num_heads", f"must be a multiple of num_kv_heads {kv_heads}, got {heads}")
         _ = self.encoder_stack  # which must be a valid configuration, too
         check_ssru(self.decoder_mixing, self.positions, self.sliding_window)
+        check_vocabularies(self)
         size = self.ensemble_size
         for field in _STACKS:
             layers, problem = getattr(self, field), f"must be a multiple of ensemble_size {size}"

@@ -102,6 +102,25 @@ def check_compression(config: ModelConfig) -> None:
         check(not getattr(config, name), name, "must be left out with compression_stride")
 
 
+def check_vocabularies(config: ModelConfig) -> None:
+    """Raises ConfigError for tokens of a side that its vocabulary lacks, and for what needs one vocabulary of both."""
+    size, template = config.source_vocab_size, config.template
+    if not size:
+        return
+    for field in ("share_embeddings", "context_sentences"):
+        check(
+            not getattr(config, field), field, "must be left out with source_vocab_size: ids of sources are their own"
+        )
+    check(config.pad_id < size, "pad_id", f"must be below source_vocab_size {size}, got {config.pad_id}")
+    languages = (token for _, token in template.languages)
+    for token in (*template.source_prefix, *template.source_suffix, *languages):
+        problem = f"must hold tokens of sources below source_vocab_size {size}, got {token}"
+        check(token < size, "special_token_template", problem)
+    for token in template.target_prefix:
+        problem = f"must hold tokens of targets below vocab_size {config.vocab_size}, got {token}"
+        check(0 <= token < config.vocab_size, "special_token_template", problem)
+
+
 def check_layers(
     groups: tuple[LayerGroup, ...], count: int, field: str, *, can_turn: bool, layer: Callable[[int], Config]
 ) -> None:
