@@ -30,7 +30,9 @@ def _flag(help: str, variable: str) -> Any:
 class Connection:
     """Where a server is and how to call it; each field is a flag."""
 
-    address: Annotated[str, _flag("HOST:PORT of the server", "GLOSSA_ADDRESS")] = "127.0.0.1:50051"
+    address: Annotated[
+        str, _flag("HOST:PORT of the server; of `admin` (GLOSSA_ADMIN_ADDRESS) also unix:PATH", "GLOSSA_ADDRESS")
+    ] = "127.0.0.1:50051"
     tls: Annotated[bool, _flag("connect with TLS", "GLOSSA_TLS")] = False
     tls_ca: Annotated[
         Path | None, _flag("PEM file of the certificate authorities to trust; implies --tls", "GLOSSA_TLS_CA")

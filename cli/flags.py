@@ -108,11 +108,12 @@ def flag_name(option: str) -> str:
     return written
 
 
-def _option_flags(*, scoring: bool = False) -> dict[str, Any]:
-    """A flag for each decoding option in the generated list, or only for those that scoring accepts."""
+def _option_flags(task: str, *, scoring: bool = False) -> dict[str, Any]:
+    """A flag for each decoding option in the generated list, but for those of models with another task; or only for
+    those that scoring accepts."""
     flags = {"option": flag(list[str], "NAME=VALUE: any decoding option; may be repeated", autocompletion=option_names)}
     for name, option in OPTION_FLAGS.items():
-        if scoring and not option.get("scores"):
+        if option.get("task", task) != task or (scoring and not option.get("scores")):
             continue
         kind = Literal[tuple(option["choices"])] if "choices" in option else _TYPES[option["type"]]
         item = {"metavar": "<str>"} if option["type"] == "list" else {}  # of which several may be given
@@ -121,12 +122,13 @@ def _option_flags(*, scoring: bool = False) -> dict[str, Any]:
 
 
 MODEL: Flags = {"model": ModelName, "source_language": SourceLanguage, "target_language": TargetLanguage}
-DECODING: Flags = _option_flags()
-SCORING: Flags = _option_flags(scoring=True)
+DECODING: Flags = _option_flags("generation")
+TRANSLATING: Flags = _option_flags("translation")
+SCORING: Flags = _option_flags("translation", scoring=True)
 
 
 def decoding_options(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The given flags of DECODING, SCORING and MODEL by name. Files are read. Raises UsageError, OSError."""
+    """The given flags of these groups by name. Files are read. Raises UsageError, OSError."""
     options: dict[str, Any] = {}
     for name, value in flags.items():
         if name == "option" or value is None or value == []:
@@ -142,7 +144,7 @@ def decoding_options(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 with_decoding_flags = with_flags("options", DECODING, decoding_options)
-with_translation_flags = with_flags("options", {**MODEL, **DECODING}, decoding_options)
+with_translation_flags = with_flags("options", {**MODEL, **TRANSLATING}, decoding_options)
 with_scoring_flags = with_flags("options", {**MODEL, **SCORING}, decoding_options)
 with_model_flags = with_flags("options", MODEL, decoding_options)
 

@@ -9,31 +9,27 @@ from collections.abc import Sequence
 
 from codegen.generated_files import ROOT, between, update
 from service.edge.admission.admission import GATES, Gate, Stage
-from service.edge.observability.status import STATUS
-from service.errors import Retryable
 
 PAGE = ROOT / "docs" / "RELIABILITY.md"
 BEGIN, END = "<!-- gates -->\n", "<!-- /gates -->\n"
 STAGES: dict[Stage, str] = {
     "call": "before its message is read",
-    "caller": "the same, once its caller is known",
-    "message": "before its message is parsed",
-    "preparation": "before its text is prepared in a thread",
+    "caller": "then, by its caller",
+    "message": "before parsing",
+    "preparation": "before preparation",
     "answer": "before an engine gets it",
-    "queue": "at the queue of the least busy engine process",
+    "queue": "at the queue",
 }
 
 
 def table() -> str:
     """One row a gate, in the order in which a request passes them."""
     rows = "".join(f"| {number} | {_row(gate)} |\n" for number, gate in enumerate(GATES, 1))
-    return f"| | moment | refused when | status: reason | retry hint |\n|---|---|---|---|---|\n{rows}"
+    return f"| | moment | refused when | reason |\n|---|---|---|---|\n{rows}"
 
 
 def _row(gate: Gate) -> str:
-    answers = ", ".join(f"{STATUS[error].name}: `{error.reason}`" for error in gate.errors)
-    hint = "yes" if all(issubclass(error, Retryable) for error in gate.errors) else "another server"
-    return f"{STAGES[gate.stage]} | {gate.rule} | {answers} | {hint}"
+    return f"{STAGES[gate.stage]} | {gate.rule} | {', '.join(f'`{error.reason}`' for error in gate.errors)}"
 
 
 def page() -> str:

@@ -157,6 +157,7 @@ def _flag(name: str, option: Option) -> dict[str, Any]:
         "panel": TITLES[option.group],
         "flag": option.flag,
         "scores": option.scores,
+        "task": option.task,
     }
     return {key: value for key, value in known.items() if value}
 

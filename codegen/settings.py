@@ -1,4 +1,4 @@
-"""Writes docs/settings.md, the page of all settings of a server, from `service.settings.config.ServerSettings`.
+"""Writes docs/settings.md and settings.yaml, all settings of a server, from `service.settings.config.ServerSettings`.
 
 python -m codegen.settings [--check]   --check fails if the page is out of date, and changes nothing
 """
@@ -6,26 +6,28 @@ python -m codegen.settings [--check]   --check fails if the page is out of date,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from codegen.generated_files import ROOT, update
-from service.settings.config import OTHERS, PREFIX, ServerSettings, shown_default
+from service.settings.config import OTHERS, PREFIX, ServerSettings
 
-PAGE = ROOT / "docs" / "settings.md"
+PAGE, SAMPLE = ROOT / "docs" / "settings.md", ROOT / "docs" / "settings.yaml"
 BUNDLE = "runs/demo/bundle"
 TYPES = {
-    "integer": "whole number",
+    "integer": "integer",
     "number": "number",
     "boolean": "true, false",
     "string": "text",
     "array": "list",
     "object": "mapping",
 }
-BOUNDS = {"minimum": "from {}", "exclusiveMinimum": "above {}", "maximum": "to {}", "exclusiveMaximum": "below {}"}
+BOUNDS = {"minimum": "≥{}", "exclusiveMinimum": ">{}", "maximum": "≤{}", "exclusiveMaximum": "<{}"}
 HEAD = """# Settings of a server
 
-Made by `make settings` from the settings themselves. The value of `max_queue` is the first that is given of:
+[settings.yaml](settings.yaml) has every setting with its meaning, the values that it accepts, and its default.
+The value of `max_queue` is the first that is given of:
 
 1. the flag `glossa serve --max-queue 64`
 2. the environment variable `{prefix}MAX_QUEUE=64`
@@ -34,19 +36,10 @@ Made by `make settings` from the settings themselves. The value of `max_queue` i
 
 A switch is turned off by its flag with `no-`, such as `--no-reflection`. Unknown names are refused in each of them. The
 commands that call a server read other variables: {others}.
-
-## All settings
-
-| setting | accepts | default | meaning |
-|---|---|---|---|
 """
-SAMPLE = """
-## A file with all of them
-
-Each has its default here, and those without one are comments: keep the lines that you change.
-
-```yaml
-{sample}```
+SAMPLE_HEAD = """\
+# Every setting of a server with its default; those without one are comments. Keep the lines that you change.
+# Made by `make settings`.
 """
 
 
@@ -58,36 +51,38 @@ def accepts(schema: Mapping[str, Any]) -> str:
     if "enum" in items:
         return ("some of " if items is not schema else "") + ", ".join(f"`{choice}`" for choice in items["enum"])
     kind = "path" if schema.get("format") == "path" else TYPES[schema["type"]]
-    return " ".join([kind, *(words.format(f"{schema[key]:,}") for key, words in BOUNDS.items() if key in schema)])
-
-
-def rows() -> Iterator[str]:
-    """One row a setting."""
-    schemas = ServerSettings.model_json_schema()["properties"]
-    for name, field in ServerSettings.model_fields.items():
-        default = "required" if field.is_required() else shown_default(field)
-        yield f"| `{name}` | {accepts(schemas[name])} | {default} | {field.description} |\n"
+    if {"minimum", "maximum"} <= schema.keys():
+        return f"{kind} {schema['minimum']:,}..{schema['maximum']:,}"
+    return " ".join([kind, *(sign.format(f"{schema[key]:,}") for key, sign in BOUNDS.items() if key in schema)])
 
 
 def sample() -> str:
-    """A settings file that changes nothing."""
-    lines = [f"models:\n  demo: {BUNDLE}  # NAME: BUNDLE, relative to where the server starts\n"]
+    """A settings file that changes nothing, with what each setting means and accepts as a comment."""
+    schemas = ServerSettings.model_json_schema()["properties"]
+    parts = [SAMPLE_HEAD]
     for name, field in ServerSettings.model_fields.items():
-        if name in ("config", "models"):
+        if name == "config":
             continue
-        lines.append(f"# {name}:\n" if field.default is None else f"{name}: {json.dumps(field.default)}\n")
-    return "".join(lines)
+        words = f"{field.description}; {accepts(schemas[name])}"
+        comment = textwrap.fill(words, 118, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False)
+        parts.append(f"{comment}\n{_line(name, field.default)}")
+    return "\n".join(parts)
+
+
+def _line(name: str, default: Any) -> str:
+    if name == "models":
+        return f"models:\n  demo: {BUNDLE}  # NAME: BUNDLE, relative to where the server starts\n"
+    return f"# {name}:\n" if default is None else f"{name}: {json.dumps(default)}\n"
 
 
 def page() -> str:
     """The whole page."""
-    head = HEAD.format(prefix=PREFIX, others=", ".join(f"`{name}`" for name in OTHERS))
-    return head + "".join(rows()) + SAMPLE.format(sample=sample())
+    return HEAD.format(prefix=PREFIX, others=", ".join(f"`{name}`" for name in OTHERS))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Rewrite the page if it is out of date, or with --check fail if it is."""
-    update({PAGE: page()}, arguments, target="settings", description="Write docs/settings.md.")
+    """Rewrite page and file if they are out of date, or with --check fail if they are."""
+    update({PAGE: page(), SAMPLE: sample()}, arguments, target="settings", description="Write docs/settings.md, .yaml.")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class Claim:
     name: str  # of its module and its plot
     title: str
     statement: str  # Markdown: the claim and its source
-    experiment: str  # Markdown
+    experiment: str  # Markdown, for readers of the module, to which the page links
     measure: Callable[[Lab], Measured]
     judge: Callable[[Measured], Finding]
     draw: Callable[[Measured, Figure], None]

@@ -7,7 +7,6 @@ lacks some measurements can still measure or render a claim.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
@@ -17,13 +16,12 @@ from model.checkpoints.atomic_write import write_file
 
 INTRODUCTION = """# Claims of lectures, measured
 
-Lectures on attention and Transformers make claims that are easy to repeat and seldom tested. This page tests them on
-models of this project, small enough for two cores, with its own trainer, exporter and graphs. A result proves or
+Claims of lectures on attention and Transformers, tested on models small enough for two cores. A result proves or
 refutes nothing about models a thousand times larger.
 
 `make lectures` repeats all measurements and rewrites this page; `FAST=1 make lectures` is a smoke test that writes
-elsewhere, `python -m lectures --only NAME` measures one claim, `--render` renders the page from the stored
-measurements (`docs/lectures/NAME.json`). The end of the page has the conditions. Losses are in nats per token."""
+elsewhere, `python -m lectures --only NAME` measures one claim, `--render` renders the stored measurements
+(`docs/lectures/NAME.json`). Losses are in nats per token."""
 
 CLOSING = "## Measurement conditions"
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -54,8 +52,8 @@ def write_page(page: Path, claims: Sequence[Claim], measured: Mapping[str, Measu
 
 
 def page_of(claims: Sequence[Claim], sections: Mapping[str, Section]) -> str:
-    parts = [INTRODUCTION, summary(claims, sections), *(sections[claim.name].text for claim in claims)]
-    return "\n\n".join((*parts, verdicts(sections), closing(claims, sections))) + "\n"
+    parts = [INTRODUCTION, verdicts(claims, sections), *(sections[claim.name].text for claim in claims)]
+    return "\n\n".join((*parts, closing(claims, sections))) + "\n"
 
 
 def present_sections(page: Path, claims: Sequence[Claim]) -> dict[str, Section]:
@@ -69,16 +67,11 @@ def present_sections(page: Path, claims: Sequence[Claim]) -> dict[str, Section]:
     }
     found = {}
     for claim in claims:
-        parts = re.findall(rf"(?ms)^(## {re.escape(claim.title)}\n.+?)\n\n(?=## |\Z)", body)
+        parts = re.findall(rf"(?ms)^(## {re.escape(claim.title)}\n.+?)\n\n(?=## |\Z)", f"{body}\n")
         verdict = re.findall(rf"\*\*Result: the claim ({'|'.join(VERDICTS)})\.\*\*", "".join(parts))
         if len(parts) == len(verdict) == 1 and claim.name in places:
             found[claim.name] = Section(parts[0], cast("Verdict", verdict[0]), *places[claim.name])
     return found
-
-
-def summary(claims: Sequence[Claim], sections: Mapping[str, Section]) -> str:
-    rows = [(f"[{claim.title}](#{anchor(claim.title)})", sections[claim.name].verdict) for claim in claims]
-    return table(("claim", "result here"), rows)
 
 
 def section(claim: Claim, measured: Measured, figure: str) -> Section:
@@ -87,9 +80,8 @@ def section(claim: Claim, measured: Measured, figure: str) -> Section:
     parts = (
         f"## {claim.title}",
         f"**Claim.** {claim.statement}",
-        f"**Experiment.** {claim.experiment}",
-        f"![{claim.title}]({figure}.svg)",
-        f"[All figures]({figure}.tsv)",
+        f"![{claim.name}]({figure}.svg)",
+        f"[Experiment](../lectures/claims/{claim.name}.py), [all figures]({figure}.tsv)",
         f"**Result: the claim {finding.verdict}.** {finding.explanation}",
     )
     return Section("\n\n".join(parts), finding.verdict, described(measured["conditions"]), round(measured["seconds"]))
@@ -100,11 +92,16 @@ def figures_of(finding: Finding) -> str:
     return "".join("\t".join(cells) + "\n" for cells in (finding.header, *finding.rows))
 
 
-def verdicts(sections: Mapping[str, Section]) -> str:
-    """How many claims held, held in part and did not hold."""
-    counts = Counter(section.verdict for section in sections.values())
-    words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
-    return f"## How many claims held\n\nOf {len(sections)} claims {words}."
+def verdicts(claims: Sequence[Claim], sections: Mapping[str, Section]) -> str:
+    """How many claims held, held in part and did not hold, with links to the latter."""
+    named = {verdict: [claim for claim in claims if sections[claim.name].verdict == verdict] for verdict in VERDICTS}
+    parts = [f"{len(found)} {verdict}{_links(found) if verdict != 'held' else ''}" for verdict, found in named.items()]
+    return f"Of {len(sections)} claims {', '.join(parts)}."
+
+
+def _links(claims: Sequence[Claim]) -> str:
+    links = ", ".join(f"[{claim.name}](#{anchor(claim.title)})" for claim in claims)
+    return f" ({links})" if links else ""
 
 
 def closing(claims: Sequence[Claim], sections: Mapping[str, Section]) -> str:
@@ -124,7 +121,7 @@ def described(conditions: Mapping[str, Any]) -> str:
     """conditions: the machine, its processors, whether it was idle before the measurements, and the versions of the
     packages."""
     versions = ", ".join(f"{name} {version}" for name, version in conditions["versions"].items())
-    state = "otherwise idle" if conditions["is_idle"] else "shared with other work, so that times are noisy"
+    state = "otherwise idle" if conditions["is_idle"] else "shared with other work"
     return f"On {conditions['machine']} with {conditions['processors']} processors, {state}; {versions}"
 
 
@@ -132,11 +129,6 @@ def anchor(title: str) -> str:
     """The anchor that Markdown viewers derive from a heading."""
     kept = [letter for letter in title.lower().replace(" ", "-") if letter.isalnum() or letter in "-_"]
     return "".join(kept)
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def draw(claim: Claim, measured: Measured, file: Path) -> None:

@@ -64,7 +64,7 @@ def test_each_program_has_its_source_and_its_command():
         languages = [language for language, _ in blocks(program)]
         assert languages[0] == "console", program
         assert languages[-1] == "sh", program
-        assert len(languages) == (2 if program in FILES else 3), program
+        assert len(languages) == 2, program
     assert {f"../examples/clients/{name}" for name in FILES.values()} == set(
         re.findall(r"^Program: \[.*\]\((.*)\)\.$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     )

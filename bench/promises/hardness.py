@@ -150,8 +150,12 @@ def section(promised: list[tuple[Promise, dict[str, Any]]]) -> str:
         "| promise | met | missed: measured (bar) |",
         "|---|---|---|",
     ]
+    whole = []
     for promise, found in promised:
         verdicts = found["verdicts"]
+        if verdicts and not found.get("problem") and all(verdict["met"] for verdict in verdicts):
+            whole.append(f"{_title(promise)} ({len(verdicts)}).")
+            continue
         missed = [_cells(verdict) for verdict in verdicts if not verdict["met"]]
         result = "; ".join(f"{measure}: {figure} ({bar})" for measure, bar, figure, _ in missed)
         if problem := found.get("problem"):
@@ -161,6 +165,8 @@ def section(promised: list[tuple[Promise, dict[str, Any]]]) -> str:
             f"| **{_title(promise)}** (`python -m bench {command}`) | "
             f"{len(verdicts) - len(missed)} of {len(verdicts)} | {result} |"
         )
+    if whole:
+        lines += ["", f"All measures met: {' '.join(whole)}"]
     return "\n".join([*lines, END])
 
 

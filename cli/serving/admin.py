@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.connection import Connection, with_connection
+from cli.connection import PANEL, Connection, with_connection
 from cli.flags import SourceLanguage, TargetLanguage
 from cli.terminal import AsJson, UsageError, print_json, report_errors
 from cli.text_input import read_text
@@ -24,7 +24,9 @@ admin = typer.Typer(no_args_is_help=True, help="Exchange the models of a running
 Address = Annotated[
     str,
     typer.Option(
-        help="unix:PATH of the server's --admin-socket, or HOST:PORT of its --admin-port", envvar="GLOSSA_ADMIN_ADDRESS"
+        help="unix:PATH of the server's --admin-socket, or HOST:PORT of its --admin-port",
+        envvar="GLOSSA_ADMIN_ADDRESS",
+        rich_help_panel=PANEL,
     ),
 ]
 Model = Annotated[str, typer.Argument(help="name of a model of the server")]

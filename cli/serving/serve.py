@@ -67,7 +67,7 @@ def serve(
     """Serve bundles over gRPC, with health checks and metrics on an HTTP port of their own.
 
     Each setting is a flag (--max-queue 64), a variable (GLOSSA_MAX_QUEUE=64) or a key of the YAML file that --config
-    names (max_queue: 64); the first of these that is given counts. docs/settings.md has them all, and a sample file.
+    names (max_queue: 64); the first of these that is given counts. docs/settings.yaml has them all.
     """
     from service.edge.observability.logs import silence_grpc
     from service.errors import StartupError

@@ -122,14 +122,12 @@ def _plain(word: str) -> str:
 CLAIM = Claim(
     name="alignment",
     title="Alignment comes for free",
-    statement="Attention is a soft alignment of target and source words. No alignment model is trained; the "
-    "network learns alignments because it needs them to translate (Bahdanau et al. 2015).",
-    experiment="Two translation models that were never trained on alignments: the model of the preset `demo`, 800 "
-    "steps, where the partners of nouns and adjectives are known from the grammar's lexicon, and a model that "
-    "reverses strings of letters, where all partners are known. A word is aligned to the source word with the "
-    "largest cross-attention weight, at the decode step that predicts the word or at the next one. As each word "
-    "here has exactly one partner and receives exactly one, the alignment error rate (Och and Ney 2003) is the "
-    "share of wrong links.",
+    statement="Attention is a soft alignment of target and source words, learned because translation needs it "
+    "(Bahdanau et al. 2015).",
+    experiment="The model of the preset `demo` (800 steps; partners of nouns and adjectives by the grammar's "
+    "lexicon) and one that reverses letters, neither trained on alignments. A word is aligned to the source "
+    "word with the largest cross-attention weight, at the decode step that predicts it or the next one; the "
+    "alignment error rate (Och and Ney 2003) is the share of wrong links.",
     measure=measure,
     judge=judge,
     draw=draw,

@@ -112,13 +112,11 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="bottleneck",
     title="One vector is a bottleneck",
-    statement="A recurrent translation model without attention compresses the whole source into the last state "
-    "of its encoder. One vector has to hold everything, so long sentences suffer; attention gives the decoder "
-    "access to all encoder states (Bahdanau et al. 2015, figure 2; Luong et al. 2015).",
-    experiment="English to German on the embedded grammar with LSTMs of d_model 128, one layer on each side, and "
-    "a bidirectional encoder. One model initializes its decoder with the encoder's last state and has no other "
-    "access to the source; the other has multiplicative attention. Both are trained for 700 steps of 2,048 tokens "
-    "and translate greedily up to 150 sentences of each length.",
+    statement="Without attention a recurrent translation model compresses the source into one vector, so long "
+    "sentences suffer (Bahdanau et al. 2015, figure 2; Luong et al. 2015).",
+    experiment="English to German on the embedded grammar; LSTMs of d_model 128, one layer a side, "
+    "bidirectional encoder; the decoder gets the encoder's last state alone, or multiplicative attention. 700 "
+    "steps of 2,048 tokens; up to 150 sentences of each length.",
     measure=measure,
     judge=judge,
     draw=draw,

@@ -105,12 +105,11 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="cache",
     title="A cache makes decoding linear",
-    statement="Training processes all positions in parallel, but decoding generates one token at a time. Causal "
-    "attention never changes the keys and values of earlier tokens, so they can be cached: a token then costs one "
-    "row of attention instead of all.",
-    experiment="A decoder-only model of four layers, d_model 256, exported; one row on one thread. The token "
-    "after a prefix of n - 1 tokens is computed with one decode step over the KV cache, or by recomputing the "
-    "whole prefix. Fastest of 15 rounds.",
+    statement="Causal attention never changes the keys and values of earlier tokens, so they can be cached: a "
+    "token then costs one row of attention instead of all.",
+    experiment="A decoder-only model of four layers, d_model 256, exported; one row, one thread. The token "
+    "after a prefix of n - 1 tokens by one decode step over the KV cache, or by recomputing the prefix. "
+    "Fastest of 15 rounds.",
     measure=measure,
     judge=judge,
     draw=draw,

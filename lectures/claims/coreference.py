@@ -150,12 +150,11 @@ def judge(measured: Measured) -> Finding:
         one = max(found, key=lambda head: max(gains(found[head])))
         texts.append(
             f"In the model of {label}, {measured['right'][name]:.0%} of the pronouns of {2 * measured['pairs']} "
-            f"sentences with unseen pairs of nouns are right: it {'finds' if is_right else 'does not find'} the "
-            f"antecedent. Heads whose weight on each noun grows by more than {GAIN:.0%} when it becomes the "
-            f"antecedent: {', '.join(both) or 'none'}. Closest is {gained(order[0], found)}; the largest gain of one "
-            f"noun is in {gained(one, found)}. The antecedent has more weight than the other noun in at most "
-            f"{found[clearest]['clear']:.0%} of the sentences, in head {clearest} (a head that prefers one of the "
-            "nouns whatever the adjective reaches half)."
+            f"sentences with unseen pairs of nouns are right{'' if is_right else ', too few to judge'}. "
+            f"Heads that follow the antecedent: {', '.join(both) or 'none'}; closest: "
+            f"{gained(order[0], found)}; largest gain of one noun: {gained(one, found)}. "
+            "The antecedent has more weight than the other noun in at most "
+            f"{found[clearest]['clear']:.0%} of the sentences, in head {clearest}."
         )
         for head in list(dict.fromkeys((*order[:2], one, clearest))):
             weights = found[head]["weights"]
@@ -165,9 +164,8 @@ def judge(measured: Measured) -> Finding:
             )
     return Finding(
         verdict=verdict_of(held),
-        explanation=f"{' '.join(texts)} A model may find the antecedent without such a head: one may read both "
-        "nouns and another the adjective, or a noun may read the adjective, and “it” the result. What a weight "
-        "shows is where a model looks, not all that it knows.",
+        explanation=f"{' '.join(texts)} A head that prefers one noun whatever the adjective reaches half of them. A "
+        "model may find the antecedent otherwise: a noun may read the adjective, and “it” the result.",
         header=(
             "model",
             "head",
@@ -206,14 +204,13 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="coreference",
     title="“It” attends to what it stands for",
-    statement="“The animal did not cross the street because it was too tired” – or “too wide”: for “it” a head "
-    "attends to the animal or to the street (Vaswani et al. 2017, appendix, and many lectures since).",
-    experiment="Generated sentences of this form with 9 animals, 9 places and 5 adjectives for each; in German "
-    "“it” is er, sie or es, by its antecedent. One model translates (2 + 1 layers of d_model 64), another labels "
-    "“it” with its translation (an encoder of 2 layers), 300 steps each. Pairs of sentences that differ in the "
-    "adjective alone, with pairs of nouns that are not in the training data: the weights from “it” in every head "
-    "of the encoder, and how much weight each noun gains by becoming the antecedent. A head follows the antecedent if "
-    f"both gain more than {GAIN:.0%}.",
+    statement="“The animal did not cross the street because it was too tired” – or “too wide”: for “it” a "
+    "head attends to the animal or to the street (Vaswani et al. 2017, appendix, and many lectures since).",
+    experiment="Generated sentences of this form; in German “it” is er, sie or es, by its antecedent. One "
+    "model translates (2 + 1 layers of d_model 64), another labels “it” with its translation (2 layers), 300 "
+    "steps each. In pairs of sentences that differ in the adjective alone, with unseen pairs of nouns: how "
+    "much weight of “it” each noun gains by becoming the antecedent. A head follows the antecedent if both "
+    f"gain more than {GAIN:.0%}.",
     measure=measure,
     judge=judge,
     draw=draw,

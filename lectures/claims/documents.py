@@ -207,10 +207,10 @@ def reasons(nats: Mapping[str, Mapping[str, float]], load: Sequence[Sequence[flo
     """What the nats by kind of word show of reach and capacity."""
     slow = [NAMES[name] for name in NAMES if nats[name]["good"] > least_nats(name) + FOUND]
     return (
-        "As in the original table, the models differ in input length as well as in architecture. The two last columns "
-        "separate both: goods measure reach, because a model that knows all facts that it reads still has "
-        f"{least_nats('articles-encoder-decoder'):.2f} nats a good with {READ_BY_ENDS} words and "
-        f"{least_nats('articles-decoder'):.2f} with {READ_BY_HALVES}; kings measure capacity, from "
+        "As in the original table, the models differ in input length, too. Goods measure reach: a model that knows all "
+        f"facts that it reads still has {least_nats('articles-encoder-decoder'):.2f} nats a good with {READ_BY_ENDS} "
+        "words and "
+        f"{least_nats('articles-decoder'):.2f} with {READ_BY_HALVES}. Kings measure capacity, from "
         f"{math.log(KINGS):.2f} nats of a guess down to 0. "
         + (f"Still learning to find the goods that it reads: {', '.join(slow)}. " if slow else "")
         + f"With experts a king takes {nats['articles-experts']['king']:.2f} nats instead of "
@@ -237,17 +237,17 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="documents",
     title="Longer reach and more capacity write better documents",
-    statement="On generated encyclopedia articles perplexity falls from a recurrent sequence-to-sequence model "
-    "with attention to an encoder-decoder Transformer (500 input tokens each), to a decoder-only one (4,000), to "
-    "one with memory-compressed attention (11,000), to the same with a mixture of experts; ROUGE-L rises with each "
-    "of these steps but that to the decoder-only one (Liu et al. 2018, table 4).",
-    experiment=f"Articles of {WORDS} words have a sentence of {SENTENCE} for each of {TOWNS} towns, in any order, on "
-    f"what it trades in (one of {GOODS} goods), and end with a year. The summary names town by town the good and, what "
-    f"only the whole corpus reveals, the king of such a town in this year: one of {KINGS} for each of "
-    f"{TOWNS * GOODS * YEARS:,} combinations. The models are the presets `articles-…`, trained for "
-    f"{PRESETS['articles-experts'].train.steps:,} steps of 32 articles; they read the last {READ_BY_ENDS} words (with "
-    f"an encoder), {READ_BY_HALVES} (decoder-only) or all (compressed). ROUGE-L (Lin 2004) is that of greedy summaries "
-    f"of {UNSEEN} unseen articles.",
+    statement="On generated encyclopedia articles perplexity falls from a recurrent model with attention to "
+    "an encoder-decoder Transformer (500 input tokens each), a decoder-only one (4,000), one with "
+    "memory-compressed attention (11,000), and the same with experts; ROUGE-L rises with each step but that "
+    "to the decoder-only one (Liu et al. 2018, table 4).",
+    experiment=f"Articles of {WORDS} words have a sentence of {SENTENCE} for each of {TOWNS} towns, in any "
+    f"order, on what it trades in (one of {GOODS} goods), and end with a year. The summary names town by town "
+    f"the good and, what only the whole corpus reveals, the king of such a town in this year: one of {KINGS} "
+    f"for each of {TOWNS * GOODS * YEARS:,} combinations. The presets `articles-…`, "
+    f"{PRESETS['articles-experts'].train.steps:,} steps of 32 articles, read the last {READ_BY_ENDS} words "
+    f"(with an encoder), {READ_BY_HALVES} (decoder-only) or all (compressed). ROUGE-L (Lin 2004) of greedy "
+    f"summaries of {UNSEEN} unseen articles.",
     measure=measure,
     judge=judge,
     draw=draw,

@@ -87,11 +87,11 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="equivariance",
     title="Without positions, order is invisible",
-    statement="Self-attention treats its input as a set. Permuting the words permutes the outputs in the same "
-    "way, so a model needs position information (Vaswani et al. 2017, section 3.5).",
-    experiment="Encoders of four layers, d_model 128, random weights, exported to ONNX. Each encodes a sentence "
-    "of 24 words and a permutation of it; the states are compared after undoing the permutation. 20 sentences and "
-    "permutations for each kind of position encoding.",
+    statement="Self-attention treats its input as a set, so a model needs position information (Vaswani et "
+    "al. 2017, section 3.5).",
+    experiment="Exported encoders of four layers, d_model 128, random weights, encode a sentence of 24 words "
+    "and a permutation of it; states are compared after undoing the permutation. 20 sentences for each kind "
+    "of positions.",
     measure=measure,
     judge=judge,
     draw=draw,

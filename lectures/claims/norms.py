@@ -100,9 +100,8 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="norms",
     title="Pre-norm trains without warm-up, post-norm does not",
-    statement="The original Transformer normalizes after each residual connection (add and norm) and needs a "
-    "learning-rate warm-up. With the norm inside the residual branch, gradients are well behaved from the start "
-    "(Xiong et al. 2020).",
+    statement="The original Transformer normalizes after each residual connection and needs a learning-rate "
+    "warm-up; with the norm inside the residual branch it does not (Xiong et al. 2020).",
     experiment=f"Decoder-only models of {LAYERS} layers, d_model 64, on scenes: both norm orders, two learning "
     "rates that decay to 0 over 150 steps, with 50 warm-up steps and with none, two seeds each, without gradient "
     "clipping.",

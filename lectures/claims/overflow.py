@@ -236,15 +236,13 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="overflow",
     title="The scale keeps scores in range",
-    statement="Products of queries and keys grow with their dimension; dividing by sqrt(d) keeps them in the range "
-    "where softmax has gradients (Vaswani et al. 2017, section 3.2.1). Scores of the usual size then fit small number "
-    "formats; larger ones overflow float16, and the export notices.",
-    experiment=f"Gradients: {DRAWS} random queries of normal components, {KEYS} random keys each, and the norm of the "
-    f"softmax's Jacobian, with the scale and without. Range: an encoder of one layer and one head of {HEAD_DIM} "
-    "dimensions, whose query and key weights are multiplied until the largest score of a text has the given size. The "
-    "formula with every result stored in float16; the exported graphs in fp16 and fp32 by ONNX Runtime on the CPU; "
-    "errors are those of the output against float64, divided by its largest value. Then `glossa export` with its "
-    "automatic choice of precisions.",
+    statement="Products of queries and keys grow with their dimension; dividing by sqrt(d) keeps them where "
+    "softmax has gradients (Vaswani et al. 2017, section 3.2.1). Larger scores overflow float16, and the "
+    "export notices.",
+    experiment=f"Gradients: {DRAWS} random normal queries, {KEYS} keys each, norm of the softmax's Jacobian. "
+    f"Range: an encoder of one layer and one head of {HEAD_DIM} dimensions, with weights multiplied until the "
+    "largest score has the given size: the formula in float16, and the exported fp16 and fp32 graphs; errors "
+    "against float64, divided by the largest value. Then `glossa export` chooses precisions.",
     measure=measure,
     judge=judge,
     draw=draw,

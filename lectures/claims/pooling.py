@@ -147,12 +147,11 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="pooling",
     title="A weighted sum of word vectors classifies",
-    statement="The simplest use of attention is a classifier: the score of a word is tanh(x W), a softmax over the "
-    "words makes weights of the scores, and a sigmoid of the weighted sum is the probability of the label. The weights "
-    "show which words mattered (compare Yang et al. 2016).",
-    experiment="The preset `scene-animals`: does an animal occur in a scene? Word vectors of 64 dimensions without "
-    "positions, norm or encoder layer, one label, 300 steps; then exported, served, and asked by `Classify` about 500 "
-    "scenes with unseen combinations of words.",
+    statement="Attention classifies: a word's score is tanh(x W), a softmax of the scores makes weights, a "
+    "sigmoid of the weighted sum is the probability of the label. The weights show which words mattered "
+    "(compare Yang et al. 2016).",
+    experiment="The preset `scene-animals`: does an animal occur in a scene? Word vectors of 64 dimensions, "
+    "no positions, norm or layer, 300 steps; `Classify` about 500 scenes with unseen combinations of words.",
     measure=measure,
     judge=judge,
     draw=draw,

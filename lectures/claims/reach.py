@@ -148,16 +148,15 @@ def judge(measured: Measured) -> Finding:
     return Finding(
         verdict=verdict_of(held),
         explanation=f"At distance {DISTANCES[-1]} the LSTM's gradient is {left['recurrent']:.0e} of that at "
-        f"distance 1, the Transformer's {left['transformer']:.2f}: every token is one step away, at random weights "
+        f"distance 1, the Transformer's {left['transformer']:.2f}, at random weights "
         f"(training may teach an LSTM to keep what it needs). In the last doublings, up to {lengths[-1]:,} "
-        f"tokens, the LSTM's time grows {listed(slopes['recurrent'])}-fold, one step after the other (linear: "
+        f"tokens, the LSTM's time grows {listed(slopes['recurrent'])}-fold (linear: "
         f"{LINEAR[0]} to {LINEAR[1]}), that of the Transformer {listed(slopes['transformer'])}-fold (quadratic: above "
         f"{QUADRATIC:g} in the last); at {lengths[0]} tokens the LSTM takes "
         f"{ms['recurrent'][0] / ms['transformer'][0]:.1f} times as long, at {lengths[-1]:,} "
-        f"{ms['recurrent'][-1] / ms['transformer'][-1]:.1f} times. And attention is not where most of the compute "
-        f"is: of a layer of d_model 512, {outside[30]:.1%} of the multiplications for 30 tokens and "
-        f"{outside[512]:.0%} for 512 are projections and feed-forward; for 4,096 it is {outside[4096]:.0%}, for "
-        f"50,000 {outside[50_000]:.0%}.",
+        f"{ms['recurrent'][-1] / ms['transformer'][-1]:.1f} times. Of the multiplications of a layer of "
+        f"d_model 512 projections and feed-forward are {outside[30]:.1%} for 30 tokens, {outside[512]:.0%} for 512, "
+        f"{outside[4096]:.0%} for 4,096 and {outside[50_000]:.0%} for 50,000.",
         header=("layer, tokens", "products of attention", "projections", "feed-forward"),
         rows=[
             (
@@ -190,13 +189,12 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="reach",
     title="Every token is one step away",
-    statement="In a recurrent network the path between two words is as long as their distance, so gradients vanish "
-    "and time is linear in n sequential steps; attention connects all pairs in one step, for n² d operations "
+    statement="In a recurrent network the path between two words is as long as their distance, so gradients "
+    "vanish and time is linear in n; attention connects all pairs in one step, for n² d operations "
     "(Hochreiter et al. 2001; Vaswani et al. 2017, table 1).",
-    experiment="Encoders of two layers, d_model 64, with random weights: the gradient of the last state with "
-    "respect to the token vectors before it, the geometric mean of 20 draws; and one source encoded by the "
-    "exported graphs on one thread, fastest of nine interleaved rounds. The multiplications of one encoder layer "
-    "are counted by PyTorch's counter while it runs.",
+    experiment="Encoders of two layers, d_model 64, random weights: gradient of the last state with respect "
+    "to earlier token vectors, geometric mean of 20 draws; one source encoded by the exported graphs on one "
+    "thread, fastest of nine; multiplications of one layer counted by PyTorch.",
     measure=measure,
     judge=judge,
     draw=draw,

@@ -79,8 +79,8 @@ def judge(measured: Measured) -> Finding:
         explanation=f"At {lengths[0]} tokens per sentence the Transformer trains {leads[0]:.1f} times as many "
         f"tokens/s, at {lengths[-1]} {leads[-1]:.1f} times. The Transformer reaches a validation loss of {goal:.2f}, "
         f"the final loss of the slower learner, in {times['transformer']:.0f} s and the LSTM in "
-        f"{times['recurrent']:.0f} s. One thread does not compute in parallel: the lead here is that of few large "
-        "matrix products over many small ones, and is far larger on a processor with thousands of lanes.",
+        f"{times['recurrent']:.0f} s. On one thread the lead is that of few large matrix products over many "
+        "small ones.",
         header=("tokens per sentence", *(f"{name}, tokens/s" for name in NAMES.values()), "ratio"),
         rows=[
             (
@@ -113,13 +113,11 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="recurrence",
     title="Training is parallel, recurrence is not",
-    statement="An LSTM needs the previous state to compute the next one, so a sentence of n words takes n "
-    "sequential steps; attention computes all positions of a training sentence in parallel (Vaswani et al. 2017, "
-    "table 1).",
-    experiment="A Transformer of 2 + 2 layers and an LSTM with attention and input feeding, with about as many "
-    f"parameters. Optimizer steps on {TOKENS:,} target tokens in sentences of one length, on one thread, "
-    "interleaved, fastest of five; and a concurrent training run of 600 steps for each on English to German, loss "
-    "against seconds.",
+    statement="An LSTM needs n sequential steps for n words; attention computes all positions of a training "
+    "sentence in parallel (Vaswani et al. 2017, table 1).",
+    experiment="A Transformer of 2 + 2 layers and an LSTM with attention and input feeding, with about as "
+    f"many parameters: steps on {TOKENS:,} target tokens in sentences of one length, one thread, fastest of "
+    "five; and training runs of 600 steps on English to German.",
     measure=measure,
     judge=judge,
     draw=draw,

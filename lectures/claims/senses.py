@@ -100,8 +100,7 @@ def judge(measured: Measured) -> Finding:
         f"“street” give a cosine of {labels[river][street]:.2f}, “road” and “street” {labels[road][street]:.2f}. "
         f"The translation model translates {exact.get('translation', 0.0):.0%} of its validation sentences exactly, "
         f"“bank” included, with a gap between the senses of {translated:+.2f} (untrained: {before:+.2f}): its "
-        "decoder can attend to the word that decides the sense instead. A context reaches the vector of a word if "
-        "something is learnt from it there. The server's cosines are those of numpy to "
+        "decoder can attend to the word that decides the sense instead. The server's cosines are those of numpy to "
         f"{measured['difference']:.0e}.",
         header=("vectors of “bank”", "river and street", "road and street", "same sense, mean", "other sense, mean"),
         rows=rows,
@@ -122,13 +121,11 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="senses",
     title="A word has a vector for each context",
-    statement="“I arrived at the bank after crossing the river” and “… the street”: a table of word vectors has "
-    "one vector for both; self-attention mixes the context in, so the vectors of “bank” differ (Peters et al. "
-    "2018, Devlin et al. 2019).",
+    statement="“I arrived at the bank after crossing the river” and “… the street”: a table of word vectors "
+    "has one vector of “bank”; self-attention mixes the context in (Peters et al. 2018, Devlin et al. 2019).",
     experiment="Two models of d_model 64 on generated sentences about both kinds of banks, 250 steps each: an "
-    "encoder of two layers that labels the word with its sense, and a translation model, 2 + 1 layers, which has "
-    "to write “Ufer” or “Bank”. Both are exported and served: `EmbedTokens` returns the vector of “bank” in “I "
-    "arrived at the bank after crossing the …” for five words of each sense, `Similarity` compares them.",
+    "encoder of two layers that labels the word with its sense, and a translation model, 2 + 1 layers, which "
+    "writes “Ufer” or “Bank”. `Similarity` compares the vectors of “bank” for five words of each sense.",
     measure=measure,
     judge=judge,
     draw=draw,

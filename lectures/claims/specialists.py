@@ -124,14 +124,12 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="specialists",
     title="Heads specialise",
-    statement="Heads of the same layer have different parameters and learn to attend to different things: one to "
-    "the previous word, one to the antecedent of a pronoun (Vaswani et al. 2017, appendix; Voita et al. 2019).",
-    experiment="The translation model of the preset `demo`, 800 steps. For every head of encoder, decoder and "
-    "cross-attention, the mean share of its weight on the previous word, the word itself, the next word, the "
-    "first and the last position, and, in cross-attention, on the partner of the word about to be generated, over "
-    "200 sentences with word combinations that are not in the training data. Partners are known from the "
-    "grammar's lexicon, for nouns and adjectives. A head is a specialist if one kind of position receives more "
-    "than half of its weight; the same model before training is the baseline.",
+    statement="Heads of a layer learn to attend to different things: the previous word, the antecedent of a "
+    "pronoun (Vaswani et al. 2017, appendix; Voita et al. 2019).",
+    experiment="The model of the preset `demo`, 800 steps; each head's share of weight on the previous word, "
+    "the word itself, the next word, the first and the last position and, in cross-attention, the partner of "
+    "the word about to be generated, over 200 unseen sentences. A specialist gives one of these more than "
+    "half of its weight; baseline: the untrained model.",
     measure=measure,
     judge=judge,
     draw=draw,

@@ -119,12 +119,11 @@ def draw(measured: Measured, figure: Figure) -> None:
 CLAIM = Claim(
     name="tagging",
     title="Every token can have a label",
-    statement="An encoder returns a state for each token that depends on the whole text; a linear layer over each "
-    "state labels the tokens, such as names in a text (Devlin et al. 2019, section 5.3).",
-    experiment="The preset `scene-entities` for 800 steps: people, animals and places in scenes of the embedded "
-    "grammar, each with the adjective before it. The model is exported, served, and asked by `Tag`; a span counts "
-    "if its ends and its label are right. The baseline gives each word the label that it has most often in the "
-    "training data.",
+    statement="An encoder returns a state for each token that depends on the whole text; a linear layer over "
+    "each labels the tokens (Devlin et al. 2019, section 5.3).",
+    experiment="The preset `scene-entities`, 800 steps: people, animals and places in scenes, each with the "
+    "adjective before it. A span of `Tag` counts if its ends and its label are right. Baseline: each word's "
+    "most frequent label.",
     measure=measure,
     judge=judge,
     draw=draw,

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from cli.flags import DECODING, SCORING, decoding_options, parse_options
+from cli.flags import DECODING, SCORING, TRANSLATING, decoding_options, parse_options
 from cli.terminal import UsageError
 from codegen.options import default
 from glossa.v1 import glossa_pb2 as pb
@@ -66,9 +66,10 @@ def test_invalid_options_are_rejected_with_a_hint(written, message):
 
 
 def test_every_option_has_a_flag_with_its_meaning_and_default():
-    assert [name for name in DECODING if name != "option"] == list(OPTIONS)
+    for flags, other in ((DECODING, "translation"), (TRANSLATING, "generation")):
+        assert [name for name in flags if name != "option"] == [name for name in OPTIONS if OPTIONS[name].task != other]
     for name, option in OPTIONS.items():
-        (flag,) = DECODING[name].__metadata__
+        (flag,) = {**TRANSLATING, **DECODING}[name].__metadata__
         assert flag.default == (option.flag or f"--{name.replace('_', '-')}")  # where typer keeps the first name
         assert option.help in flag.help
         assert flag.help.endswith(f"default: {default(option)}")

@@ -53,7 +53,7 @@ def test_the_version_is_that_of_the_distributions():
     assert run("--version") == f"glossa {VERSION}\n"
 
 
-MAX_FLAGS = 388
+MAX_FLAGS = 377
 
 
 def described(command: Any, context: Any) -> Iterator[tuple[str, Any]]:

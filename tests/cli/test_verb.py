@@ -44,7 +44,6 @@ def test_a_variable_of_the_connection_is_read_by_the_verbs_that_have_it_alone(mo
     [
         (("--tls",), ("doctor",)),
         (("--address", "h:1"), ("eval", "a")),
-        (("--address", "h:1"), ("admin", "versions")),
         (("--token", "secret"), ("healthcheck",)),
     ],
 )

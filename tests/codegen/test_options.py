@@ -36,6 +36,7 @@ def test_the_command_line_knows_every_option():
         "help": known["alignment"]["help"],
         "panel": "Additional output",
         "scores": True,
+        "task": "translation",
     }
     assert {item["type"] for item in known.values()} == {"int", "float", "bool", "str", "list", "choice", "path"}
 

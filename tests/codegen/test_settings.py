@@ -7,20 +7,24 @@ from codegen import settings
 from service.settings.config import ServerSettings, load_settings
 
 
-def test_every_setting_has_a_row_with_its_default():
-    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", "".join(settings.rows()), re.MULTILINE))
-    assert list(rows) == list(ServerSettings.model_fields)
-    assert "| 256 |" in rows["max_queue"]
-    assert "| required |" in rows["models"]
-    assert "| none |" in rows["tls_key"]
+def test_every_setting_has_its_meaning_values_and_default():
+    text = settings.sample()
+    found = re.findall(r"((?:^#.*\n)+)^(?:# )?(\w+):(.*)$", text, re.MULTILINE)
+    assert [name for _, name, _ in found] == [name for name in ServerSettings.model_fields if name != "config"]
+    for comment, name, _ in found:
+        words = " ".join(comment.replace("#", " ").split())
+        assert " ".join((ServerSettings.model_fields[name].description or "").split()) in words, name
+    defaults = {name: value for _, name, value in found}
+    assert defaults["max_queue"] == " 256"
+    assert "# tls_key:\n" in text
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("port", "whole number from 0 to 65,535"),
-        ("tenant_share", "number above 0 below 1"),
-        ("admin_port", "whole number from 0 to 65,535"),
+        ("port", "integer 0..65,535"),
+        ("tenant_share", "number >0 <1"),
+        ("max_deadline_s", "number >0 ≤86,400"),
         ("tls_key", "path"),
         ("device", "`auto`, `cpu`, `cuda`"),
         ("adaptors", "some of `open-inference`, `vllm`"),

@@ -1,4 +1,4 @@
-"""The programs of docs/clients.md, from the page and from examples/clients: copied to a folder, built, and run.
+"""The programs of docs/clients.md, from examples/clients: copied to a folder, built, and run.
 
 Only address, text and prompt are others than on the page.
 """
@@ -19,7 +19,7 @@ ADDRESS, TEXT, PROMPT = "127.0.0.1:50051", "The small dog sees two children.", "
 GATEWAY = "127.0.0.1:8080"
 OURS, BARE, NODE, CPP = "Python with glossa.client", "Python from the .proto alone", "Node", "C++"
 PROGRAMS = (OURS, BARE, NODE, CPP)
-FILES = {BARE: "bare.py", NODE: "client.js", CPP: "client.cpp"}  # in EXAMPLES; the page has the others
+FILES = {OURS: "client.py", BARE: "bare.py", NODE: "client.js", CPP: "client.cpp"}  # in EXAMPLES
 NODE_PACKAGES = ROOT / "build/clients_node/node_modules"
 CPP_TOOLS = ("g++", "pkg-config", "protoc", "grpc_cpp_plugin")
 BUF = Path(sys.executable).with_name("buf")
@@ -62,10 +62,8 @@ def build(folder):
     if NODE_PACKAGES.is_dir():
         (folder / "node_modules").symlink_to(NODE_PACKAGES)
     _environment_without_ours(folder / "environment")
-    (folder / "client.py").write_text(block(OURS, "python"), encoding="utf-8")
     for program in PROGRAMS:
-        if name := FILES.get(program):
-            shutil.copy(EXAMPLES / name, folder / name)
+        shutil.copy(EXAMPLES / FILES[program], folder / FILES[program])
         steps = block(program, "sh").splitlines()[:-1]
         if steps and not missing(program):
             _shell("\n".join(steps), program, folder, timeout_s=900)

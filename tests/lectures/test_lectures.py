@@ -56,9 +56,8 @@ def test_page_shows_each_claim_with_its_plot(tmp_path):
     for part in (
         "## A plain claim",
         "**Claim.** The statement.",
-        "**Experiment.** The experiment.",
         "**Result: the claim held.** It is so.",
-        "[All figures](page/plain.tsv)",
+        "[Experiment](../lectures/claims/plain.py), [all figures](page/plain.tsv)",
     ):
         assert part in text
     (figure,) = re.findall(r"!\[.*\]\((.+)\)", text)
@@ -70,11 +69,12 @@ def section_of(verdict="held", conditions="On a machine", seconds=60):
     return Section("## A title", verdict, conditions, seconds)
 
 
-def test_page_ends_with_the_number_of_claims_by_verdict():
+def test_page_begins_with_the_number_of_claims_by_verdict():
+    claims = [plain_claim(name=name) for name in "abc"]
     sections = {
         name: section_of(verdict) for name, verdict in zip("abc", ("held", "held", "held in part"), strict=True)
     }
-    assert verdicts(sections).endswith("Of 3 claims 2 held, 1 held in part, 0 did not hold.")
+    assert verdicts(claims, sections) == ("Of 3 claims 2 held, 1 held in part ([c](#a-plain-claim)), 0 did not hold.")
 
 
 def test_equal_measurements_give_identical_files(tmp_path):
@@ -173,7 +173,6 @@ def test_committed_page_has_the_claims_and_verdicts_of_its_generator():
     assert set(sections) == {claim.name for claim in CLAIMS}
     for claim in CLAIMS:
         assert f"**Claim.** {claim.statement}\n" in sections[claim.name].text, claim.name
-        assert f"**Experiment.** {claim.experiment}\n" in sections[claim.name].text, claim.name
     assert page_of(CLAIMS, sections) == page.read_text(encoding="utf-8")
 
 

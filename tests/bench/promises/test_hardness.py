@@ -30,6 +30,7 @@ def test_figures_and_what_could_not_be_measured_are_shown():
             Promise("all is well", "", ""),
             {"command": "well --bundle /a/b", "verdicts": [verdict(True), verdict(False)]},
         ),
+        (Promise("all ends", "", ""), {"command": "ends", "verdicts": [verdict(True)]}),
         (Promise("none is lost", "", ""), {"command": "lost", "problem": "status 1: no port", "verdicts": []}),
     ]
     text = section(promised)
@@ -37,10 +38,12 @@ def test_figures_and_what_could_not_be_measured_are_shown():
     assert text.endswith(END)
     assert "| **All is well** (`python -m bench well --bundle b`) | 1 of 2 | goodput: 0.9 x (≥ 0.97 x) |" in text
     assert "Not measured: status 1: no port" in text
+    assert "\n\nAll measures met: All ends (1).\n" in text
     assert measures(promised).splitlines() == [
         "promise\tmeasure\tbar\tmeasured\tmet",
         "All is well\tgoodput\t≥ 0.97 x\t0.9 x\tyes",
         "All is well\tgoodput\t≥ 0.97 x\t0.9 x\tno",
+        "All ends\tgoodput\t≥ 0.97 x\t0.9 x\tyes",
     ]
 
 

@@ -63,6 +63,11 @@ async def test_a_test_set_is_a_table_of_texts_and_references(address, tmp_path):
     assert "test.tsv: line 2 is not a text, a tab and a reference" in message
 
 
+async def test_the_address_may_stand_before_the_verb(address, monkeypatch):
+    monkeypatch.setenv("GLOSSA_ADMIN_ADDRESS", "unix:none")
+    assert await asyncio.to_thread(run, "--address", address, "admin", "versions") == await command(address, "versions")
+
+
 def test_an_address_is_needed(tmp_path):
     assert "--address: not set; give unix:PATH" in run("admin", "versions", fails=True)
     message = run("admin", "versions", "--address", f"unix:{tmp_path / 'none'}", fails=True)

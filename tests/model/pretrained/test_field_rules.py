@@ -100,9 +100,9 @@ def test_every_field_of_a_tokenizer_is_decided():
         assert fields - known - files - {"source_spm", "target_spm"} == set(), name
 
 
-def test_the_page_lists_the_fields_without_effect():
+def test_the_page_lists_the_settings_of_requests_and_those_that_are_refused():
     words = set(re.findall(r"\w+", PAGE.read_text(encoding="utf-8")))
-    assert {*NO_EFFECT, *TOKENIZER_NO_EFFECT, *OPTIONS, *REFUSED_SETTINGS} - words == set()
+    assert {*OPTIONS, *REFUSED_SETTINGS} - words == set()
 
 
 @pytest.fixture(scope="module")
