@@ -1,9 +1,12 @@
 """Exported bundles that many tests read, built once per run, and the order of the tests."""
 
+import contextlib
 import gc
+import importlib
 import inspect
 import os
 import random
+from itertools import chain
 
 import pytest
 import torch
@@ -33,6 +36,19 @@ gc.set_threshold(50_000, 20, 50)
 def draw_one(_):
     """With its first example Hypothesis asks what refers to its generator of random numbers. With Python 3.14 it finds
     nothing in a frozen heap, and warns."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session):
+    """Lets each process import the test modules from another one on. To rewrite their asserts, which happens once per
+    module and checkout, is more than half of collecting; all processes would do it for the same modules together."""
+    worker, root = getattr(session.config, "workerinput", None), session.config.rootpath
+    if worker is not None:
+        modules = sorted(chain.from_iterable((root / place).rglob("test_*.py") for place in session.config.args))
+        first = len(modules) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+        for path in modules[first:] + modules[:first]:
+            with contextlib.suppress(Exception, pytest.skip.Exception):  # collecting meets it again, and reports it
+                importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts))
 
 
 def pytest_collection_finish():

@@ -31,7 +31,16 @@ CHECKS = frozenset(
 """Operators that the exporter removes."""
 RESHAPING = (ATEN.flatten.using_ints, ATEN.unflatten.int)
 """Operators whose translations compute each size again."""
-OTHERS = frozenset((ATEN.item.default, ATEN.numpy_T.default, ATEN.to.dtype, *RESHAPING))
+OTHERS = frozenset(
+    (
+        ATEN.__and__.Tensor,
+        ATEN.item.default,
+        ATEN.mT.default,  # whose translation is an Einsum
+        ATEN.numpy_T.default,
+        ATEN.to.dtype,
+        *RESHAPING,
+    )
+)
 
 
 def lowered(
@@ -91,6 +100,10 @@ def _is_covered(node: Node, covered: Set[Any]) -> bool:
 def _can_lower(node: Node) -> bool:
     if node.target is ATEN.index_add.default:
         return node.args[1:2] == (0,) and not node.kwargs
+    if node.target is ATEN.rsub.Scalar:  # without a factor
+        return len(node.args) == 2 and not node.kwargs
+    if node.target is ATEN.promote_types.default:  # its result, a type, is known to those that take it
+        return not node.users
     return node.target in UNCHANGED | CHECKS | OTHERS
 
 
@@ -101,6 +114,14 @@ def _lower(node: Node, sizes: _Sizes) -> None:
         node.target = ATEN._local_scalar_dense.default
     elif node.target is ATEN.numpy_T.default:  # of a matrix
         node.target, node.args = ATEN.permute.default, (node.args[0], [1, 0])
+    elif node.target is ATEN.mT.default:
+        node.target, node.args = ATEN.transpose.int, (node.args[0], -2, -1)
+    elif node.target is ATEN.__and__.Tensor:
+        node.target = ATEN.bitwise_and.Tensor
+    elif node.target is ATEN.rsub.Scalar:
+        node.target, node.args = ATEN.sub.Tensor, node.args[::-1]
+    elif node.target is ATEN.promote_types.default:
+        node.graph.erase_node(node)
     elif node.target is ATEN.index_add.default:
         given, _, index, added = node.args
         node.target, node.args = ATEN.index_put.default, (given, [index], added, True)

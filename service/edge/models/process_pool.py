@@ -149,10 +149,9 @@ class ProcessPool:
     @property
     def _least_busy(self) -> EngineLink | None:
         """The process that gets the next request, with the most of its room free; None while none runs."""
-        rows, queued = self._limits.rows, self._limits.queued
-        found, least = None, math.inf
+        found, least, queued = None, math.inf, self._limits.queued
         for link in self._links:
-            if link.is_open and (load := len(link.receivers) / (rows * link.engines + queued)) < least:
+            if link.is_open and (load := len(link.receivers) / (self._rows(link) + queued)) < least:
                 found, least = link, load
         return found
 

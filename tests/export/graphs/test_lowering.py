@@ -20,7 +20,9 @@ class Lowered(torch.nn.Module):
         wide = pairs.flatten(1).to(torch.float64).to(torch.float32)
         mixed = torch.zeros_like(rows[0]).index_add(0, torch.tensor([0, 5, 0]), wide.sum(1))
         same = (rows.detach().to(torch.float32) @ constant.repeat(3, 1)).flatten()
-        return [wide, mixed, same, rows @ torch.ones(2, 6).T, rows[: count.item()], rows.sum().flatten()]
+        others = rows @ torch.ones(2, 6).T, rows[: count.item()], rows.sum().flatten()
+        within = (rows > -1).__and__(rows < 1).to(torch.promote_types(rows.dtype, torch.float32))
+        return [wide, mixed, same, *others, within, 1 - rows.mT]
 
 
 class Changing(torch.nn.Module):
@@ -33,6 +35,11 @@ class Changing(torch.nn.Module):
 class Entropy(torch.nn.Module):
     def forward(self, rows):
         return torch.special.entr(rows)  # which ONNX lacks
+
+
+class Subtracting(torch.nn.Module):
+    def forward(self, rows):
+        return torch.rsub(rows, 1, alpha=2)
 
 
 def run(graph, *values):
@@ -59,8 +66,9 @@ def decomposed(monkeypatch):
 @pytest.mark.parametrize("batch", [1, 5])
 def test_a_lowered_program_computes_the_same(batch, decomposed):
     module, count = Lowered(), Input("count", (1,))
-    graph = trace(Signature(module=module, arguments=(ROWS, count), outputs=("a", "b", "c", "d", "e", "f")))
+    graph = trace(Signature(module=module, arguments=(ROWS, count), outputs=tuple("abcdefgh")))
     assert not decomposed
+    assert "Einsum" not in {node.op_type for node in graph.graph.node}
     rows = torch.from_numpy(np.random.default_rng(0).standard_normal((batch, 6), np.float32))
     found = run(graph, rows.numpy(), np.array([1]))
     for one, expected in zip(found, module(rows, torch.tensor([1])), strict=True):
@@ -92,7 +100,7 @@ def test_only_operators_whose_arguments_differ_in_type_run_again(monkeypatch):
     assert run(graph, rows.numpy(), counts.numpy())[0] == pytest.approx(Mixed()(rows, counts).numpy(), abs=1e-6)
 
 
-@pytest.mark.parametrize("kind", [Changing, Entropy])
+@pytest.mark.parametrize("kind", [Changing, Entropy, Subtracting])
 def test_a_program_with_other_operators_is_decomposed(kind, decomposed):
     graph = trace(Signature(module=kind(), arguments=(ROWS,), outputs=("a",)))
     assert decomposed == {"programs": 1}

@@ -11,7 +11,7 @@ from model.training.data.examples import IGNORED, Examples, batches_of
 from model.training.data.varied_batches import varied_batches
 from tests.tiny import as_decoder
 
-PAIRS = Examples(embedded_examples("pairs").pairs[:300], "pairs")
+PAIRS = embedded_examples("pairs", 300)
 MODEL = EncoderDecoderConfig(d_model=8, num_heads=2, max_source_len=64, max_target_len=64)
 TRAIN = TrainConfig(batch_tokens=256, steps=1, bpe_dropout=0.2)
 EPOCHS = range(3)
