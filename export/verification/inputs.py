@@ -29,8 +29,8 @@ Ids = tuple[int, ...]
 class Samples:
     """Token ids with the model's special tokens. Models with an encoder have one of `sources` for each of `targets`,
     others have none. `targets` are fed to the decoder regardless of its predictions; a model without a decoder has
-    none. `joined`: sources made of texts joined, in groups of one length each, from some 20 tokens to `longest_source`'s;
-    of random ids if there are no texts."""
+    none. `joined`: sources made of texts joined, or of random ids if there are none, in groups of one length each, from
+    some 20 tokens to that of `longest_source`."""
 
     sources: tuple[Ids, ...]
     targets: tuple[Ids, ...]
@@ -85,9 +85,9 @@ def _joined(stream: Sequence[int], config: ModelConfig) -> tuple[tuple[Ids, ...]
     most = min(config.max_source_len, MAX_LENGTH) - config.template.num_source_special
     shorter = itertools.takewhile(lambda size: size < most, (JOINED_LENGTH << power for power in itertools.count()))
     groups = list[tuple[Ids, ...]]()
-    for size in (*shorter, most):
-        tokens = itertools.cycle(stream)
-        pieces = (itertools.islice(tokens, max(size, 0)) for _ in range(max(JOINED_TOKENS // max(size, JOINED_LENGTH), 1)))
+    for size in (*shorter, max(most, 0)):
+        tokens, count = itertools.cycle(stream), max(JOINED_TOKENS // max(size, JOINED_LENGTH), 1)
+        pieces = [list(itertools.islice(tokens, size)) for _ in range(count)]
         groups.append(tuple(tuple(config.template.wrap_source(piece)) for piece in pieces))
     return tuple(groups)
 
