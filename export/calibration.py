@@ -96,7 +96,8 @@ def samples_of(development: Development, tokenizer: Tokenizer, config: ModelConf
     found = []
     for text, ids, reference in zip(texts, tokenizer.encode_batch(texts), development.references, strict=True):
         source = tuple(config.template.wrap_source(ids, development.languages))
-        if ids and reference.strip() and config.unk_id not in ids and len(source) <= config.max_source_len:
+        is_known = config.source_vocab_size > 0 or config.unk_id not in ids  # which a closed vocabulary refuses
+        if ids and reference.strip() and is_known and len(source) <= config.max_source_len:
             found.append(Sample(source, text, reference))
     if min(len(found), most) < MIN_SAMPLES:
         usable = f"{len(found)} of {len(texts)} sentences that this model can read"
@@ -125,8 +126,8 @@ def answered(
         sources = [samples[index].source for index in batch]
         answers = answer_sources(graphs, sources, development.languages, config)
         for index, answer in zip(batch, answers, strict=True):
-            text = tokenizer.decode(answer.tokens)
-            found = raw_words(text, tokenizer.token_texts(answer.tokens), answer.logprobs)
+            text = tokenizer.target.decode(answer.tokens)
+            found = raw_words(text, tokenizer.target.token_texts(answer.tokens), answer.logprobs)
             right = right_words(text, samples[index].reference)
             has_letters = [any(map(str.isalpha, word)) for word in words(text)]
             letters += sum(has_letters)

@@ -62,7 +62,8 @@ class Damage:
         found = [{kind: self.traits_of(one) for kind, one in damaged.items()} for damaged in self.damaged(answers)]
         for one, traits in zip(answers, found, strict=True):
             backwards = self.tokenizer.encode(" ".join(word[::-1] for word in one.text.split()))
-            if backwards and self.config.unk_id not in backwards:  # a closed vocabulary refuses such words
+            is_known = self.config.source_vocab_size > 0 or self.config.unk_id not in backwards
+            if backwards and is_known:  # a closed vocabulary refuses such words
                 rate = len(backwards) / len(one.text)
                 traits["foreign"] = self.traits_of(one)._replace(tokens_per_character=rate)
         return found
@@ -90,7 +91,7 @@ class Damage:
         return found
 
     def _shortened(self, place: int, one: Answered, other: Answered, draw: random.Random) -> Iterator[_Damaged]:
-        text = self.tokenizer.decode(one.answer)
+        text = self.tokenizer.target.decode(one.answer)
         if len(words := word_spans(text)) > 1:
             count = max(1, round(len(words) * draw.uniform(*SHARE_LOST)))
             first = draw.randrange(len(words) - count + 1)

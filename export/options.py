@@ -118,8 +118,14 @@ def check_exportable(model: Model, tokenizer: Tokenizer) -> None:
             f"{name}: must be a multiple of {HEAD_DIM_MULTIPLE} for ONNX Runtime's GroupQueryAttention, got {size}; "
             f"train with another {others}"
         )
-    if tokenizer.vocab_size > config.vocab_size:
-        raise ExportError(f"vocab_size: the model has {config.vocab_size}, its tokenizer {tokenizer.vocab_size}")
+    if tokenizer.has_two_vocabularies != bool(config.source_vocab_size):
+        ours, theirs = ("one vocabulary", "two") if tokenizer.has_two_vocabularies else ("two vocabularies", "one")
+        raise ExportError(f"source_vocab_size: the model has {ours}, its tokenizer {theirs}")
+    if tokenizer.target.vocab_size > config.vocab_size:
+        raise ExportError(f"vocab_size: the model has {config.vocab_size}, its tokenizer {tokenizer.target.vocab_size}")
+    if config.source_vocab_size and tokenizer.vocab_size > config.source_vocab_size:
+        sizes = f"the model has {config.source_vocab_size}, its tokenizer {tokenizer.vocab_size}"
+        raise ExportError(f"source_vocab_size: {sizes}")
     if model.training:
         raise ExportError("the model is in training mode; call model.eval() first")
 

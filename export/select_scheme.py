@@ -229,7 +229,7 @@ def _answered(
     if development.references:
         indices = [item.number for batch in batches for item in batch][: len(answers[BASELINE])]
         references = [development.references[index] for index in indices]
-        texts = {name: [tokenizer.decode(list(answer)) for answer in found] for name, found in answers.items()}
+        texts = {name: [tokenizer.target.decode(list(answer)) for answer in found] for name, found in answers.items()}
         scores = {name: bleu(found, references).score for name, found in texts.items()}
         folds = {name: _fold_scores(found, references) for name, found in texts.items()}
         for name, score in scores.items():

@@ -14,6 +14,7 @@ E links: a source position and a target position of one pair; U distinct (source
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -50,8 +51,9 @@ def learn_shortlist(
     held_out = pairs[: min(HELD_OUT, len(pairs) // 10)]
     rest = pairs[len(held_out) :][:MAX_PAIRS]
     used = rest[: _within_budget(rest)]
-    textless = [token for token, piece in enumerate(tokenizer.pieces) if not piece]
-    shortlist = shortlist_of(used, tokenizer.vocab_size, always=(eos_id,), textless=textless)
+    textless = [token for token, piece in enumerate(tokenizer.target.pieces) if not piece]
+    shortlist = shortlist_of(used, tokenizer.target.vocab_size, always=(eos_id,), textless=textless)
+    shortlist = replace(shortlist, copies=not tokenizer.has_two_vocabularies)
     return shortlist, {"pairs": len(used), "held_out": len(held_out), **_measured(shortlist, held_out)}
 
 
@@ -104,7 +106,7 @@ def translation_probabilities(
     Only pairs of tokens that co-occur in some sentence have a probability. The "no word" that begins every source takes
     its share in learning and is excluded from the result.
     """
-    nothing = vocab_size  # the id of "no word"
+    nothing = 1 + max(max(source) for source, _ in pairs)  # the id of "no word"; sources may have ids of their own
     keys, owners, first = list[np.ndarray](), list[np.ndarray](), 0
     for source, target in pairs:
         lines = np.array([nothing, *source], np.int64) * vocab_size

@@ -64,7 +64,8 @@ def export_bundle(
 def _shortlist_of(checkpoint: Path, config: ModelConfig) -> Shortlist | None:
     """The shortlist with which a checkpoint was imported. Raises BundleError."""
     file = checkpoint / SHORTLIST
-    return load_shortlist(file, vocab_size=config.vocab_size) if file.is_file() else None
+    sizes = {"vocab_size": config.vocab_size, "source_vocab_size": config.source_vocab_size}
+    return load_shortlist(file, **sizes) if file.is_file() else None
 
 
 def _with_texts(

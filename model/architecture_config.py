@@ -23,12 +23,14 @@ from model.config_parts import (
     LayerGroup,
     Prompts,
     RotaryScaling,
+    check_compression,
     check_default,
     check_labels,
     check_layers,
     check_numbers,
     check_ssru,
     check_token,
+    check_vocabularies,
     parts,
     prompts,
 )
@@ -193,6 +195,7 @@ class EncoderDecoderConfig(TransformerConfig, _TranslationConfig):
 
     encoder_num_heads: int = bounded(0, 0)  # of the encoder's self-attention; 0: num_heads
     encoder_d_ff: int = bounded(0, 0)  # 0: d_ff
+    source_vocab_size: int = bounded(0, 0)  # sources have so many ids of their own; 0: those of targets
     sliding_window: int = bounded(0, 0)  # a decoder's token attends to itself and the window - 1 tokens before; 0: all
     decoder_mixing: Mixing = "attention"  # of target positions; ssru: a recurrent layer (Kim et al. 2019)
     ensemble_size: int = bounded(1, 1)  # members whose distributions are averaged; the layers are those of all together
@@ -204,6 +207,7 @@ class EncoderDecoderConfig(TransformerConfig, _TranslationConfig):
         check(heads % kv_heads == 0, "encoder_num_heads", f"must be a multiple of num_kv_heads {kv_heads}, got {heads}")
         _ = self.encoder_stack  # which must be a valid configuration, too
         check_ssru(self.decoder_mixing, self.positions, self.sliding_window)
+        check_vocabularies(self)
         size = self.ensemble_size
         for field in _STACKS:
             layers, problem = getattr(self, field), f"must be a multiple of ensemble_size {size}"
@@ -279,17 +283,7 @@ class DecoderConfig(LayeredConfig):
         super().__post_init__()
         is_pre = not self.parallel_residual or self.norm_position == "pre"
         check(is_pre, "parallel_residual", f"needs norm_position pre, got {self.norm_position}")
-        if not self.compression_stride:
-            return
-        layers, kind = self.num_decoder_layers, self.positions
-        check(self.compression_stride > 1, "compression_stride", "must be 0 or at least 2, got 1")
-        check(layers > 1, "compression_stride", f"needs at least 2 layers, got {layers}")
-        problem = "must be set with compression_stride, for the uncompressed layers"
-        check(self.sliding_window > 0, "sliding_window", problem)
-        problem = "must be sinusoidal, learned or none with compression_stride, because a key of several tokens has no"
-        check(kind in ("sinusoidal", "learned", "none"), "positions", f"{problem} position of its own, got {kind}")
-        for name in ("attention_softcap", "layer_groups"):
-            check(not getattr(self, name), name, "must be left out with compression_stride")
+        check_compression(self)
 
 
 @dataclass(frozen=True, kw_only=True)

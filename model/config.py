@@ -229,7 +229,7 @@ class ModelConfig(Config):
     labels, layer_groups = tuple[str, ...](), tuple[Any, ...]()
     multi_label = False
     mask_id = cast("int | None", None)
-    context_sentences, source_unit = 0, "text"
+    source_vocab_size, context_sentences, source_unit = 0, 0, "text"
     separator_id = cast("int | None", None)
 
     vocab_size: int = bounded(0, 0)  # 0: not known yet
@@ -274,9 +274,9 @@ class ModelConfig(Config):
         for token in self.extra_eos_ids:
             is_token = type(token) is int and 0 <= token < limit
             check(is_token, "extra_eos_ids", f"must be token ids{known}, got {token!r}")
+        most = max(limit, self.source_vocab_size)
         for token in self.template.token_ids:
-            problem = f"must hold tokens below vocab_size {limit}, got {token}"
-            check(token < limit, "special_token_template", problem)
+            check(token < most, "special_token_template", f"must hold tokens below vocab_size {most}, got {token}")
 
     def check_trainable(self) -> None:
         """Refuses what training data cannot express, although a checkpoint of another library may have it and can be

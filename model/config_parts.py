@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from model.config import Config, ConfigError, bounded, check, field_types
+from model.config import Config, ConfigError, ModelConfig, bounded, check, field_types
 
 DenseActivation = Literal["identity", "tanh", "relu", "gelu", "silu", "sigmoid"]
 RotaryScaling = Literal["none", "linear", "llama3", "yarn", "longrope"]
@@ -85,6 +85,40 @@ def check_ssru(mixing: str, positions: str, sliding_window: int) -> None:
     problem = "must be sinusoidal, learned or none with decoder_mixing ssru, whose layers have no scores"
     check(is_added, "positions", f"{problem}, got {positions}")
     check(not sliding_window, "sliding_window", f"must be 0 with decoder_mixing ssru, got {sliding_window}")
+
+
+def check_compression(config: ModelConfig) -> None:
+    """Raises ConfigError for what does not go with the compressed keys and values of a decoder."""
+    if not config.compression_stride:
+        return
+    layers, kind = config.num_decoder_layers, config.positions
+    check(config.compression_stride > 1, "compression_stride", "must be 0 or at least 2, got 1")
+    check(layers > 1, "compression_stride", f"needs at least 2 layers, got {layers}")
+    problem = "must be set with compression_stride, for the uncompressed layers"
+    check(config.sliding_window > 0, "sliding_window", problem)
+    problem = "must be sinusoidal, learned or none with compression_stride, because a key of several tokens has no"
+    check(kind in ("sinusoidal", "learned", "none"), "positions", f"{problem} position of its own, got {kind}")
+    for name in ("attention_softcap", "layer_groups"):
+        check(not getattr(config, name), name, "must be left out with compression_stride")
+
+
+def check_vocabularies(config: ModelConfig) -> None:
+    """Raises ConfigError for tokens of a side that its vocabulary lacks, and for what needs one vocabulary of both."""
+    size, template = config.source_vocab_size, config.template
+    if not size:
+        return
+    for field in ("share_embeddings", "context_sentences"):
+        check(
+            not getattr(config, field), field, "must be left out with source_vocab_size: ids of sources are their own"
+        )
+    check(config.pad_id < size, "pad_id", f"must be below source_vocab_size {size}, got {config.pad_id}")
+    languages = (token for _, token in template.languages)
+    for token in (*template.source_prefix, *template.source_suffix, *languages):
+        problem = f"must hold tokens of sources below source_vocab_size {size}, got {token}"
+        check(token < size, "special_token_template", problem)
+    for token in template.target_prefix:
+        problem = f"must hold tokens of targets below vocab_size {config.vocab_size}, got {token}"
+        check(0 <= token < config.vocab_size, "special_token_template", problem)
 
 
 def check_layers(

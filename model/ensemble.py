@@ -33,10 +33,16 @@ class MemberEnds(nn.Module):
     """The layers of a member's stack before and after its blocks."""
 
     def __init__(
-        self, config: EncoderDecoderConfig, layer: TransformerConfig, max_len: int, *, is_causal: bool
+        self,
+        config: EncoderDecoderConfig,
+        layer: TransformerConfig,
+        max_len: int,
+        *,
+        is_causal: bool,
+        vocab_size: int = 0,
     ) -> None:
         super().__init__()
-        self.embedding = Embedding(config, max_len)
+        self.embedding = Embedding(config, max_len, vocab_size=vocab_size)
         self.position_encoding = PositionEncoding(layer, max_len, is_causal=is_causal)
         self.norm = norm_layer(config) if config.has_last_norm else nn.Identity()
 
@@ -48,7 +54,8 @@ class EnsembleEncoder(EncoderStack):
         nn.Module.__init__(self)
         member, layer = config.member, config.member.encoder_stack
         self.config, self.size = layer, config.ensemble_size
-        ends = (MemberEnds(member, layer, member.max_source_len, is_causal=False) for _ in range(self.size))
+        length, size = member.max_source_len, member.source_vocab_size
+        ends = (MemberEnds(member, layer, length, is_causal=False, vocab_size=size) for _ in range(self.size))
         self.members = nn.ModuleList(ends)
         self.blocks = nn.ModuleList(Block(layer, has_cross_attention=False) for _ in range(config.num_encoder_layers))
 

@@ -171,10 +171,11 @@ class Embedding(nn.Module):
 
     positions: Tensor
 
-    def __init__(self, config: ModelConfig, max_len: int) -> None:
+    def __init__(self, config: ModelConfig, max_len: int, *, vocab_size: int = 0) -> None:
+        """vocab_size: 0: that of targets."""
         super().__init__()
         width = config.d_model - config.position_dim
-        self.tokens = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_id)
+        self.tokens = nn.Embedding(vocab_size or config.vocab_size, width, padding_idx=config.pad_id)
         self.scale = config.embedding_scale or math.sqrt(config.d_model)
         self.is_beside = config.position_dim > 0
         self.has_table = config.positions in ("learned", "sinusoidal")

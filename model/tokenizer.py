@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import codecs
 import json
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -31,13 +30,14 @@ from tokenizers import Tokenizer as Backend
 from model.tokenizers.least_tokens import least_tokens_of
 from model.tokenizers.ordinary_pieces import vocabulary_of, with_ordinary_pieces
 from model.tokenizers.sentencepiece import BLANK, SETTINGS, normalizer_of, unigram_of
-from model.tokenizers.spans import Span, whole_spans
+from model.tokenizers.spans import Span, whole_spans, word_starts
 from model.tokenizers.token_bytes import bytes_of_characters, bytes_reader, token_pieces
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0..3 of the tokenizers that are trained here
 MASK, MASK_ID, SEPARATOR = "<mask>", 4, "<sep>"  # of those trained with one; <sep> is between sentences
 MAX_ENTRIES = 1 << 24  # of a vocabulary; the largest ones have some 260,000
-OWN_TARGET = "target"  # a model and a normalizer for texts of the target's side, in the model of a tokenizer.json
+# Parts of a tokenizer.json for texts of the target's side, in its model; with "added_tokens" they have their own ids.
+OWN_TARGET = "target"
 
 Kind = Literal["bpe", "words"]
 
@@ -53,13 +53,15 @@ class Tokenizer:
     pieces: the UTF-8 bytes of each id, none for special tokens. Read-only.
     special: the ids of special tokens by their names.
     strips_leading_space: the space at the start of the first word's bytes is not part of the text.
-    target: the tokenizer of target texts: another one with the same ids if sources are segmented differently.
+    target: the tokenizer of target texts: another one if sources are segmented differently, or have ids of their own.
     is_closed: whole words, others are unknown.
     is_standard: the library segments texts by the file alone as this class does.
     """
 
-    def __init__(self, values: dict[str, Any], *, vocab_size: int = 0, text: str = "") -> None:
-        """values: of a tokenizer.json, whose text is `text`. Raises TokenizerError."""
+    def __init__(
+        self, values: dict[str, Any], *, vocab_size: int = 0, source_vocab_size: int = 0, text: str = ""
+    ) -> None:
+        """values: of a tokenizer.json, whose text is `text`. Sizes: see `from_json`. Raises TokenizerError."""
         self._text = text or json.dumps(values, ensure_ascii=False, indent=2)
         try:
             model, flagged = values["model"], values.get("added_tokens") or []
@@ -84,9 +86,11 @@ class Tokenizer:
             raise TokenizerError(str(error)) from error
         self._is_bytes, self.is_closed = piece_of is bytes_of_characters, model.get("type") == "WordLevel"
         size = self._known or max(ids.values(), default=-1) + 1
-        if vocab_size and size > vocab_size:
-            raise TokenizerError(f"must have at most the model's {vocab_size} entries, got {size}")
-        self.vocab_size = max(size, vocab_size)
+        most = source_vocab_size or vocab_size
+        if most and size > most:
+            side = " of sources" * bool(source_vocab_size)
+            raise TokenizerError(f"must have at most the model's {most} entries{side}, got {size}")
+        self.vocab_size = max(size, most)
         words = ids.keys() - vocabulary_of(model).keys()
         self.pieces: Sequence[bytes] = token_pieces(
             ids, {ids[name] for name in hidden}, piece_of, self.vocab_size, words=words
@@ -94,6 +98,11 @@ class Tokenizer:
         self.is_standard, self.target = not own and other is None, self
         if other is not None:
             self.target = Tokenizer({**values, **other}, vocab_size=vocab_size, text="-")
+            if "added_tokens" not in other:
+                self.target.pieces = self.pieces
+        if vocab_size and self.has_two_vocabularies != bool(source_vocab_size):
+            ours, theirs = ("two vocabularies", "one") if self.has_two_vocabularies else ("one vocabulary", "two")
+            raise TokenizerError(f"has {ours}, the model {theirs}; it is of another model")
 
     @classmethod
     def train(
@@ -109,18 +118,21 @@ class Tokenizer:
         return cls.from_json(train(texts, vocab_size, special).to_str(pretty=True))
 
     @classmethod
-    def load(cls, path: Path, *, vocab_size: int = 0) -> Tokenizer:
+    def load(cls, path: Path, *, vocab_size: int = 0, source_vocab_size: int = 0) -> Tokenizer:
         """From a tokenizer.json; see `from_json`."""
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise TokenizerError(f"{path}: cannot be read: {error}") from error
-        return cls.from_json(text, name=str(path), vocab_size=vocab_size)
+        return cls.from_json(text, name=str(path), vocab_size=vocab_size, source_vocab_size=source_vocab_size)
 
     @classmethod
-    def from_json(cls, text: str, *, name: str = "tokenizer.json", vocab_size: int = 0) -> Tokenizer:
+    def from_json(
+        cls, text: str, *, name: str = "tokenizer.json", vocab_size: int = 0, source_vocab_size: int = 0
+    ) -> Tokenizer:
         """From the text of a tokenizer.json; `name` stands in error messages. vocab_size: the model's, which the
-        tokenizer's ids must be below; 0: as many as the tokenizer has."""
+        tokenizer's ids must be below; 0: as many as the tokenizer has. source_vocab_size: the same of sources with ids
+        of their own; 0: they have none."""
         try:
             values = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -128,7 +140,7 @@ class Tokenizer:
         if not isinstance(values, dict):
             raise TokenizerError(f"{name}: not a tokenizer.json: must be an object, got {type(values).__name__}")
         try:
-            return cls(values, vocab_size=vocab_size, text=text)
+            return cls(values, vocab_size=vocab_size, source_vocab_size=source_vocab_size, text=text)
         except TokenizerError as error:
             raise TokenizerError(f"{name}: {error}") from error
 
@@ -166,6 +178,11 @@ class Tokenizer:
             return [self.encode(text) for text in texts]
         normal = [self._normalize(text) for text in texts] if self._normalize else list(texts)
         return [encoding.ids for encoding in self._backend.encode_batch_fast(normal, add_special_tokens=False)]
+
+    @property
+    def has_two_vocabularies(self) -> bool:
+        """Whether targets have ids of their own, those of `target`."""
+        return self.target.pieces is not self.pieces
 
     @property
     def has_own_vocabulary(self) -> bool:
@@ -219,23 +236,8 @@ class Tokenizer:
         """For each id of `encode(text)` whether a word begins with it: at a blank, as a piece that is marked so, or at
         the border of letters, digits and underscores to other characters, each of which is a word. The blank before a
         word is part of it, also as an id of its own."""
-        ids, spans, starts, last = self.encode(text), self.offsets(text), list[bool](), 0
-        for index, (token, (start, end)) in enumerate(zip(ids, spans, strict=True)):
-            first = end - len(text[start:end].lstrip())
-            is_new = first < end and first >= last  # not a blank, nor another byte of a character
-            is_marked = self.pieces[token].startswith(b" ") and not self._is_bytes
-            inside = first > 0 and is_new and _is_of_word(text[first - 1]) and _is_of_word(text[first])
-            begins = is_new and (is_marked or not inside)
-            if (
-                begins
-                and index
-                and first == start == spans[index - 1][1]
-                and not text[slice(*spans[index - 1])].strip()
-            ):
-                starts[-1], begins = spans[index - 1][0] < start, spans[index - 1][0] == start
-            starts.append(begins)
-            last = end if first < end else last
-        return starts
+        blanks = [self.pieces[token].startswith(b" ") and not self._is_bytes for token in self.encode(text)]
+        return word_starts(text, self.offsets(text), blanks)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the ids; special tokens are skipped, bytes that are no UTF-8 become U+FFFD."""
@@ -292,10 +294,6 @@ class IncrementalDecoder:
     def flush(self) -> str:
         """The rest at the end: U+FFFD for the bytes of an incomplete character."""
         return self._utf8.decode(b"", final=True)
-
-
-def _is_of_word(character: str) -> bool:
-    return character == "_" or unicodedata.category(character)[0] in "LNM"
 
 
 def _ids(model: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> dict[str, int]:

@@ -88,7 +88,7 @@ class EncoderStack(_Stack):
     def __init__(self, config: EncoderConfig | EncoderDecoderConfig) -> None:
         super().__init__()
         layer = self.config = config.encoder_stack
-        self.embedding = Embedding(config, config.max_source_len)
+        self.embedding = Embedding(config, config.max_source_len, vocab_size=config.source_vocab_size)
         self.add_encodings(config.max_source_len, is_causal=False)
         self.blocks = nn.ModuleList(Block(layer, has_cross_attention=False) for _ in range(config.num_encoder_layers))
         if not config.first_attention_norm:

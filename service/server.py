@@ -55,6 +55,7 @@ from service.settings.config import ServerSettings
 
 BEAT_S = 0.5  # how often the event loop shows that it runs
 MAX_PENDING = 1 << 16  # calls without a handler yet; beyond its default of 1,000 grpc silently ends some as CANCELLED
+MAX_PENDING_S = 3600  # without a handler; after its default of 30 s grpc ends calls as CANCELLED, late or not
 CLOSE_S = 1.0  # for clients to close their connections, at the end
 
 
@@ -384,6 +385,7 @@ def server_options(settings: ServerSettings) -> list[tuple[str, int]]:
         ("grpc.http2.max_deallocating_streams", settings.max_concurrent_streams),
         ("grpc.server.max_pending_requests", MAX_PENDING),
         ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING),
+        ("grpc.server_max_unrequested_time_in_server", MAX_PENDING_S),
         ("grpc.max_receive_message_length", settings.max_message_bytes),
         ("grpc.max_metadata_size", settings.max_metadata_bytes),
         ("grpc.server_handshake_timeout_ms", ms(settings.handshake_timeout_s)),

@@ -36,7 +36,9 @@ TYPES = {"float32": 0x0404, "int8": 0x4101, "int16": 0x4102, "text": 0x0101}
 def tensors_of(options=OPTIONS, seed=1):
     """Random tensors by Marian's names, in its shapes."""
     random, width, inner = np.random.default_rng(seed), options["dim-emb"], options["transformer-dim-ffn"]
-    found = {"Wemb": random.normal(0, 0.4, (options["dim-vocabs"][0], width))}
+    sizes = options["dim-vocabs"]
+    tables = ("Wemb",) if options["tied-embeddings-all"] else ("encoder_Wemb", "decoder_Wemb")
+    found = {name: random.normal(0, 0.4, (size, width)) for name, size in zip(tables, sizes, strict=False)}
     found["decoder_ff_logit_out_b"] = random.normal(0, 0.3, (1, options["dim-vocabs"][1]))
 
     def add(name, rows, columns, bias, norm):
@@ -89,7 +91,7 @@ def write_bin(path, options, tensors, *, integers="int8", version=1):
 
 
 def stored(name, values, integers):
-    is_matrix = integers and (name == "Wemb" or "_W" in name[-3:] or name.endswith("_QuantMultA"))
+    is_matrix = integers and (name.endswith("Wemb") or "_W" in name[-3:] or name.endswith("_QuantMultA"))
     if not is_matrix:
         return TYPES["float32"], values.shape, padded(values.astype("<f4").tobytes())
     most = 127 if integers == "int8" else 1024
@@ -159,13 +161,14 @@ def release(folder, options=OPTIONS, seed=1, *, form="bin", **more):
 def logits_of(options, tensors, source, target):
     """(T, V) after each token of a target without a start token, whose vector is zero; loops, in float64."""
     get = {name: values.astype(np.float64) for name, values in tensors.items()}
-    heads, states = options["transformer-heads"], embedded(get["Wemb"], source)
+    table, target_table = (get[name if name in get else "Wemb"] for name in ("encoder_Wemb", "decoder_Wemb"))
+    heads, states = options["transformer-heads"], embedded(table, source)
     for layer in range(1, options["enc-depth"] + 1):
         begin = f"encoder_l{layer}"
         mixed = attended(get, f"{begin}_self", states, states, heads, is_causal=False)
         states = normed(get, f"{begin}_self_Wo", states + mixed)
         states = normed(get, f"{begin}_ffn_ffn", states + fed_forward(get, begin, states))
-    x = embedded(get["Wemb"], [None, *target])
+    x = embedded(target_table, [None, *target])
     for layer in range(1, options["dec-depth"] + 1):
         begin = f"decoder_l{layer}"
         if options["transformer-decoder-autoreg"] == "rnn":
@@ -176,7 +179,7 @@ def logits_of(options, tensors, source, target):
         mixed = attended(get, f"{begin}_context", x, states, heads, is_causal=False)
         x = normed(get, f"{begin}_context_Wo", x + mixed)
         x = normed(get, f"{begin}_ffn_ffn", x + fed_forward(get, begin, x))
-    return x @ get["Wemb"].T + get["decoder_ff_logit_out_b"]
+    return x @ target_table.T + get["decoder_ff_logit_out_b"]
 
 
 def embedded(table, tokens):

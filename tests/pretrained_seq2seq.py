@@ -38,6 +38,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "share_encoder_decoder_embeddings": False,
         "add_final_layer_norm": False,
     },
+    "marian-two-vocabularies": {
+        "scale_embedding": True,
+        "share_encoder_decoder_embeddings": False,
+        "decoder_vocab_size": 131,
+    },
     "bart": {"activation_function": "gelu"},
     "bart-untied": {"activation_function": "relu", "tie_word_embeddings": False},
     "mbart": {"scale_embedding": True, "decoder_start_token_id": 7},

@@ -218,6 +218,8 @@ def imported_figures(imported: ImportedCheckpoint) -> dict[str, Any]:
         "parameters": imported.parameters,
         "vocabulary": config.vocab_size,
     }
+    if config.source_vocab_size:
+        figures["vocabulary of sources"] = config.source_vocab_size
     if config.has_decoder:
         figures["context"] = of(config.max_target_len, imported.max_target_len)
     if config.has_encoder:

@@ -247,16 +247,16 @@ def _open_checked(root: int, name: str, path: Path, digest: FileDigest) -> Itera
         yield stream
 
 
-def load_shortlist(file: Path, *, vocab_size: int | None = None) -> Shortlist:
+def load_shortlist(file: Path, *, vocab_size: int | None = None, source_vocab_size: int = 0) -> Shortlist:
     """Return the shortlist in a bundle file, `path / manifest.shortlist`. Raises BundleError.
 
-    vocab_size: exclusive upper bound of the ids; None disables that check.
+    vocab_size: exclusive upper bound of the ids; None disables that check. source_vocab_size: see `parse_shortlist`.
     """
     file = Path(file)
     try:
         with directory(file.parent) as root:
             data, _ = read_file(root, file.name, file.parent, MAX_SHORTLIST_BYTES, ShortlistError)
-        return parse_shortlist(parse_json(data), vocab_size)
+        return parse_shortlist(parse_json(data), vocab_size, source_vocab_size=source_vocab_size)
     except FileNotFoundError:
         raise DamagedFileError(file, "is missing") from None
     except SchemaError as error:

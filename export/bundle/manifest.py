@@ -49,7 +49,7 @@ from export.bundle.manifest_fields import (
 )
 from export.bundle.windows import places_of
 
-FORMAT_VERSION = 14
+FORMAT_VERSION = 15
 MANIFEST = "manifest.json"
 MANIFEST_DIGEST = "manifest.sha256"  # beside it: one line as `sha256sum` writes it
 TOKENIZER = "tokenizer.json"
@@ -199,9 +199,15 @@ class Variant:
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     vocab_size: Annotated[int, Range(1, MAX_IDS)]
+    source_vocab_size: Annotated[int, Range(0, MAX_IDS)] = 0  # of sources with ids of their own; 0: those of targets
     max_source_len: Length  # tokens, end token included; 0: the model has no source
     max_target_len: Length  # decoder positions, prompt and new tokens together; 0: the model has no decoder
     max_block: Annotated[int, Range(0, 1)]  # tokens of one `decode` call: 1, or 0 for any number
+
+    @property
+    def source_ids(self) -> int:
+        """The number of ids that sources have."""
+        return self.source_vocab_size or self.vocab_size
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ parses and checks the result, so a migration leaves unknown values unchanged.
                                               which confidence stays as it was
     12 -> 13                                  encoding.dense_width, prompts, default_prompt and pools_prompt
     13 -> 14                                  window of states: 0, their caches hold all positions
+    14 -> 15                                  limits.source_vocab_size: 0, sources and targets have one vocabulary
 
 Format 10 was never released.
 
@@ -106,6 +107,14 @@ def from_13(manifest: Json) -> Json:
     return {**manifest, **entries, "format_version": 14}
 
 
+def from_14(manifest: Json) -> Json:
+    """Return a format 14 manifest in format 15, without changing the argument."""
+    entries = {}
+    if isinstance(limits := manifest.get("limits"), dict):
+        entries["limits"] = {"source_vocab_size": 0, **limits}
+    return {**manifest, **entries, "format_version": 15}
+
+
 def _without_window(variant: Any) -> Any:
     if not isinstance(variant, dict) or not isinstance(variant.get("states"), list):
         return variant
@@ -114,7 +123,14 @@ def _without_window(variant: Any) -> Any:
 
 
 # By source version.
-MIGRATIONS: Mapping[int, Callable[[Json], Json]] = {8: from_8, 9: from_9, 11: from_11, 12: from_12, 13: from_13}
+MIGRATIONS: Mapping[int, Callable[[Json], Json]] = {
+    8: from_8,
+    9: from_9,
+    11: from_11,
+    12: from_12,
+    13: from_13,
+    14: from_14,
+}
 
 
 def migrated(manifest: Json, version: int) -> Json:

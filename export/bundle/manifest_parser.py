@@ -47,9 +47,11 @@ def parse_manifest(values: dict[str, Any]) -> Manifest:
     return manifest
 
 
-def parse_shortlist(values: dict[str, Any], vocab_size: int | None = None) -> Shortlist:
-    """Return the shortlist in JSON values; if `vocab_size` is given, ids must be below it. Raises SchemaError."""
+def parse_shortlist(values: dict[str, Any], vocab_size: int | None = None, *, source_vocab_size: int = 0) -> Shortlist:
+    """Return the shortlist in JSON values; if `vocab_size` is given, ids must be below it. source_vocab_size: the same
+    of source tokens with ids of their own; 0: they have none. Raises SchemaError."""
     limit = 1 << 31 if vocab_size is None else vocab_size
+    most = source_vocab_size or limit
 
     def ids(value: Any, where: str) -> tuple[int, ...]:
         if not isinstance(value, list) or not all(type(token) is int and 0 <= token < limit for token in value):
@@ -65,10 +67,11 @@ def parse_shortlist(values: dict[str, Any], vocab_size: int | None = None) -> Sh
         raise SchemaError(f"is_ranked must be true or false, got {shown(is_ranked)}")
     by_source = {}
     for name, targets in values["by_source"].items():
-        if not re.fullmatch("0|[1-9][0-9]{0,9}", name) or int(name) >= limit:
-            raise SchemaError(f"by_source.{name:.80} must be an id of 0..{limit - 1}")
+        if not re.fullmatch("0|[1-9][0-9]{0,9}", name) or int(name) >= most:
+            raise SchemaError(f"by_source.{name:.80} must be an id of 0..{most - 1}")
         by_source[int(name)] = ids(targets, f"by_source.{name}")
-    return Shortlist(always=ids(values["always"], "always"), by_source=by_source, is_ranked=is_ranked)
+    always = ids(values["always"], "always")
+    return Shortlist(always=always, by_source=by_source, is_ranked=is_ranked, copies=not source_vocab_size)
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -69,9 +69,13 @@ def _limits(manifest: Manifest) -> Iterator[str]:
     if has_decoder and not limits.max_block and not is_block_free:
         kind = f"{manifest.architecture} with states of a stride" * (manifest.architecture == "decoder")
         yield f"limits.max_block must be 1 for the architecture {kind or manifest.architecture}, got 0"
-    ids = [tokens.pad, tokens.bos, tokens.unk, *tokens.ends, *golden.source, *golden.prompt, *golden.output]
+    ids = [tokens.pad, tokens.bos, tokens.unk, *tokens.ends, *golden.prompt, *golden.output]
     if max(ids) >= limits.vocab_size:
         yield f"tokens and golden must hold ids of 0..{limits.vocab_size - 1}, got {max(ids)}"
+    if max(sources := [tokens.pad, *golden.source]) >= limits.source_ids:
+        yield f"tokens.pad and golden.source must hold ids of 0..{limits.source_ids - 1}, got {max(sources)}"
+    if limits.source_vocab_size and manifest.task != "translation":
+        yield f"limits.source_vocab_size must be 0 for the task {manifest.task}, got {limits.source_vocab_size}"
 
 
 def _golden(manifest: Manifest) -> Iterator[str]:
@@ -91,15 +95,18 @@ def _golden(manifest: Manifest) -> Iterator[str]:
 def _template(manifest: Manifest) -> Iterator[str]:
     template, limits = manifest.template, manifest.limits
     for code, token in template.languages.items():
-        if token >= limits.vocab_size:
-            yield f"template.languages.{code} must be an id of 0..{limits.vocab_size - 1}, got {token}"
+        if token >= limits.source_ids:
+            yield f"template.languages.{code} must be an id of 0..{limits.source_ids - 1}, got {token}"
     names = (SOURCE_LANGUAGE, TARGET_LANGUAGE) if template.languages and limits.max_source_len else ()
+    of_targets = () if limits.source_vocab_size else names  # languages are ids of sources
+    sides = {"source": (limits.source_ids, names), "target": (limits.vocab_size, of_targets)}
     for name in ("source_prefix", "source_suffix", "target_prefix"):
+        size, known = sides[name.partition("_")[0]]
         for index, token in enumerate(getattr(template, name)):
-            if token not in names and not (isinstance(token, int) and token < limits.vocab_size):
-                languages = f", or {' or '.join(names)}" if names else ""
+            if token not in known and not (isinstance(token, int) and token < size):
+                languages = f", or {' or '.join(known)}" if known else ""
                 where = f"template.{name}[{index}]"
-                yield f"{where} must be an id of 0..{limits.vocab_size - 1}{languages}, got {shown(token)}"
+                yield f"{where} must be an id of 0..{size - 1}{languages}, got {shown(token)}"
     if limits.max_source_len and limits.max_target_len and not template.target_prefix:
         yield "template.target_prefix must hold what the decoder begins from"
     if limits.max_source_len and len(template.source_special_tokens) > limits.max_source_len:
@@ -116,6 +123,8 @@ def _context(manifest: Manifest) -> Iterator[str]:
         return
     if manifest.task != "translation":
         yield f"context must be null for the task {manifest.task}"
+    if limits.source_vocab_size:
+        yield "context must be null with limits.source_vocab_size: its separator is one id of sources and targets"
     if context.separator >= limits.vocab_size:
         yield f"context.separator must be an id of 0..{limits.vocab_size - 1}, got {context.separator}"
 

@@ -20,6 +20,7 @@ class Shortlist:
     always: tuple[int, ...]
     by_source: dict[int, tuple[int, ...]]  # of a source token, best first
     is_ranked: bool = True  # False: lists have no order, so that a source needs all of them, as those of Marian
+    copies: bool = True  # a source's own tokens are allowed; False: their ids are of another vocabulary. In no file
 
     @property
     def longest(self) -> int:
@@ -29,12 +30,12 @@ class Shortlist:
     def allowed(self, source: Sequence[int], given: Iterable[int] = (), most: int = MOST_WORDS) -> frozenset[int]:
         """Return the target tokens allowed for `source`.
 
-        The result holds the always allowed tokens, `given`, and the source's own tokens, because names and numbers are
-        copied. It then adds candidates of the source tokens by rank, the best of each first, then the second best of
-        each, …, while it has fewer than `most` tokens; long sources get at least LEAST_WORDS candidates for each token.
-        Of lists without an order it adds all.
+        The result holds the always allowed tokens, `given`, and, if `copies`, the source's own tokens, because names
+        and numbers are copied. It then adds candidates of the source tokens by rank, the best of each first, then the
+        second best of each, …, while it has fewer than `most` tokens; long sources get at least LEAST_WORDS candidates
+        for each token. Of lists without an order it adds all.
         """
-        found = {*self.always, *source, *given}
+        found = {*self.always, *given, *(source if self.copies else ())}
         lists = [self.by_source[token] for token in dict.fromkeys(source) if token in self.by_source]
         for rank, ranked in enumerate(itertools.zip_longest(*lists)):
             for target in ranked:

@@ -50,13 +50,16 @@ def sample_inputs(config: ModelConfig, tokenizer: Tokenizer | None = None, texts
     most_source = config.max_source_len - template.num_source_special
     most_target = config.max_target_len - len(template.wrap_prompt())
     special = (config.pad_id, config.bos_id, config.eos_id, config.unk_id)
-    ordinary = np.setdiff1d(np.arange(config.vocab_size), special)
+    ordinary, of_sources = (
+        np.setdiff1d(np.arange(size), special)
+        for size in (config.vocab_size, config.source_vocab_size or config.vocab_size)
+    )
 
-    def ids(count: int) -> Ids:
-        return tuple(ordinary[random.integers(len(ordinary), size=max(count, 0))].tolist())
+    def ids(count: int, known: np.ndarray = ordinary) -> Ids:
+        return tuple(known[random.integers(len(known), size=max(count, 0))].tolist())
 
     def source(length: int) -> Ids:
-        return tuple(template.wrap_source(ids(min(length - template.num_source_special, most_source))))
+        return tuple(template.wrap_source(ids(min(length - template.num_source_special, most_source), of_sources)))
 
     def target(length: int) -> Ids:
         return tuple(template.wrap_prompt(ids(min(length - len(template.target_prefix), most_target))))

@@ -174,7 +174,10 @@ def load_checkpoint(path: Path, *, maps_weights: bool = False) -> Checkpoint:
         raise CheckpointError(f"{path / 'config.json'}: vocab_size: must be that of the weights, got 0")
     try:
         tokenizer = Tokenizer.from_json(
-            files["tokenizer.json"].decode(), name=str(path / "tokenizer.json"), vocab_size=config.vocab_size
+            files["tokenizer.json"].decode(),
+            name=str(path / "tokenizer.json"),
+            vocab_size=config.vocab_size,
+            source_vocab_size=config.source_vocab_size,
         )
     except (TokenizerError, UnicodeDecodeError) as error:
         raise CheckpointError(str(error)) from error

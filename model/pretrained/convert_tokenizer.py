@@ -30,6 +30,7 @@ from model.pretrained.sentencepiece_model import (
 from model.pretrained.tokenizer_files import (
     FLAGS,
     T5_LANGUAGE,
+    TARGET_VOCABULARY,
     AddedToken,
     added_tokens,
     class_of,
@@ -268,30 +269,31 @@ def _m2m(path: Path) -> dict[str, Any]:
 
 
 def _marian(path: Path) -> dict[str, Any]:
-    """Marian: one vocab.json for the pieces of two SentencePiece models, one for sources and one for targets."""
-    if read_optional_json(path / TOKENIZER_CONFIG).get("separate_vocabs"):
-        raise TokenizerError(
-            f"{TOKENIZER_CONFIG}: separate_vocabs true is not covered: targets would have ids of their own, those of "
-            "target_vocab.json; choose a model with one vocabulary"
-        )
-    listed = listed_in(path)
-    added = [item for item in added_tokens(path) if item.text in listed]
-    added += [AddedToken(listed[name], name) for name in ("</s>", "<unk>", "<pad>", "<s>") if name in listed]
-    added += [
-        AddedToken(token, name) for name, token in listed.items() if name.startswith(">>") and name.endswith("<<")
-    ]
-    source, target = (
-        _looked_up(read_sentencepiece(path / name), listed, added) for name in ("source.spm", "target.spm")
-    )
-    source["model"][OWN_TARGET] = {name: target[name] for name in ("normalizer", "model", "decoder")}
-    source["decoder"] = target["decoder"]
-    return source
+    """Marian: vocab.json for the pieces of two SentencePiece models, one for sources and one for targets; with
+    `separate_vocabs` those of targets have ids of their own, in target_vocab.json."""
+    parts, added, listed = ["normalizer", "model", "decoder"], added_tokens(path), listed_in(path)
+    source = _of_marian(path / "source.spm", listed, added)
+    if is_separate := bool(read_optional_json(path / TOKENIZER_CONFIG).get("separate_vocabs")):
+        parts, listed = [*parts, "added_tokens"], listed_in(path, TARGET_VOCABULARY)
+        added = [item._replace(id=listed[item.text]) for item in added if item.text in listed]
+    target = _of_marian(path / "target.spm", listed, added)
+    source["model"][OWN_TARGET] = {name: target[name] for name in parts}
+    return source if is_separate else {**source, "decoder": target["decoder"]}
+
+
+def _of_marian(file: Path, listed: Mapping[str, int], added: Sequence[AddedToken]) -> dict[str, Any]:
+    """One side: a SentencePiece model and the ids of its pieces; target languages are special tokens, too."""
+    found = [item for item in added if item.text in listed]
+    found += [AddedToken(listed[name], name) for name in ("</s>", "<unk>", "<pad>", "<s>") if name in listed]
+    languages = [name for name in listed if name.startswith(">>") and name.endswith("<<")]
+    found += [AddedToken(listed[name], name) for name in languages]
+    return _looked_up(read_sentencepiece(file), listed, found)
 
 
 def _looked_up(model: SentencePieceModel, listed: Mapping[str, int], added: Sequence[AddedToken]) -> dict[str, Any]:
     """The values of a tokenizer.json with piece ids from vocab.json (`listed`), which may have other entries too."""
     if "<unk>" not in listed:
-        raise TokenizerError("vocab.json: must have an id of <unk>")
+        raise TokenizerError("vocab.json: must have an id of <unk>, and target_vocab.json where there is one")
     special = {item.text for item in added}
     ids = {
         piece.text: listed[piece.text]

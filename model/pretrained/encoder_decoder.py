@@ -76,8 +76,13 @@ class BartFamily:
     is_scaled: bool = False
 
     def __call__(self, config: Fields, generation: Fields, weights: Weights) -> Imported:
-        for name, value in {"decoder_vocab_size": config.count("vocab_size"), **self.fixed}.items():
+        for name, value in self.fixed.items():
             config.only(name, value, default=value)
+        words = config.count("vocab_size")
+        target_words = config.get("decoder_vocab_size", words)
+        if target_words != words and config.get("share_encoder_decoder_embeddings", True):
+            reason = f"covered: {words}, the vocab_size, where share_encoder_decoder_embeddings is not false"
+            raise config.refuse("decoder_vocab_size", reason)
         tokens = _Tokens(config, generation)
         template = tokens.template(self.start)
         if self.has_bos:
@@ -97,6 +102,8 @@ class BartFamily:
             template,
             names,
             base="model.",
+            vocab_size=config.count("decoder_vocab_size") if target_words != words else words,
+            source_vocab_size=words if target_words != words else 0,
             changes={f"{side}.embedding.positions": lambda table: table[POSITION_OFFSET:] for side in SIDES},
             length=config.count("max_position_embeddings"),
             num_heads=heads,
@@ -231,15 +238,16 @@ def _import(
     base: str = "",
     changes: Mapping[str, Callable[[Tensor], Tensor]],
     length: int,
+    vocab_size: int = 0,
     **settings: Any,
 ) -> Imported:
     """The steps common to all families. names, changes: as in `read_weights`. base: of the shared table. length: in
-    tokens."""
+    tokens. vocab_size: of targets; 0: that in the file."""
     config.only("is_encoder_decoder", True, default=True)
     for name in ("is_decoder", "add_cross_attention", "tie_encoder_decoder"):
         config.only(name, False, default=False)
     config.only("pruned_heads", {}, default={})
-    vocab_size, width = config.count("vocab_size"), config.count("d_model")
+    vocab_size, width = vocab_size or config.count("vocab_size"), config.count("d_model")
     eos, pad = tokens.need("eos_token_id"), tokens.need("pad_token_id")
     bias_V = _output_bias(tokens, weights, vocab_size)
     known = _tables(config, weights, base)

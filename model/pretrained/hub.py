@@ -53,13 +53,14 @@ from model.pretrained.files import (
     WEIGHTS_INDEX,
     PretrainedError,
 )
+from model.pretrained.tokenizer_files import TARGET_VOCABULARY
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")  # OWNER/NAME
 MAIN = constants.DEFAULT_REVISION
 REVISION = re.compile(r"[\w.-][\w./-]*")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 TOKENIZER_FILES = (
-    *(TOKENIZER, TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, "added_tokens.json"),
+    *(TOKENIZER, TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP, TARGET_VOCABULARY, "added_tokens.json"),
     *sorted({file for files in FILES for file in files}),
 )
 NAMED = (CONFIG, GENERATION_CONFIG, *TOKENIZER_FILES, TEMPLATE_FILE, *sentence_vectors.FILES)

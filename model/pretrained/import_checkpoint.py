@@ -33,6 +33,7 @@ from model.pretrained.field_rules import (
 from model.pretrained.files import (
     CONFIG,
     GENERATION_CONFIG,
+    TOKENIZER_CONFIG,
     Family,
     Fields,
     Imported,
@@ -52,8 +53,9 @@ from model.pretrained.frame import with_source_frame
 from model.pretrained.marian.model import MODEL_TYPE as MARIAN
 from model.pretrained.marian.model import marian_nmt
 from model.pretrained.sentence_vectors import check_prompts, module_files, sentence_vectors, with_sentence_vectors
-from model.pretrained.special_tokens import added_tokens_of, with_languages, with_special_tokens
+from model.pretrained.special_tokens import added_tokens_of, with_languages, with_special_tokens, with_vocabularies
 from model.pretrained.text_part import LEFT_OUT, has_text_part
+from model.pretrained.tokenizer_files import TARGET_VOCABULARY
 from model.pretrained.translators import check_translator
 from model.prompts.templates import Templates
 from model.prompts.translation_template import TranslationTemplate
@@ -66,6 +68,7 @@ SENTENCE_FAMILIES = (MARIAN, "marian", "mbart", "m2m_100")  # trained to transla
 MISSING = {  # by model_type, what a family would need
     "t5gemma": "attention to a source with soft caps, and norms around its sublayer, are those of no covered family",
 }
+TARGET_SIZE = "decoder_vocab_size"  # of Marian, whose vocab_size then is that of sources
 CHATS = (TEMPLATE_FILE, f"{OTHER_TEMPLATES}/*.jinja")
 DESCRIPTIONS = ("*.json", "*.txt", "*.model", "*.spm", *CHATS)  # configuration and tokenizer files
 
@@ -103,12 +106,26 @@ def check_configuration(path: Path, *, eos_id: int | None = None) -> None:
 
 
 def check_vocabulary(path: Path, tokenizer: Tokenizer) -> None:
-    """Raises PretrainedError for a tokenizer with more entries than its model. Needs no weights."""
-    size = read_configuration(path)[0].count("vocab_size")
-    if tokenizer.vocab_size > size:
+    """Raises PretrainedError for a tokenizer with more entries than its model, or with another number of vocabularies.
+    Needs no weights."""
+    config = read_configuration(path)[0]
+    size, is_shared = config.count("vocab_size"), config.get("share_encoder_decoder_embeddings", True)
+    sizes = {"vocab_size": size, TARGET_SIZE: config.get(TARGET_SIZE, size)}
+    if tokenizer.has_two_vocabularies and is_shared:
         raise PretrainedError(
-            f"{CONFIG}: vocab_size {size} is less than the {tokenizer.vocab_size} entries of the tokenizer"
+            f"{CONFIG}: share_encoder_decoder_embeddings true contradicts separate_vocabs true of {TOKENIZER_CONFIG}: "
+            "one table has no rows of two vocabularies; correct one of them"
         )
+    if not tokenizer.has_two_vocabularies and sizes[TARGET_SIZE] != size:
+        raise PretrainedError(
+            f"{CONFIG}: {TARGET_SIZE} {sizes[TARGET_SIZE]} needs a vocabulary of targets, vocab_size is {size}: put "
+            f"{TARGET_VOCABULARY} into the directory, and separate_vocabs true into {TOKENIZER_CONFIG}"
+        )
+    for (name, most), side in zip(sizes.items(), (tokenizer, tokenizer.target), strict=True):
+        if side.vocab_size > most:
+            raise PretrainedError(
+                f"{CONFIG}: {name} {most} is less than the {side.vocab_size} entries of the tokenizer"
+            )
 
 
 def _of_family(config: Fields, generation: Fields, weights: Weights, eos_id: int | None) -> Imported:
@@ -185,15 +202,15 @@ def import_checkpoint(
     theirs = import_model(source, allow_pickle=allow_pickle, eos_id=eos_id, stored=stored)
     check_vocabulary(source, tokenizer)
     check_prompts(theirs.config, tokenizer)
-    ours = with_source_frame(with_languages(theirs, source, added_tokens_of(tokenizer)), source).shortened(max_length)
+    ours = with_languages(with_vocabularies(theirs, source, tokenizer), source, added_tokens_of(tokenizer))
+    ours = with_source_frame(ours, source).shortened(max_length)
     ours = replace(ours, config=with_source_unit(ours.config, source_unit, read_json(source / CONFIG)["model_type"]))
     chat = chat_of(source) if ours.config.architecture == "decoder" else Chat()
     check_translator(translation, ours.config, chat.template, tokenizer)
     if chat.template is not None and eos_id is None:
         ours = with_ends_of_turns(ours, chat.template, tokenizer)
-    with torch.device("meta"):
-        names = [name for name, _ in build(ours.config).named_parameters()]  # tied weights once
-    weights = {name: ours.weights[name] for name in names}
+    with torch.device("meta"):  # tied weights once
+        weights = {name: ours.weights[name] for name, _ in build(ours.config).named_parameters()}
     lineage = lineage_of(source, origin, stored)
     parameters = sum(tensor.numel() for tensor in weights.values())
     save_checkpoint(

@@ -76,6 +76,21 @@ def _with_encoder_tokens(imported: Imported, path: Path) -> Imported:
     return replace(imported, config=config)
 
 
+def with_vocabularies(imported: Imported, path: Path, tokenizer: Tokenizer) -> Imported:
+    """Sets the vocabulary of sources, and ends them with its end token, if the tokenizer has two vocabularies.
+
+    path: the model's directory. Raises PretrainedError for a vocabulary of sources without an end token."""
+    if not tokenizer.has_two_vocabularies:
+        return imported
+    text = special_texts(path).get("eos_token", "</s>")
+    if text not in tokenizer.special:
+        raise missing_token(path, "eos_token")
+    model = imported.config
+    template = replace(model.template, source_suffix=(tokenizer.special[text],))
+    size = model.source_vocab_size or model.vocab_size
+    return replace(imported, config=model.replace(source_vocab_size=size, special_token_template=template))
+
+
 def with_languages(imported: Imported, path: Path, tokens: Mapping[str, int]) -> Imported:
     """Adds the tokenizer's language tokens to the special-token template of a multilingual model.
 
@@ -96,7 +111,7 @@ def with_languages(imported: Imported, path: Path, tokens: Mapping[str, int]) ->
     start, named = known.target_prefix[:1], tokenizer.get("tokenizer_class", config.get("tokenizer_class", ""))
     around: tuple[tuple[int, ...], ...]
     if kind == "marian":  # the target language precedes the source
-        around = (TARGET_LANGUAGE,), (eos,), known.target_prefix
+        around = (TARGET_LANGUAGE,), known.source_suffix, known.target_prefix
     elif kind in ("t5", "mt5"):  # also here, as a text of its own
         code, token = next(iter(found.items()))
         around = (*tokens_before(path, f"<2{code}>", token), TARGET_LANGUAGE), (eos,), known.target_prefix

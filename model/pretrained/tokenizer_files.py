@@ -19,6 +19,7 @@ from model.pretrained.files import (
 )
 from model.tokenizer import TokenizerError
 
+TARGET_VOCABULARY = "target_vocab.json"  # of Marian with separate_vocabs
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized")  # of an added token: how texts match it
 MASK = "<mask>"
 # As in MADLAD-400 (Kudugunta et al. 2023): <2de>, <2zh_Latn>, <2en_xx_simple>; but no <2translate>, no script alone
@@ -63,11 +64,12 @@ def lines_of(file: Path) -> list[str]:
         raise PretrainedError(f"{file}: cannot be read: {error}") from error
 
 
-def listed_in(path: Path) -> dict[str, int]:
-    """The ids of vocab.json. Raises TokenizerError."""
-    values = read_optional_json(path / "vocab.json")
+def listed_in(path: Path, name: str = "vocab.json") -> dict[str, int]:
+    """The ids of vocab.json, or of another such file. Raises TokenizerError."""
+    values = read_optional_json(path / name)
     if not values or not all(type(token) is int and token >= 0 for token in values.values()):
-        raise TokenizerError("vocab.json: must give each piece an id")
+        reason = f": {TOKENIZER_CONFIG} has separate_vocabs true" if name == TARGET_VOCABULARY else ""
+        raise TokenizerError(f"{name}: must give each piece an id{reason}")
     return values
 
 

@@ -1,7 +1,8 @@
-"""Which characters of a text each of its tokens covers. Standard library only."""
+"""Which characters of a text each of its tokens covers, and where words begin. Standard library only."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 
 Span = tuple[int, int]
@@ -23,3 +24,23 @@ def whole_spans(spans: Sequence[Span], text: str) -> list[Span]:
             start -= 1
         whole.append((min(start, end), end))
     return whole
+
+
+def word_starts(text: str, spans: Sequence[Span], marked: Sequence[bool]) -> list[bool]:
+    """For each token of `text` whether a word begins with it (`Tokenizer.word_starts`). marked: tokens that begin with
+    the mark of a blank."""
+    starts, last = list[bool](), 0
+    for index, ((start, end), is_marked) in enumerate(zip(spans, marked, strict=True)):
+        first = end - len(text[start:end].lstrip())
+        is_new = first < end and first >= last  # not a blank, nor another byte of a character
+        inside = first > 0 and is_new and _is_of_word(text[first - 1]) and _is_of_word(text[first])
+        begins = is_new and (is_marked or not inside)
+        if begins and index and first == start == spans[index - 1][1] and not text[slice(*spans[index - 1])].strip():
+            starts[-1], begins = spans[index - 1][0] < start, spans[index - 1][0] == start
+        starts.append(begins)
+        last = end if first < end else last
+    return starts
+
+
+def _is_of_word(character: str) -> bool:
+    return character == "_" or unicodedata.category(character)[0] in "LNM"

@@ -122,7 +122,7 @@ def translate(
     allowed = model.config.max_target_len + 1 - max(map(len, prompts), default=1)
     most = min(max_tokens or allowed, allowed)
     answers = greedy_batch(model, prompts, sources=sources, max_tokens=most, answered=answered)
-    return [tokenizer.decode(answer) for answer in answers]
+    return [tokenizer.target.decode(answer) for answer in answers]
 
 
 def _in_context(

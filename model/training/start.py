@@ -72,6 +72,9 @@ class Start:
     def __post_init__(self) -> None:
         if self.base is not None and self.tokenizer is not None:
             _check_same_vocabulary(self.tokenizer, self.base.tokenizer)
+        elif self.tokenizer is not None and self.tokenizer.has_two_vocabularies:
+            fix = "import, fine-tuning (--from), export and serving take two; give a tokenizer with one"
+            raise TokenizerError(f"tokenizer: training from scratch is not covered with two vocabularies; {fix}")
         if self.tuning.lora_rank and self.base is None:
             raise ConfigError("lora_rank", "needs a base, whose other weights stay as they are; give --from CHECKPOINT")
 

@@ -180,7 +180,7 @@ class _Run:
         origin = config.tokenizer if start.known_tokenizer() is None else "given"
         display.message(f"tokenizer: {tokenizer.vocab_size:,} entries ({origin})")
         fields = start.fields_of(model_config, whole, tokenizer)
-        model_config = model_config.replace(vocab_size=tokenizer.vocab_size, **fields)
+        model_config = model_config.replace(vocab_size=tokenizer.target.vocab_size, **fields)
         check_trainable(model_config, data, validation, has_base=start.base is not None)
         check_r_drop(model_config, config)
         check_stopping(start.tuning, model_config, config)

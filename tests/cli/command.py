@@ -13,6 +13,8 @@ PAIRS = [("a b c", "a b c"), ("x y", "x y")]
 def run(*arguments, fails=False, lines=None):
     """What the command prints, standard error included. fails: with which exit code it must end, if not 0."""
     result = CliRunner().invoke(cli.main.app, [str(argument) for argument in arguments], input=lines)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
     assert result.exit_code == int(fails), result.output
     return result.output
 

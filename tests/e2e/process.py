@@ -15,6 +15,7 @@ import pytest
 from bench.load.process_tree import memory_mb
 
 ROOT = Path(__file__).parents[2]
+PATIENCE_S = 300.0  # for what another process does, on any machine: only a hang takes longer
 SERVE = """
 import json, sys
 from service.settings.config import load_settings
@@ -77,7 +78,7 @@ class Process:
             return next((line for line in self.events if line["event"] == event), None)
 
         with self._seen:
-            self._seen.wait_for(lambda: found() or self.process.poll() is not None, 60)
+            self._seen.wait_for(lambda: found() or self.process.poll() is not None, PATIENCE_S)
             assert found(), (event, self.events, self.other)
             return found()
 

@@ -52,6 +52,10 @@ def test_int8_caches_of_what_no_calibration_sees_are_refused_and_not_tried(chang
     [
         ({"num_heads": 8}, r"head_dim: must be a multiple of 8 .* got 4; train with another"),
         ({"vocab_size": 20}, "vocab_size: the model has 20, its tokenizer 27"),
+        (
+            {"source_vocab_size": 27, "share_embeddings": False},
+            "source_vocab_size: the model has two vocabularies, its tokenizer one",
+        ),
     ],
 )
 def test_a_model_that_cannot_run_is_refused_before_it_is_traced(changes, message, tmp_path):

@@ -102,6 +102,7 @@ WRONG = [
     ("compression_stride", 1, "must be 0 or at least 2, got 1"),
     ("encoder_num_heads", 3, "must divide d_model 256 unless head_dim is set, got 3"),
     ("encoder_d_ff", -1, "must be at least 0, got -1"),
+    ("source_vocab_size", -1, "must be at least 0, got -1"),
     ("bias", None, "must be true or false, got None"),
     ("tie_embeddings", "yes", "must be true or false, got 'yes'"),
     ("norm_eps", 0.0, "must be above 0, got 0.0"),
@@ -125,6 +126,9 @@ WRONG = [
     ("encoder_dim", -2, "must be at least 0, got -2"),
     ("attention_dim", -1, "must be at least 0, got -1"),
 ]
+
+
+TWO = {"vocab_size": 9, "source_vocab_size": 5, "share_embeddings": False}
 
 
 @pytest.mark.parametrize(("field", "value", "problem"), WRONG)
@@ -245,6 +249,21 @@ def test_the_encoder_of_a_translation_model_may_differ_in_heads_and_width():
         ),
         ({"d_model": 7, "head_dim": 4}, "d_model: must be even for sinusoidal positions, got 7"),
         ({"vocab_size": 3}, "unk_id: must be below vocab_size 3, got 3"),
+        ({**TWO, "share_embeddings": True}, "share_embeddings: must be left out with source_vocab_size"),
+        ({**TWO, "context_sentences": 1}, "context_sentences: must be left out with source_vocab_size"),
+        ({**TWO, "pad_id": 5}, "pad_id: must be below source_vocab_size 5, got 5"),
+        (
+            {**TWO, "special_token_template": SpecialTokenTemplate(source_prefix=(5,), target_prefix=(8,))},
+            "special_token_template: must hold tokens of sources below source_vocab_size 5, got 5",
+        ),
+        (
+            {**TWO, "source_vocab_size": 12, "special_token_template": SpecialTokenTemplate(target_prefix=(9,))},
+            "special_token_template: must hold tokens of targets below vocab_size 9, got 9",
+        ),
+        (
+            {**TWO, "special_token_template": SpecialTokenTemplate(target_prefix=(-2,), languages=(("de", 4),))},
+            "special_token_template: must hold tokens of targets below vocab_size 9, got -2",
+        ),
         ({"vocab_size": 10, "eos_id": 10}, "eos_id: must be below vocab_size 10, got 10"),
         (
             {"vocab_size": 10, "separator_id": 10},

@@ -30,6 +30,7 @@ def ensemble_of(members):
         {},
         {"tie_embeddings": False, "share_embeddings": False, "output_bias": True, "norm_position": "post"},
         {"positions": "shaw", "norm": "rms"},
+        {"source_vocab_size": 40, "share_embeddings": False},
         {"positions": "learned", "encoder_num_heads": 2, "encoder_d_ff": 48, "num_kv_heads": 2},
     ],
 )

@@ -220,8 +220,7 @@ async def test_no_call_ends_as_cancelled_when_the_server_stops():
                     await method(channel, "Translate")(text=TEXT, timeout=60)
                 except grpc.aio.AioRpcError as error:
                     codes[error.code()] += 1
-                    if error.code() == grpc.StatusCode.UNAVAILABLE:
-                        await asyncio.sleep(0.001)
+                    await asyncio.sleep(0.001)
 
         asking = [asyncio.create_task(ask(channel)) for channel in channels for _ in range(16)]
         await edge.pool.until(lambda: len(edge.pool.requests) > 100)
@@ -229,7 +228,8 @@ async def test_no_call_ends_as_cancelled_when_the_server_stops():
         over.set()
         await asyncio.gather(*asking)
         await asyncio.gather(*[channel.close() for channel in channels])
-    assert codes.keys() == {grpc.StatusCode.UNAVAILABLE}
+    assert codes.pop(grpc.StatusCode.UNAVAILABLE)
+    assert codes.keys() <= {grpc.StatusCode.RESOURCE_EXHAUSTED}, "on a busy machine, for the age of the backlog"
 
 
 @pytest.mark.parametrize("limit", [None, 1 << 40, 1 << 28])

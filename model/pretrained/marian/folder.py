@@ -24,7 +24,7 @@ from model.pretrained.marian.model import MODEL_TYPE, marian_tensors
 from model.pretrained.marian.shortlist import is_shortlist, read_shortlist
 from model.pretrained.sentencepiece_model import UNKNOWN, read_sentencepiece
 from model.pretrained.tokenizer_files import AddedToken
-from model.tokenizer import TokenizerError
+from model.tokenizer import OWN_TARGET, TokenizerError
 
 MODELS, VOCABULARY, PAD = (".npz", ".bin"), ".spm", "<pad>"
 SETTINGS = {"beam-size": "num_beams", "normalize": "length_penalty"}  # which each request has for itself
@@ -53,16 +53,16 @@ def as_folder(path: Path) -> Iterator[tuple[Path, Stored]]:
     """
     model, options = _model_of(path)
     items = read_items(model)
-    vocabulary, shortlist = _vocabulary_of(model.parent, options), _shortlist_of(model.parent, options)
+    vocabularies, shortlist = _vocabularies_of(model.parent, options), _shortlist_of(model.parent, options)
     with tempfile.TemporaryDirectory(prefix="glossa-marian-") as name:
         folder = Path(name)
         try:
-            size = _write(folder, items, vocabulary, options)
-            extra = {} if shortlist is None else {SHORTLIST: read_shortlist(shortlist, size)}
+            sizes = _write(folder, items, vocabularies, options)
+            extra = {} if shortlist is None else {SHORTLIST: read_shortlist(shortlist, *sizes)}
             yield (
                 folder,
                 Stored(
-                    files=tuple(file for file in (model, vocabulary, shortlist) if file is not None),
+                    files=tuple(file for file in (model, *vocabularies, shortlist) if file is not None),
                     origin={"imported_from": model.name, "tensor_types": items.types},
                     load=lambda: marian_tensors(items.tensors),
                     extra=extra,
@@ -107,19 +107,22 @@ def _names(value: Any) -> list[str]:
     return [Path(name).name for name in values if isinstance(name, str)]
 
 
-def _vocabulary_of(folder: Path, options: Fields) -> Path:
-    names = dict.fromkeys(_names(options.get("vocabs", []))) or [file.name for file in folder.glob(f"*{VOCABULARY}")]
-    if len(names) > 1:
+def _vocabularies_of(folder: Path, options: Fields) -> list[Path]:
+    """The vocabulary of sources and targets, or one of each."""
+    named = list(dict.fromkeys(_names(options.get("vocabs", []))))
+    names = named or [file.name for file in folder.glob(f"*{VOCABULARY}")]
+    if len(names) > 2 or (len(names) == 2 and not named):
         raise PretrainedError(
-            f"{folder}: must have one vocabulary for sources and targets, got {', '.join(sorted(names))}: two "
-            "are not covered; choose a model with one"
+            f"{folder}: must have one vocabulary, or two whose order the vocabs of a decoder's options name, got "
+            f"{', '.join(sorted(names))}; write models and vocabs into decoder.yml, the vocabulary of sources first"
         )
     if not names:
         raise PretrainedError(f"{folder}: holds no vocabulary; put the SentencePiece model, {VOCABULARY}, beside it")
-    (name,) = names
-    if not (folder / name).is_file() or not name.endswith(VOCABULARY):
-        raise PretrainedError(f"{folder / name}: must be there, a SentencePiece model whose name ends in {VOCABULARY}")
-    return folder / name
+    for name in names:
+        if not (folder / name).is_file() or not name.endswith(VOCABULARY):
+            problem = f"must be there, a SentencePiece model whose name ends in {VOCABULARY}"
+            raise PretrainedError(f"{folder / name}: {problem}")
+    return [folder / name for name in names]
 
 
 def _shortlist_of(folder: Path, options: Fields) -> Path | None:
@@ -134,8 +137,8 @@ def _shortlist_of(folder: Path, options: Fields) -> Path | None:
     return found[0] if found else None
 
 
-def _write(folder: Path, items: Items, vocabulary: Path, options: Fields) -> int:
-    """Writes the small files; returns the number of tokens of the model's vocabulary."""
+def _write(folder: Path, items: Items, vocabularies: Sequence[Path], options: Fields) -> tuple[int, int]:
+    """Writes the small files; returns the numbers of tokens of the model's vocabularies, of sources and targets."""
     for name in NO_EFFECT:
         options.get(name, None)
     options.only("word-penalty", 0, default=0)
@@ -143,12 +146,22 @@ def _write(folder: Path, items: Items, vocabulary: Path, options: Fields) -> int
     generation = {theirs: options.get(name, None) for name, theirs in SETTINGS.items()}
     if options.unread:
         raise options.refuse(options.unread[0], "it is an option that the import does not know; remove it")
-    size = _size(items)
-    values, eos, unknown = _tokenizer(vocabulary, size)
+    source_size, size = sizes = _sizes(items)
+    is_separate = len(vocabularies) > 1
+    if source_size != size and not is_separate:
+        problem = f"must be two equal numbers with one vocabulary, {vocabularies[0].name}, got {[*sizes]}"
+        raise PretrainedError(f"{OPTIONS}: dim-vocabs {problem}")
+    values, eos, unknown = _tokenizer(vocabularies[-1], size)
+    if is_separate:
+        own, _, _ = _tokenizer(vocabularies[0], source_size)
+        own["model"][OWN_TARGET] = {name: values[name] for name in ("normalizer", "model", "decoder", "added_tokens")}
+        values = own
     config: dict[str, Any] = {
         **{name: value for name, value in items.options.items() if name != "dim-vocabs"},
         "model_type": MODEL_TYPE,
-        "vocab_size": size + 1,
+        "vocab_size": source_size + 1,
+        "decoder_vocab_size": size + 1,
+        "share_encoder_decoder_embeddings": not is_separate,
         "eos_id": eos,
         "unk_id": unknown,
         "pad_id": size,
@@ -156,15 +169,15 @@ def _write(folder: Path, items: Items, vocabulary: Path, options: Fields) -> int
     }
     for name, content in ((CONFIG, config), (GENERATION_CONFIG, generation), (TOKENIZER, values)):
         (folder / name).write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
-    return size
+    return sizes
 
 
-def _size(items: Items) -> int:
+def _sizes(items: Items) -> tuple[int, int]:
     sizes: Any = items.options.get("dim-vocabs")
     is_list = isinstance(sizes, Sequence) and len(sizes) == 2 and all(type(size) is int and size > 0 for size in sizes)
-    if not is_list or sizes[0] != sizes[1]:
-        raise PretrainedError(f"{OPTIONS}: dim-vocabs must be two equal numbers, got {sizes!r:.80}")
-    return int(sizes[0])
+    if not is_list:
+        raise PretrainedError(f"{OPTIONS}: dim-vocabs must be two numbers above 0, got {sizes!r:.80}")
+    return sizes[0], sizes[1]
 
 
 def _tokenizer(vocabulary: Path, size: int) -> tuple[dict[str, Any], int, int]:

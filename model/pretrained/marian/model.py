@@ -66,13 +66,18 @@ def marian_nmt(config: Fields, generation: Fields, weights: Weights) -> Imported
     cell = config.get("dec-cell", "gru")
     if is_recurrent and cell != "ssru":
         raise config.refuse("dec-cell", "covered: 'ssru', with transformer-decoder-autoreg rnn")
-    eos, pad, vocab_size = config.need("eos_id"), config.need("pad_id"), config.count("vocab_size")
+    eos, pad, vocab_size = config.need("eos_id"), config.need("pad_id"), config.count("decoder_vocab_size")
+    source_size, is_separate = config.count("vocab_size"), not config.need("share_encoder_decoder_embeddings")
     width, decoder_width = config.count("transformer-dim-ffn"), config.get("transformer-decoder-dim-ffn", 0)
     is_one, has_shared, has_tied = (bool(config.get(f"tied-embeddings{part}", False)) for part in ("-all", "-src", ""))
     is_shared, is_tied = is_one or has_shared, is_one or has_tied
+    if is_shared and is_separate:
+        problem = "one table has no rows of two vocabularies; give the one vocabulary with which the model was trained"
+        raise config.refuse("tied-embeddings-all" if is_one else "tied-embeddings-src", problem)
     activation: Any = config.choice("transformer-ffn-activation", ACTIVATIONS, default="swish")
     model = EncoderDecoderConfig(
         vocab_size=vocab_size,
+        source_vocab_size=source_size if is_separate else 0,
         d_model=config.count("dim-emb"),
         num_heads=config.count("transformer-heads"),
         d_ff=decoder_width or width,
@@ -90,7 +95,7 @@ def marian_nmt(config: Fields, generation: Fields, weights: Weights) -> Imported
         output_bias=True,
         max_source_len=MAX_LENGTH,
         max_target_len=MAX_LENGTH,
-        pad_id=pad,
+        pad_id=eos if is_separate else pad,  # an id of both; padding is masked
         bos_id=pad,
         eos_id=eos,
         unk_id=config.need("unk_id"),
@@ -99,7 +104,7 @@ def marian_nmt(config: Fields, generation: Fields, weights: Weights) -> Imported
     never = config.need("never")
     if config.unread:
         raise config.refuse(config.unread[0], "it is an option of Marian that the import does not know")
-    known = _tables(weights, vocab_size, pad, is_shared=is_shared, is_tied=is_tied)
+    known = _tables(weights, source_size, vocab_size, is_shared=is_shared, is_tied=is_tied)
     bias_V = torch.nn.functional.pad(weights.take("decoder_ff_logit_out_b"), (0, vocab_size - pad))
     bias_V[never] = NEVER
     imported = read_weights(
@@ -109,21 +114,23 @@ def marian_nmt(config: Fields, generation: Fields, weights: Weights) -> Imported
     return imported
 
 
-def _tables(weights: Weights, vocab_size: int, pad: int, *, is_shared: bool, is_tied: bool) -> dict[str, Tensor]:
-    """Source, target and output tables, with zeros for the token that Marian does not have."""
+def _tables(
+    weights: Weights, source_size: int, vocab_size: int, *, is_shared: bool, is_tied: bool
+) -> dict[str, Tensor]:
+    """Source, target and output tables, with zeros for the token that Marian does not have, the last one."""
 
-    def table(name: str) -> Tensor:
+    def table(name: str, size: int = vocab_size) -> Tensor:
         stored_VM = weights.take(name)
-        if stored_VM.ndim != 2 or len(stored_VM) != pad:
+        if stored_VM.ndim != 2 or len(stored_VM) != size - 1:
             raise PretrainedError(
-                f"weights: {name} must have a row for each of the vocabulary's {pad} tokens, got shape "
+                f"weights: {name} must have a row for each of the vocabulary's {size - 1} tokens, got shape "
                 f"{tuple(stored_VM.shape)}; give the vocabulary with which the model was trained"
             )
-        return torch.nn.functional.pad(stored_VM, (0, 0, 0, vocab_size - pad))
+        return torch.nn.functional.pad(stored_VM, (0, 0, 0, 1))
 
     target = table("Wemb" if is_shared else "decoder_Wemb")
     return {
-        "encoder.embedding.tokens.weight": target if is_shared else table("encoder_Wemb"),
+        "encoder.embedding.tokens.weight": target if is_shared else table("encoder_Wemb", source_size),
         "decoder.embedding.tokens.weight": target,
         "decoder.unembedding.weight": target if is_tied else table("decoder_ff_logit_out_W"),
     }

@@ -30,8 +30,8 @@ def is_shortlist(file: Path) -> bool:
         return stream.read(len(MAGIC)) == MAGIC
 
 
-def read_shortlist(file: Path, size: int) -> bytes:
-    """The JSON of a shortlist for a vocabulary of `size` tokens. Raises PretrainedError."""
+def read_shortlist(file: Path, source_size: int, size: int) -> bytes:
+    """The JSON of a shortlist for vocabularies of so many tokens, of sources and targets. Raises PretrainedError."""
     try:
         data = file.read_bytes()
     except OSError as error:
@@ -49,8 +49,9 @@ def read_shortlist(file: Path, size: int) -> bytes:
         raise PretrainedError(
             f"{file}: must have checksum {checksum:#x}, got {found:#x}; it is damaged, fetch it again"
         )
-    if sources != size + 1 or first > size:
-        raise PretrainedError(f"{file}: has {sources - 1} source tokens where the vocabulary has {size}: {OTHER}")
+    if sources != source_size + 1 or first > size:
+        problem = f"has {sources - 1} source tokens where the vocabulary has {source_size}"
+        raise PretrainedError(f"{file}: {problem}: {OTHER}")
     ends = np.frombuffer(data, "<u8", sources, HEADER.size)
     targets = np.frombuffer(data, "<u4", entries, HEADER.size + 8 * sources)
     if np.any(np.diff(ends.astype(np.int64)) < 0) or ends[0] or ends[-1] != entries:

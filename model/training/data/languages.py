@@ -64,6 +64,11 @@ def check_trainable(model: ModelConfig, *data: Examples, has_base: bool) -> None
         "special_token_template",
         "must have no languages without a base, whose tokenizer has their tokens; give --from CHECKPOINT",
     )
+    check(
+        has_base or not model.source_vocab_size,
+        "source_vocab_size",
+        "must be 0 without a base: training makes one vocabulary; import a model with two, and give --from CHECKPOINT",
+    )
     for pair in dict.fromkeys(pair for examples in data for pair in examples.languages or [DEFAULT_LANGUAGES]):
         check_languages(model.template, pair)
 

@@ -268,5 +268,18 @@ class ServedModel:
 
     def target_spans(self, tokens: Sequence[int], text: str) -> tuple[Span, ...]:
         """The part of an answer's text that each of its tokens stands for."""
-        tokenizer = self.tokenizer
+        tokenizer = self.tokenizer.target
         return target_spans(tokens, tokenizer.pieces, text, strips_leading_space=tokenizer.strips_leading_space)
+
+    def token_names(self, tokens: Iterable[int], *, is_target: bool = False) -> list[str]:
+        """The text of each token, with its leading space; of one without text its name, such as <eos>. is_target: of
+        an answer or what the decoder starts from, not of a source or prompt."""
+        tokenizer, template = self.tokenizer.target if is_target else self.tokenizer, self.manifest.template
+        names = {token: f"<{name}>" for name, token in dataclasses.asdict(self.manifest.tokens).items()}
+        if tokenizer.has_two_vocabularies:
+            names = {token: name for name, token in tokenizer.special.items()}
+        if not (is_target and self.manifest.limits.source_vocab_size):
+            names |= {token: f"<{code}>" for code, token in template.languages.items()}
+        return [
+            tokenizer.pieces[token].decode("utf-8", "replace") or names.get(token, f"<{token}>") for token in tokens
+        ]

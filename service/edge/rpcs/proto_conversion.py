@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -166,7 +166,7 @@ def embed_tokens_response(
     spans = model.source_spans(text)
     positions = asked.state_positions
     tokens = [request.source[position] for position in positions]
-    parts = zip(tokens, token_names(model, tokens), spans_of([spans[one] for one in positions]), states_PM, strict=True)
+    parts = zip(tokens, model.token_names(tokens), spans_of([spans[one] for one in positions]), states_PM, strict=True)
     return pb.EmbedTokensResponse(
         tokens=[
             pb.TokenVector(token=token, text=name, span=span, values=_scaled(values_M, normalize=normalize).tolist())
@@ -228,7 +228,7 @@ def tag_response(
         tokens=[
             pb.TaggedToken(token=token, text=name, span=span, label=label, probability=probability)
             for token, name, span, (label, probability) in zip(
-                tokens, token_names(model, tokens), spans_of(spans), labels, strict=False
+                tokens, model.token_names(tokens), spans_of(spans), labels, strict=False
             )
         ],
         **cost_fields(finished),
@@ -277,32 +277,26 @@ def _attended_target(
         text, tokens = "", given
     else:
         tokens = tuple(message.target_tokens) or (*given, model.manifest.tokens.eos)
-        text = message.target or model.tokenizer.decode(tokens)
+        text = message.target or model.tokenizer.target.decode(tokens)
     spans = [*prompt, *((start + shift, end + shift) for start, end in model.target_spans(tokens, text))]
     all_tokens = (*decoder_tokens[: len(prompt)], *tokens)
     return {
         **fields,
         "target_text": text,
-        "target": _attention_tokens(model, decoder_tokens, spans[: len(decoder_tokens)]),
-        "predicted": _attention_tokens(model, all_tokens[1:], spans[1:]),
+        "target": _attention_tokens(model, decoder_tokens, spans[: len(decoder_tokens)], is_target=True),
+        "predicted": _attention_tokens(model, all_tokens[1:], spans[1:], is_target=True),
     }
 
 
-def _attention_tokens(model: ServedModel, tokens: Sequence[int], spans: Sequence[Span]) -> list[pb.AttentionToken]:
+def _attention_tokens(
+    model: ServedModel, tokens: Sequence[int], spans: Sequence[Span], *, is_target: bool = False
+) -> list[pb.AttentionToken]:
     """Tokens with their text."""
-    texts = token_names(model, tokens)
+    texts = model.token_names(tokens, is_target=is_target)
     return [
         pb.AttentionToken(token=token, text=text, span=span)
         for token, text, span in zip(tokens, texts, spans_of(spans), strict=True)
     ]
-
-
-def token_names(model: ServedModel, tokens: Iterable[int]) -> list[str]:
-    """The text of each token, with its leading space; of one without text its name, such as <eos>."""
-    pieces = model.tokenizer.pieces
-    names = {token: f"<{name}>" for name, token in dataclasses.asdict(model.manifest.tokens).items()}
-    names |= {token: f"<{code}>" for code, token in model.manifest.template.languages.items()}
-    return [pieces[token].decode("utf-8", "replace") or names.get(token, f"<{token}>") for token in tokens]
 
 
 def perplexity(token_logprobs: Sequence[float]) -> float:
@@ -323,7 +317,7 @@ class HypothesisConverter:
         confidence: Callable[[HypothesisResult, int], pb.Confidence] | None = None,
     ) -> None:
         self._confidence = confidence
-        self._model, self._tokenizer, self._options, self._text = model, model.tokenizer, options, text
+        self._model, self._tokenizer, self._options, self._text = model, model.tokenizer.target, options, text
         self._texts: dict[int, str] = {}  # of alternative tokens, by id
 
     def hypothesis(self, result: HypothesisResult, rank: int = 0, *, has_tokens: bool) -> pb.Hypothesis:

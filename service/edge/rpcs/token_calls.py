@@ -15,7 +15,7 @@ from service.edge.requests.request_limits import TOKEN_BYTES
 from service.edge.requests.tokenization import Count, Tokenization, Tokens
 from service.edge.rpcs.chat_messages import chat_of
 from service.edge.rpcs.model_calls import INLINE_SIZE, ModelCalls
-from service.edge.rpcs.proto_conversion import prompt_name_of, spans_of, token_names
+from service.edge.rpcs.proto_conversion import prompt_name_of, spans_of
 from service.errors import InvalidRequest
 
 PORTION_CHARACTERS = 16384  # counted in one turn of a thread: 4 to 10 ms
@@ -75,14 +75,20 @@ class TokenCalls(ModelCalls):
         tokens = await self.built(tokenize, request, call)
         size = TOKEN_BYTES * len(tokens.ids)
         call.budget.memory.grow(answer_bytes(size, 0))
-        convert = partial(tokenize_response, model, tokens, max_text_bytes=self.catalog.limits_of(model).max_text_bytes)
+        limits = self.catalog.limits_of(model)
+        convert = partial(
+            tokenize_response, model, tokens, is_target=bool(request.target), max_text_bytes=limits.max_text_bytes
+        )
         return convert() if size <= INLINE_SIZE else await self.preparation.convert(call.rpc.caller, convert)
 
 
-def tokenize_response(model: ServedModel, tokens: Tokens, *, max_text_bytes: int) -> pb.TokenizeResponse:
+def tokenize_response(
+    model: ServedModel, tokens: Tokens, *, max_text_bytes: int, is_target: bool = False
+) -> pb.TokenizeResponse:
     """The tokens of a text as a message. max_text_bytes: the server's limit."""
     first, last = tokens.num_before, len(tokens.ids) - tokens.num_after
-    parts = zip(tokens.ids, token_names(model, tokens.ids), spans_of(tokens.spans), strict=True)
+    names = model.token_names(tokens.ids, is_target=is_target)
+    parts = zip(tokens.ids, names, spans_of(tokens.spans), strict=True)
     return pb.TokenizeResponse(
         tokens=[
             pb.Token(token=token, text=text, span=span, is_special=not first <= place < last)

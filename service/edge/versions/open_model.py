@@ -230,12 +230,12 @@ def _read(bundle: CheckedBundle) -> dict[str, Any]:
     TemplatesError."""
     path, manifest = bundle.path, bundle.manifest
     stamps = verify_files(path, manifest, only={TOKENIZER, *TEMPLATES, manifest.shortlist})
-    vocab_size = manifest.limits.vocab_size
-    tokenizer = Tokenizer.load(path / TOKENIZER, vocab_size=vocab_size)
-    shortlist = load_shortlist(path / manifest.shortlist, vocab_size=vocab_size) if manifest.shortlist else None
+    sizes = {"vocab_size": manifest.limits.vocab_size, "source_vocab_size": manifest.limits.source_vocab_size}
+    tokenizer = Tokenizer.load(path / TOKENIZER, **sizes)
+    shortlist = load_shortlist(path / manifest.shortlist, **sizes) if manifest.shortlist else None
     chat, translation = _prompts(bundle, tokenizer)
     bundle._replace(stamps={**bundle.stamps, **stamps}).check_unchanged()
-    words = words_per_token(tokenizer) if manifest.calibrations else 0
+    words = words_per_token(tokenizer.target) if manifest.calibrations else 0
     return {
         "tokenizer": tokenizer,
         "shortlist": shortlist,

@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[3]
 MESSAGES = serialized(["the small red house"])
 
 
-def source(address, rate, *tenants, deadline_s=10.0, messages=MESSAGES):
+def source(address, rate, *tenants, deadline_s=60.0, messages=MESSAGES):
+    """With a deadline so long that no machine is too busy for it: a server refuses calls that wait a 20th of theirs."""
     connections = [DeadlineConnection(address, deadline_s, tenant) for tenant in tenants]
     return Source(connections, messages, [(rate, 0.5)], reopens=True)
 

@@ -26,7 +26,7 @@ def test_a_manifest_of_format_8_is_one_of_today():
     new = migrated(old, 8)
     assert old == before, "a migration must not change its argument"
     manifest = parse_manifest(new)
-    assert manifest.format_version == FORMAT_VERSION == 14
+    assert manifest.format_version == FORMAT_VERSION == 15
     assert (manifest.calibrations, manifest.context, manifest.source_unit) == ({}, None, "text")
     assert manifest.template.source_suffix == tuple(old["framing"]["after_source"])
     assert manifest.template.target_prefix == tuple(old["framing"]["before_target"])
@@ -99,7 +99,15 @@ def test_caches_of_format_13_hold_all_positions():
     old = {"format_version": 13, "variants": [{"states": [{"name": "self_key.0", "stride": 1}, 3]}, {"states": 4}, 5]}
     before = copy.deepcopy(old)
     states = [{"name": "self_key.0", "stride": 1, "window": 0}, 3]
-    assert migrated(old, 13) == {"format_version": 14, "variants": [{"states": states}, {"states": 4}, 5]}
+    assert migrated(old, 13) == {"format_version": 15, "variants": [{"states": states}, {"states": 4}, 5]}
+    assert old == before, "a migration must not change its argument"
+
+
+def test_sources_and_targets_of_format_14_have_one_vocabulary():
+    old = {"format_version": 14, "limits": {"vocab_size": 9}}
+    before = copy.deepcopy(old)
+    assert migrated(old, 14) == {"format_version": 15, "limits": {"source_vocab_size": 0, "vocab_size": 9}}
+    assert migrated({"format_version": 14, "limits": 3}, 14)["limits"] == 3
     assert old == before, "a migration must not change its argument"
 
 

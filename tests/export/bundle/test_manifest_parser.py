@@ -86,6 +86,37 @@ def test_a_template_that_no_request_could_have_is_refused(values, template, prob
         parse_manifest(values)
 
 
+@pytest.mark.parametrize(
+    ("limits", "template", "problem"),
+    [
+        ({"source_vocab_size": 4}, {}, r"tokens.pad and golden.source must hold ids of 0..3, got 4"),
+        (
+            {"source_vocab_size": 12},
+            {"source_prefix": [12]},
+            r"template.source_prefix\[0\] must be an id of 0..11, got 12",
+        ),
+        (
+            {"source_vocab_size": 12},
+            {"target_prefix": [10]},
+            r"template.target_prefix\[0\] must be an id of 0..9, got 10",
+        ),
+        (
+            {"source_vocab_size": 12},
+            {"languages": {"de": 11}, "target_prefix": ["target_language"]},
+            r"template.target_prefix\[0\] must be an id of 0..9, got 'target_language'",
+        ),
+    ],
+)
+def test_ids_of_two_vocabularies_are_those_of_their_side(values, limits, template, problem):
+    values["limits"].update(source_vocab_size=12)
+    values["template"].update(source_prefix=[11], source_suffix=[10])
+    assert parse_manifest(values).limits.source_ids == 12
+    values["limits"].update(limits)
+    values["template"].update(template)
+    with pytest.raises(SchemaError, match=problem):
+        parse_manifest(values)
+
+
 def test_a_template_with_languages_is_read_back(values):
     changed = {"source_prefix": ["source_language"], "target_prefix": [2, "target_language"], "languages": {"de": 4}}
     values["template"].update(changed)
@@ -401,6 +432,16 @@ def test_a_shortlist_restricts_the_tokens_of_an_answer():
     assert shortlist.allowed([4, 4, 6]) == {2, 9, 7, 5, 4, 6}, "with the source's own tokens, known or not"
     assert shortlist.allowed([]) == {2, 9}
     assert shortlist.allowed([], given=[1]) == {1, 2, 9}
+
+
+def test_a_shortlist_of_two_vocabularies_has_no_tokens_of_sources():
+    values = {**SHORT, "by_source": {"14": [7, 5]}}
+    shortlist = parse_shortlist(values, 10, source_vocab_size=15)
+    assert shortlist.allowed([14, 3]) == {2, 9, 7, 5}
+    with pytest.raises(SchemaError, match=re.escape("by_source.14 must be an id of 0..13")):
+        parse_shortlist(values, 10, source_vocab_size=14)
+    with pytest.raises(SchemaError, match=re.escape("always must be a list of ids of 0..8")):
+        parse_shortlist(values, 9, source_vocab_size=15)
 
 
 def test_a_shortlist_of_a_file_is_written_as_it_is_read():

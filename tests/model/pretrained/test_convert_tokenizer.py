@@ -7,7 +7,7 @@ import pytest
 
 from model.pretrained.convert_tokenizer import convert_tokenizer
 from model.pretrained.files import PretrainedError
-from model.tokenizer import Tokenizer
+from model.tokenizer import Tokenizer, TokenizerError
 from tests.model.tokenizers.spm import MODELS, pieces, processor, trained
 from tests.multilingual import lines
 
@@ -203,6 +203,67 @@ def test_marian_tokenizes_sources_and_targets_with_separate_models(marian):
     assert not {*ours.special.values()} & {*ours.encode("</s> >>deu<< <pad>")} - {1}
 
 
+def with_two_vocabularies(path):
+    """The files of a tokenizer whose targets have ids of their own, in another order."""
+    models = trained(1, **MODELS["unigram"]), trained(2, **MODELS["unigram"])
+    target = {name: token for token, name in enumerate(reversed(listed(models[1])))}
+    for name, model in zip(("source.spm", "target.spm"), models, strict=True):
+        (path / name).write_bytes(model)
+    for name, ids in (("vocab.json", listed(models[0])), ("target_vocab.json", target)):
+        (path / name).write_text(json.dumps(ids))
+    (path / "tokenizer_config.json").write_text('{"separate_vocabs": true}')
+    return path
+
+
+def test_marian_tokenizes_sources_and_targets_with_separate_vocabularies(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    path = with_two_vocabularies(tmp_path)
+    files = {"source_spm": "source.spm", "target_spm": "target.spm", "vocab": "vocab.json"}
+    files = {name: str(path / file) for name, file in {**files, "target_vocab_file": "target_vocab.json"}.items()}
+    with pytest.warns(UserWarning, match="sacremoses"):
+        theirs = transformers.MarianTokenizer(**files, separate_vocabs=True)
+    convert_tokenizer(path).save(path / "ours.json")
+    ours = Tokenizer.load(path / "ours.json")
+    texts = plain(lines(FEW, 7))
+    assert ours.encode_batch(texts) == theirs(texts, add_special_tokens=False).input_ids
+    theirs._switch_to_target_mode()
+    targets = [theirs.convert_tokens_to_ids(theirs.spm_target.encode(text, out_type=str)) for text in texts]
+    assert ours.target.encode_batch(texts) == targets
+    assert (len(ours.pieces), len(ours.target.pieces)) == (len(theirs.encoder), len(theirs.target_encoder))
+    assert ours.special["</s>"] == 0
+    assert ours.target.special["</s>"] == len(theirs.target_encoder) - 1
+    for text, row in zip(texts, targets, strict=True):
+        if theirs.target_encoder["<unk>"] not in row:
+            assert ours.target.decode(row) == theirs.spm_target.decode(theirs.spm_target.encode(text))
+
+
+def test_a_separate_vocabulary_of_marian_that_is_missing_is_named(tmp_path):
+    path = with_two_vocabularies(tmp_path)
+    for content, problem in (("{}", "must give each piece an id: .* has separate_vocabs true"), ('{"a": 0}', "<unk>")):
+        (path / "target_vocab.json").write_text(content)
+        with pytest.raises(PretrainedError, match=rf"target_vocab\.json.*{problem}|{problem}.*target_vocab\.json"):
+            convert_tokenizer(path)
+    (path / "target_vocab.json").unlink()
+    with pytest.raises(PretrainedError, match=r"target_vocab\.json: must give each piece an id"):
+        convert_tokenizer(path)
+
+
+def test_a_tokenizer_of_another_number_of_vocabularies_than_its_model_is_refused(tmp_path):
+    two = convert_tokenizer(with_two_vocabularies(tmp_path))
+    text, sizes = two.to_json(), [two.vocab_size, two.target.vocab_size]
+    padded = Tokenizer.from_json(text, vocab_size=sizes[1] + 5, source_vocab_size=sizes[0] + 3)
+    assert (padded.vocab_size, padded.target.vocab_size) == (sizes[0] + 3, sizes[1] + 5)
+    with pytest.raises(TokenizerError, match="has two vocabularies, the model one"):
+        Tokenizer.from_json(text, vocab_size=max(sizes))
+    with pytest.raises(TokenizerError, match=f"at most the model's {sizes[0] - 1} entries of sources, got {sizes[0]}"):
+        Tokenizer.from_json(text, vocab_size=sizes[1], source_vocab_size=sizes[0] - 1)
+    with pytest.raises(TokenizerError, match=f"at most the model's {sizes[1] - 1} entries, got {sizes[1]}"):
+        Tokenizer.from_json(text, vocab_size=sizes[1] - 1, source_vocab_size=sizes[0])
+    one = Tokenizer.train(["a b"], kind="words", vocab_size=9).to_json()
+    with pytest.raises(TokenizerError, match="has one vocabulary, the model two"):
+        Tokenizer.from_json(one, vocab_size=9, source_vocab_size=9)
+
+
 @pytest.mark.slow
 def test_marian_matches_transformers_on_many_lines(marian):
     theirs, ours = marian
@@ -362,18 +423,6 @@ def test_a_vocabulary_of_another_tokenizer_than_bert_s_is_refused(config, named,
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(named))
     with pytest.raises(PretrainedError, match=problem):
-        convert_tokenizer(tmp_path)
-
-
-def test_separate_vocabularies_of_marian_are_refused(tmp_path):
-    for name in ("source.spm", "target.spm"):
-        (tmp_path / name).write_bytes(trained(**MODELS["unigram"]))
-    (tmp_path / "vocab.json").write_text(json.dumps(listed(trained(**MODELS["unigram"]))))
-    (tmp_path / "target_vocab.json").write_text("{}")
-    (tmp_path / "tokenizer_config.json").write_text('{"separate_vocabs": false}')
-    convert_tokenizer(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text('{"separate_vocabs": true}')
-    with pytest.raises(PretrainedError, match=r"separate_vocabs true is not covered: .* those of target_vocab\.json"):
         convert_tokenizer(tmp_path)
 
 

@@ -256,7 +256,14 @@ def test_a_file_that_is_too_large_for_plain_http_is_refused_until_another_progra
 
 
 def test_every_file_that_a_tokenizer_may_need_is_named():
-    assert {"source.spm", "target.spm", "vocab.json", "spiece.model", "tokenizer_config.json"} < set(NAMED)
+    assert {
+        "source.spm",
+        "target.spm",
+        "vocab.json",
+        "target_vocab.json",
+        "spiece.model",
+        "tokenizer_config.json",
+    } < set(NAMED)
     assert not [name for name in NAMED if name.endswith((".bin", ".safetensors", ".py"))]
 
 

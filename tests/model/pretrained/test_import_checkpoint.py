@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import onnx
 import pytest
@@ -7,12 +8,15 @@ import torch
 
 from export.to_onnx import export_bundle
 from model.checkpoints.checkpoint import CheckpointError, load_checkpoint
+from model.config import LanguagePair
+from model.pretrained.convert_tokenizer import convert_tokenizer
 from model.pretrained.files import PretrainedError
 from model.pretrained.import_checkpoint import check_configuration, import_checkpoint
 from tests.decoders import make_decoder
 from tests.pretrained_encoder import theirs_of
 from tests.pretrained_seq2seq import make
 from tests.tiny import tiny_tokenizer
+from tests.two_vocabularies import SOURCE_END, START, rewrite, save
 
 TOKENIZER = tiny_tokenizer()
 SIZE = TOKENIZER.vocab_size
@@ -80,6 +84,45 @@ def test_a_failed_import_leaves_no_files(theirs, tmp_path):
     import_checkpoint(theirs, tmp_path / "ours", TOKENIZER)
     with pytest.raises(CheckpointError, match="already holds a finished checkpoint"):
         import_checkpoint(theirs, tmp_path / "ours", TOKENIZER)
+
+
+def test_vocabularies_that_contradict_their_model_are_named(tmp_path):
+    path = tmp_path / "two"
+    save(path)
+
+    def refused(problem, files=None, **changes):
+        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+        shutil.copytree(path, tmp_path / "copy")
+        for name, values in {"config.json": changes, **(files or {})}.items():
+            rewrite(tmp_path / "copy" / name, **values)
+        with pytest.raises(PretrainedError, match=problem):
+            import_checkpoint(tmp_path / "copy", tmp_path / "ours", convert_tokenizer(tmp_path / "copy"))
+        assert not (tmp_path / "ours").exists()
+
+    one = {"tokenizer_config.json": {"separate_vocabs": None}}
+    refused("decoder_vocab_size 131 needs a vocabulary of targets, vocab_size is 97: put target_vocab.json", one)
+    shared = {"share_encoder_decoder_embeddings": True}
+    refused(r"must have shape \(97, 48\) of config.json, got \(131, 48\)", decoder_vocab_size=97, **shared)
+    refused("decoder_vocab_size 131 is not covered; covered: 97, the vocab_size, where share", one, **shared)
+    refused("vocab_size 97 is less than the 98 entries of the tokenizer", {"vocab.json": {"more": 97}})
+    refused("decoder_vocab_size 131 is less than the 132 entries of the tok", {"target_vocab.json": {"more": 131}})
+    refused(r"must have shape \(98, 48\) of config.json, got \(97, 48\)", vocab_size=98)
+    refused(r"must have shape \(133, 48\) of config.json, got \(131, 48\)", decoder_vocab_size=133)
+    save(path, decoder_vocab_size=97, **shared)
+    refused("share_encoder_decoder_embeddings true contradicts separate_vocabs true of tokenizer_config.json")
+    save(path)
+    pad = {"generation_config.json": {"pad_token_id": 110}}
+    refused("the model is not covered: pad_id: must be below source_vocab_size 97, got 110", pad)
+
+
+def test_languages_of_a_model_with_two_vocabularies_are_tokens_of_sources(tmp_path):
+    save(tmp_path / "theirs")
+    ids = json.loads((tmp_path / "theirs" / "vocab.json").read_text())
+    rewrite(tmp_path / "theirs" / "vocab.json", **{"▁w93": None, ">>deu<<": ids["▁w93"]})
+    tokenizer = convert_tokenizer(tmp_path / "theirs")
+    config = import_checkpoint(tmp_path / "theirs", tmp_path / "ours", tokenizer).config
+    assert config.template.wrap_source([7], LanguagePair("", "deu")) == [ids["▁w93"], 7, SOURCE_END]
+    assert config.template.wrap_prompt() == [START]
 
 
 @pytest.mark.parametrize(

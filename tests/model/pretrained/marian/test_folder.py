@@ -96,7 +96,6 @@ def test_embeddings_that_are_not_tied(tmp_path):
     options = {**OPTIONS, "tied-embeddings-all": False}
     tensors = tensors_of(options)
     random = np.random.default_rng(2)
-    tensors["encoder_Wemb"], tensors["decoder_Wemb"] = tensors.pop("Wemb"), random.normal(size=(SIZE, 16)).astype("f4")
     tensors["decoder_ff_logit_out_W"] = random.normal(size=(16, SIZE)).astype("f4")
     folder = release(tmp_path / "release")
     write_bin(folder / "model.intgemm.alphas.bin", options, tensors, integers="")
@@ -118,6 +117,51 @@ def check_refused(folder, tmp_path, problem):
     assert not (tmp_path / "out").exists()
 
 
+WORDS = ("</s>", "▁hund", "<unk>", "▁katze", *(f"▁w{number}" for number in range(20)))  # of targets
+TWO = {**OPTIONS, "dim-vocabs": [SIZE, len(WORDS)], "tied-embeddings-all": False, "tied-embeddings": True}
+
+
+def with_two_vocabularies(folder, options=TWO):
+    release(folder, options, form="npz")
+    (folder / "vocab.spm").rename(folder / "source.spm")
+    write_vocabulary(folder / "target.spm", WORDS)
+    (folder / "lex.s2t.bin").unlink()
+    write_shortlist(folder / "lex.s2t.bin", [[token, len(WORDS) - 1] for token in range(SIZE)])
+    change_decoder(folder, vocabs=["source.spm", "target.spm"])
+    return folder
+
+
+@torch.no_grad()
+def test_two_vocabularies_give_the_logits_of_numpy_by_hand(tmp_path):
+    checkpoint = imported(with_two_vocabularies(tmp_path / "release"), tmp_path / "out")
+    size, tokenizer, target = len(WORDS), checkpoint.tokenizer, [1, 3, 20, 23, 5]
+    states = checkpoint.model(torch.tensor([SOURCE]), torch.tensor([len(SOURCE)]), torch.tensor([[size, *target]]))
+    logits = checkpoint.model.decoder.unembedding(states)[0].numpy()
+    expected = logits_of(TWO, tensors_of(TWO), SOURCE, target)
+    others = [token for token in range(size) if token != 2]
+    np.testing.assert_allclose(logits[:, others], expected[:, others], rtol=1e-4, atol=1e-4)
+    assert (logits[:, [2, size]] < NEVER).all()
+    assert (tokenizer.encode("the dog"), tokenizer.target.encode("hund w0")) == ([2, 3], [1, 4])
+    assert tokenizer.target.decode([3, 1, 0]) == "katze hund"
+    _, by_source, _ = shortlist_of((tmp_path / "out" / SHORTLIST).read_bytes())
+    assert by_source[3] == [3, size - 1]
+
+
+def test_two_vocabularies_of_one_table_or_in_no_order_are_refused(tmp_path):
+    folder = with_two_vocabularies(
+        tmp_path / "release", {**TWO, "dim-vocabs": [SIZE, SIZE], "tied-embeddings-all": True}
+    )
+    check_refused(folder, tmp_path, "target.spm: has 24 pieces, the model 16")
+    write_vocabulary(folder / "target.spm", WORDS[:SIZE])
+    (folder / "lex.s2t.bin").unlink()
+    change_decoder(folder, shortlist=[])
+    check_refused(
+        folder, tmp_path, "tied-embeddings-all True is not covered; one table has no rows of two vocabularies"
+    )
+    change_decoder(folder, vocabs=[])
+    check_refused(folder, tmp_path, "two whose order .* got source.spm, target.spm; write models and vocabs into")
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
@@ -136,7 +180,11 @@ def check_refused(folder, tmp_path, problem):
         ({"right-left": True}, "right-left True is not covered"),
         ({"ulr": True}, "ulr True is not covered"),
         ({"transformer-flavor": "new"}, "transformer-flavor 'new' is not covered; .* does not know"),
-        ({"dim-vocabs": [SIZE, 40]}, r"dim-vocabs must be two equal numbers, got \[16, 40\]"),
+        (
+            {"dim-vocabs": [SIZE, 40]},
+            r"dim-vocabs must be two equal numbers with one vocabulary, vocab.spm, got \[16, 4",
+        ),
+        ({"dim-vocabs": [SIZE]}, r"dim-vocabs must be two numbers above 0, got \[16\]"),
         ({"dim-emb": None}, "special:model.yml: dim-emb is missing"),
         ({"enc-depth": 3}, "encoder_l3_self_Wq is missing"),
         ({"enc-depth": 1}, "encoder_l2"),
@@ -168,7 +216,7 @@ def test_a_tensor_that_is_unknown_missing_or_misshapen_is_named(tmp_path):
     [
         ({"word-penalty": 0.5}, "config.yml: word-penalty 0.5 is not covered; covered: 0"),
         ({"scorers": ["a", "b"]}, "config.yml: scorers .* is an option that the import does not know"),
-        ({"vocabs": ["source.spm", "target.spm"]}, "one vocabulary .* got source.spm, target.spm: two are"),
+        ({"vocabs": ["a.spm", "b.spm", "c.spm"]}, "one vocabulary, or two .* got a.spm, b.spm, c.spm; write"),
         ({"vocabs": ["other.spm"]}, "other.spm: must be there"),
         ({"shortlist": ["none.bin", False]}, "none.bin: cannot be read"),
     ],

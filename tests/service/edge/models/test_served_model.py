@@ -1,8 +1,10 @@
 import dataclasses
+import json
 
 import pytest
 
 from export.bundle.manifest import Context, Encoding, Quantization, SpecialTokenTemplate, Variant
+from model.tokenizer import Tokenizer
 from tests.edge import GENERATION, TRANSLATION, manifest
 
 
@@ -36,6 +38,19 @@ def test_the_spans_of_an_answer_are_parts_of_its_text():
         " Häuser",
         "",
     ]
+
+
+def test_tokens_of_two_vocabularies_are_named_by_their_side():
+    sources, targets = (Tokenizer.train([text], kind="words", vocab_size=9) for text in ("a b c", "a x y z"))
+    values, other = json.loads(sources.to_json().replace("<eos>", "</s>")), json.loads(targets.to_json())
+    values["model"]["target"] = {name: part for name, part in other.items() if name != "version"}
+    tokenizer = Tokenizer(values, vocab_size=11, source_vocab_size=9)
+    limits = dataclasses.replace(TRANSLATION.manifest.limits, vocab_size=11, source_vocab_size=9)
+    model = dataclasses.replace(TRANSLATION, manifest=manifest(limits=limits), tokenizer=tokenizer)
+    assert model.token_names([4, 5, 6, 2, 8]) == [" a", " b", " c", "</s>", "<8>"]
+    assert model.token_names([4, 5, 6, 7, 2, 10], is_target=True) == [" a", " x", " y", " z", "<eos>", "<10>"]
+    assert model.source_spans("b c") == [(0, 1), (1, 3), (3, 3)]
+    assert model.target_spans([7, 5, 2], "z x") == ((0, 1), (1, 3), (3, 3))
 
 
 def test_the_last_new_token_takes_no_position():
