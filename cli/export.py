@@ -184,6 +184,9 @@ def show_parity(report: dict[str, Any], manifest: Manifest, bundle: Path, as_jso
     for precision in LEFT_OUT.keys() & report.get("left_out", {}).keys():
         cause = report["left_out"][precision]
         typer.echo(f"warning: no {precision} graphs, {LEFT_OUT[precision]}: {cause}", err=True)
+    for precision, schemes in report.get("passed_over", {}).items():
+        for scheme, cause in schemes.items():
+            typer.echo(f"warning: {precision} does not use {scheme}, although it is within the loss: {cause}", err=True)
     figures: dict[str, float] = {"bundle_bytes": sum(file.bytes for file in manifest.files.values())}
     with contextlib.suppress(UsageError):  # such as fp16 without a GPU
         figures |= measure_serving(bundle)

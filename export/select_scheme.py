@@ -63,11 +63,13 @@ class SchemeSelectionError(ValueError):
 
 
 class Choice(NamedTuple):
-    """The selected scheme, the measurements of all schemes, fp32 first, and the standard error of each one's loss."""
+    """The selected scheme, the measurements of all schemes, fp32 first, the standard error of each one's loss, and why
+    schemes before it that are within the bound were passed over."""
 
     scheme: str
     figures: tuple[SchemeMeasurement, ...]
     errors: Mapping[str, float]
+    passed_over: Mapping[str, str]
 
 
 def select_scheme(
@@ -78,6 +80,7 @@ def select_scheme(
     config: ModelConfig,
     *,
     max_loss: float | None = None,
+    problem_of: Callable[[OrtGraphs], str] = lambda _: "",
     clock: Callable[[], float] = time.perf_counter,
     tell: Callable[[int, int], object] = lambda *_: None,
 ) -> Choice:
@@ -85,7 +88,9 @@ def select_scheme(
 
     max_loss: BLEU points with references; without references the share of differing answers; nats per token for a
     decoder-only model; for an encoder-only model the share of differing outputs. tell: gets how many batches of how
-    many, at most, are read. Raises SchemeSelectionError when no scheme is within it, with the measurements of each.
+    many, at most, are read. problem_of: why verification would refuse a scheme, which then gives way to the next one
+    within the bound; "" if it would not. Raises SchemeSelectionError when no scheme is within it, with the measurements
+    of each.
     """
     graphs = {BASELINE: baseline, **schemes}
     batches = _batches(development, tokenizer, config)
@@ -116,9 +121,14 @@ def select_scheme(
             f"{lost}; fix: serve fp32, allow the loss with --max-loss {_above(least)}, or give --development and "
             "--calibration text like that which will be read"
         )
-    best = within[0]
+    best, passed_over = within[-1], dict[str, str]()
+    for name in within[:-1]:  # verification itself tells of the last one
+        if not (problem := problem_of(schemes[name])):
+            best = name
+            break
+        passed_over[name] = problem
     figures[best] = replace(figures[best], chosen=True)
-    return Choice(best, tuple(figures.values()), errors)
+    return Choice(best, tuple(figures.values()), errors, passed_over)
 
 
 def _above(loss: float) -> str:

@@ -113,12 +113,12 @@ def export_model(
         origin = {**(lineage or {}), "model": config.to_json(), "export": versions()}
         if options.has_shortlist:
             origin["shortlist"] = _shortlist_saved(options, tokenizer, config, directory)
-        variants, left_out, loss_errors = _save_all(model, tokenizer, directory, options)
+        variants, left_out, loss_errors, passed_over = _save_all(model, tokenizer, directory, options)
         development = options.quantization.development
         samples = sample_inputs(config, tokenizer, options.texts or (development.texts if development else ()))
         verified = verify_variants(directory, variants, model, samples, optional=options.optional, tell=options.tell)
         left_out |= {name: describe_failure(dataclasses.asdict(check)) for name, check in verified.left_out.items()}
-        report = {**make_report(verified.checks), "loss_errors": loss_errors}
+        report = {**make_report(verified.checks), "loss_errors": loss_errors, "passed_over": passed_over}
         if not report["passed"]:
             raise ParityError(report)
         if verified.golden is None:

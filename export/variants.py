@@ -19,7 +19,7 @@ from onnx import ModelProto
 from onnx.external_data_helper import set_external_data
 
 from export.bundle.manifest import PAD_MULTIPLE, GraphSpec, Role, Variant, largest_capacity
-from export.export_errors import ExportError
+from export.export_errors import ExportError, describe_failure
 from export.graph_checks import check_graph
 from export.graphs import encoder_decoder, recurrent
 from export.graphs.group_query_attention import encoder_operators
@@ -42,7 +42,9 @@ from export.passes.swap_weights import swap_weights
 from export.passes.vector_products import widen_vectors
 from export.select_scheme import SchemeSelectionError, select_scheme
 from export.texts import Development
-from export.verification.inputs import framed_texts
+from export.verification.case import Case
+from export.verification.checks import STATES, run_checks
+from export.verification.inputs import Samples, framed_texts, sample_inputs
 from export.verification.ort_graphs import OrtGraphs, is_batch_invariant
 from model.architectures import GenerativeModel, Model
 from model.config import LanguagePair
@@ -57,11 +59,13 @@ INLINE_LIMIT = 1 << 20  # bytes of weights; a separate file is mapped, not copie
 
 
 class Saved(NamedTuple):
-    """Variants; by precision why it is not among them; and by precision the standard errors of the losses measured."""
+    """Variants; by precision why it is not among them, the standard errors of the losses measured, and why schemes were
+    passed over."""
 
     variants: tuple[Variant, ...]
     left_out: dict[str, str]
     loss_errors: dict[str, Mapping[str, float]]
+    passed_over: dict[str, Mapping[str, str]]
 
 
 def save_variants(model: Model, tokenizer: Tokenizer, directory: Path, options: ExportOptions) -> Saved:
@@ -70,7 +74,7 @@ def save_variants(model: Model, tokenizer: Tokenizer, directory: Path, options: 
     traced_of = functools.partial(
         trace_model, attention=options.attention, shortlist=options.has_shortlist, tell=options.tell
     )
-    variants, quantized, half = dict[str, Variant](), Saved((), {}, {}), None
+    variants, quantized, half = dict[str, Variant](), Saved((), {}, {}, {}), None
     if {"fp16", "w4a16"}.intersection(options.precisions):
         half = traced_of(copy.deepcopy(model).half())
         if "fp16" in options.precisions:
@@ -101,7 +105,7 @@ def save_quantized(
     """
     model, quantization, scratch = traced.model, options.quantization, directory / "candidates"
     limits, variants, left_out = limits_of(model.config), list[Variant](), dict[str, str]()
-    errors = dict[str, Mapping[str, float]]()
+    errors, passed_over = dict[str, Mapping[str, float]](), dict[str, Mapping[str, str]]()
     assert quantization.development is not None, "checked by `check_options`"
     candidates = {name: scheme_names(name, quantization.scheme, model.config) for name in options.quantized}
     schemes, rounding = [SCHEMES[name] for names in candidates.values() for name in names], None
@@ -109,6 +113,7 @@ def save_quantized(
         samples = calibration_ids(model, tokenizer, quantization.calibration, quantization.development)
         needs_ranges = any(scheme.needs_ranges for scheme in schemes)
         rounding = prepare_rounding(traced, samples, options, needs_ranges=needs_ranges)
+    inputs = sample_inputs(model.config, tokenizer, options.texts or quantization.development.texts)
     folder = directory if plain else scratch / "fp32"
     baseline = OrtGraphs(folder, plain or save_variant(traced, folder, SCHEMES["fp32"]), limits)
     for precision, names in candidates.items():
@@ -129,6 +134,7 @@ def save_quantized(
                 tokenizer,
                 model.config,
                 max_loss=quantization.max_loss,
+                problem_of=functools.partial(_problem_of_states, model=model, samples=inputs),
                 tell=functools.partial(options.tell, f"comparing {precision} with fp32"),
             )
         except SchemeSelectionError as error:
@@ -139,8 +145,15 @@ def save_quantized(
         (scratch / choice.scheme / precision).rename(directory / precision)
         variants.append(dataclasses.replace(saved[choice.scheme], comparison=choice.figures))
         errors[precision] = choice.errors
+        passed_over |= {precision: choice.passed_over} if choice.passed_over else {}
     shutil.rmtree(scratch)
-    return Saved(tuple(variants), left_out, errors)
+    return Saved(tuple(variants), left_out, errors, passed_over)
+
+
+def _problem_of_states(graphs: OrtGraphs, model: Model, samples: Samples) -> str:
+    """Why verification refuses the encoder states of a scheme; "" if it does not, or there is no encoder."""
+    checks = run_checks(Case(graphs, model, samples), only=(STATES,)) if model.config.has_encoder else ()
+    return "; ".join(describe_failure(dataclasses.asdict(check)) for check in checks if not check.passed)
 
 
 class Rounding(NamedTuple):

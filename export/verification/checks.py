@@ -39,6 +39,11 @@ SHORTLIST_TOLERANCES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 0.1, "int4": 0.1, "w
 # models, whose predictions have small margins, reach half of it. A graph whose output ignores the token has an error
 # of 1.
 UNROUNDED_TOLERANCES = {"int8": 0.6, "int4": 0.9, "w4a16": 0.9}
+# The same measure of an encoder's states, in the median row of the sources of the worst length. Trained models reach
+# 0.02 to 0.2, random ones 0.17. A student of Marian whose static ranges come from short text has 0.35, and then
+# translates texts of 150 tokens wrongly; one with scales of channels that spoil these texts 1.2 to 1.7.
+UNROUNDED_STATES_TOLERANCE = 0.3
+STATES = "states against PyTorch without rounding"
 # The same measure for one product of integers: models reach 1e-6, and some 1e-5 where a value between two integers is
 # rounded to the other one.
 PRODUCT_TOLERANCE = 1e-3
@@ -88,7 +93,6 @@ def checks_of(case: Case) -> Iterator[CheckSpec]:
     same = 0.0 if case.quantization is None or case.quantization.batch_invariant else near
     half_a_step = HALF_A_FLOAT16_STEP if precision == "w4a16" else HALF_A_STEP
     if case.quantization:
-        outputs = "logits" if config.has_decoder else "states"
         if case.roundings.exponents is not None:
             yield CheckSpec(
                 "equalized model against the checkpoint", quantization_checks.equalization, TOLERANCES["fp32"]
@@ -96,7 +100,10 @@ def checks_of(case: Case) -> Iterator[CheckSpec]:
         yield CheckSpec("weights against the checkpoint", quantization_checks.weights, half_a_step)
         yield CheckSpec("each product against its inputs", quantization_checks.products, PRODUCT_TOLERANCE)
         limit = UNROUNDED_TOLERANCES[precision]
-        yield CheckSpec(f"{outputs} against PyTorch without rounding", quantization_checks.unrounded, limit)
+        if config.has_decoder:
+            yield CheckSpec("logits against PyTorch without rounding", quantization_checks.unrounded, limit)
+        if config.has_encoder:
+            yield CheckSpec(STATES, quantization_checks.unrounded_encoder, UNROUNDED_STATES_TOLERANCE)
     if config.supports_chunked_prefill:
         yield CheckSpec("prefill against PyTorch", decode_checks.prefill, near)
         yield CheckSpec("prefill in a batch as alone", _alone(decode_checks.prefill_alone, decode_checks.prefill), same)

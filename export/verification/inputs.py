@@ -6,6 +6,7 @@ model's limits, but no graphs.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,8 @@ SOURCE_LENGTHS = (1, 2, 5, 9, 16, 17, 33, 40)  # alone, a server pads them to 4,
 TARGET_LENGTHS = (23, 1, 18, 2, 9, 16, 17, 12)  # around the multiple of 16 to which a server pads prompts
 MAX_LENGTH = 512  # of the longest input: longer ones only cost more
 MAX_TEXTS, TEXT_LENGTH = 8, 40  # of the texts given, and of their beginnings in tokens
+JOINED_TEXTS, JOINED_LENGTH = 100, 20  # of the texts that are joined, and of the shortest sources of them in tokens
+JOINED_TOKENS = 160  # of the shorter sources of one length together
 
 Ids = tuple[int, ...]
 
@@ -26,12 +29,14 @@ Ids = tuple[int, ...]
 class Samples:
     """Token ids with the model's special tokens. Models with an encoder have one of `sources` for each of `targets`,
     others have none. `targets` are fed to the decoder regardless of its predictions; a model without a decoder has
-    none."""
+    none. `joined`: sources made of texts joined, or of random ids if there are none, in groups of one length each, from
+    some 20 tokens to that of `longest_source`."""
 
     sources: tuple[Ids, ...]
     targets: tuple[Ids, ...]
     longest_source: Ids
     longest_target: Ids
+    joined: tuple[tuple[Ids, ...], ...] = ()
 
     def describe(self) -> str:
         """The numbers and lengths of sources and targets."""
@@ -59,8 +64,8 @@ def sample_inputs(config: ModelConfig, tokenizer: Tokenizer | None = None, texts
     def target(length: int) -> Ids:
         return tuple(template.wrap_prompt(ids(min(length - len(template.target_prefix), most_target))))
 
-    encoded = tokenizer.encode_batch(list(texts[:MAX_TEXTS])) if tokenizer is not None else []
-    encoded = [text[:TEXT_LENGTH] for text in encoded]
+    whole = tokenizer.encode_batch(list(texts[:JOINED_TEXTS])) if tokenizer is not None else []
+    encoded = [text[:TEXT_LENGTH] for text in whole[:MAX_TEXTS]]
     targets = [target(length) for length in TARGET_LENGTHS] if config.has_decoder else []
     if not config.has_encoder:
         targets = [tuple(template.wrap_prompt(text[:most_target])) for text in encoded if text] + targets
@@ -73,7 +78,21 @@ def sample_inputs(config: ModelConfig, tokenizer: Tokenizer | None = None, texts
         targets=tuple(targets),
         longest_source=source(MAX_LENGTH),
         longest_target=target(MAX_LENGTH) if config.has_decoder else (),
+        joined=_joined([*itertools.chain.from_iterable(whole)] or list(ids(MAX_LENGTH)), config),
     )
+
+
+def _joined(stream: Sequence[int], config: ModelConfig) -> tuple[tuple[Ids, ...], ...]:
+    """Sources that are consecutive pieces of a stream of tokens, which is repeated where it is too short: of
+    JOINED_LENGTH tokens, of twice as many, and so on."""
+    most = min(config.max_source_len, MAX_LENGTH) - config.template.num_source_special
+    shorter = itertools.takewhile(lambda size: size < most, (JOINED_LENGTH << power for power in itertools.count()))
+    groups = list[tuple[Ids, ...]]()
+    for size in (*shorter, max(most, 0)):
+        tokens, count = itertools.cycle(stream), max(JOINED_TOKENS // max(size, JOINED_LENGTH), 1)
+        pieces = [list(itertools.islice(tokens, size)) for _ in range(count)]
+        groups.append(tuple(tuple(config.template.wrap_source(piece)) for piece in pieces))
+    return tuple(groups)
 
 
 def predicted_places(source: Ids) -> tuple[int, ...]:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 FLOAT32_FACTOR = 4.0
 SETTLED = 2 / 3  # of a limit, within which a float32 graph is not compared with float64
 LARGEST_TOLERANCE = 1e-2  # regardless of PyTorch's error, which is arbitrary in a model that overflows float32
+NEVER = -1e4  # a logit below it is of a token that a bias rules out (-3e4), and the measure of no error
 LARGEST_ROUNDED_TOLERANCE = 0.9  # of quantized graphs; unrelated outputs differ by 1.4 standard deviations
 
 Array = NDArray[Any]
@@ -82,7 +83,7 @@ def largest_error(
     in any case. is_quantized: measure an output's root mean squared error as a share of its standard deviation instead;
     expectations then are those of an emulated quantized model.
     """
-    compared = list(comparisons)
+    compared = [_of_possible_tokens(*comparison) for comparison in comparisons]
     found = _largest([(name, actual, _own(expected)) for name, actual, expected in compared], is_quantized)
     if limit is not None and found.error <= limit * (1 if is_quantized else SETTLED):
         return found
@@ -93,6 +94,15 @@ def largest_error(
     pairs = [(_own(expected), other) for (_, _, expected), other in zip(compared, others, strict=True)]
     errors = [_error(other, own, True) if is_quantized else _error(own, other, False) for own, other in pairs]
     return found._replace(float32_error=max(errors, default=0.0))
+
+
+def _of_possible_tokens(name: str, actual: Array, expected: Expectation | Array) -> Comparison:
+    """A comparison of logits or log-probabilities without those of tokens that a bias rules out, beside which any error
+    is small; with them if `actual` does not rule them out."""
+    own = _own(expected)
+    if "log" not in name or actual.shape != own.shape or np.any(actual[own <= NEVER] > NEVER):
+        return name, actual, expected
+    return name, actual[own > NEVER], expected[own > NEVER]
 
 
 def _own(expected: Expectation | Array) -> Array:

@@ -54,11 +54,29 @@ def products(case: Case) -> Measured:
 
 
 def unrounded(case: Case) -> Measured:
-    """Logits of cached steps, or the states of an encoder-only model, against the unquantized model. The median,
-    because in a random model rounding removes what determines some rows."""
-    pairs = _logits(case) if case.config.has_decoder else _states(case)
-    errors = [largest_error([pair], is_quantized=True).error for pair in pairs]
+    """Logits of cached steps against the unquantized model. The median, because in a random model rounding removes what
+    determines some rows."""
+    errors = [largest_error([pair], is_quantized=True).error for pair in _logits(case)]
     return Measured(float(np.median(errors)), f"median of {len(errors)} rows, worst {max(errors):.2g}")
+
+
+def unrounded_encoder(case: Case) -> Measured:
+    """The states of an encoder against the unquantized model: the median row of the sources of the length for which it
+    is the largest. A scale that fits the development text may be far off for what longer texts contain."""
+    reference, medians = TorchReference(case.model), list[tuple[float, int]]()
+    for group in case.samples.joined:
+        errors = [
+            largest_error([("encoder_states", *pair)], is_quantized=True).error
+            for outputs, source in zip(case.encode(group), group, strict=True)
+            for pair in zip(outputs["encoder_states"], reference.source(source)["encoder_states"], strict=True)
+        ]
+        medians.append((float(np.median(errors)), len(group[0])))
+    error, length = max(medians)
+    return Measured(
+        error,
+        f"median row of texts of {length} tokens, {min(medians)[0]:.2g} for {min(medians)[1]} tokens; fix: give "
+        "--calibration texts as long as those that will be read, or another --scheme",
+    )
 
 
 def _logits(case: Case) -> Iterator[Comparison]:
@@ -67,10 +85,3 @@ def _logits(case: Case) -> Iterator[Comparison]:
         logits_TV = reference.logits(source, target)
         for position, prediction in case.steps.predictions[row].items():
             yield "logits", prediction.logits[0], logits_TV[position]
-
-
-def _states(case: Case) -> Iterator[Comparison]:
-    reference, longest = TorchReference(case.model), case.samples.longest_source
-    for outputs, source in zip((*case.encoded, case.encoded_longest), (*case.sources, longest), strict=True):
-        for pair in zip(outputs["encoder_states"], reference.source(source)["encoder_states"], strict=True):
-            yield "encoder_states", *pair

@@ -111,6 +111,14 @@ def test_the_first_form_without_loss_is_taken_however_fast_it_is_just_now():
     assert (static.tokens_per_s, row.tokens_per_s, slow.tokens_per_s) == (64.0, 128.0, 16.0)
 
 
+def test_a_form_that_verification_would_refuse_gives_way_to_the_next():
+    schemes = {"w8a8-static": {"step_s": 0.5}, "w8a8-dynamic": {}, "slow": {"step_s": 2.0}}
+    choice = chosen(schemes, TRANSLATED, problem_of=lambda graphs: "long texts" if graphs.step_s == 0.5 else "")
+    assert (choice.scheme, choice.passed_over) == ("w8a8-dynamic", {"w8a8-static": "long texts"})
+    assert [figures.scheme for figures in choice.figures if figures.chosen] == ["w8a8-dynamic"]
+    assert chosen(schemes, TRANSLATED, problem_of=lambda _: "long texts").scheme == "slow"
+
+
 def test_a_faster_form_that_loses_too_much_is_not_taken():
     choice = chosen({"w8a8-static": {"step_s": 0.25, "wrong": [WORD]}, "w8a8-dynamic": {"step_s": 0.5}}, TRANSLATED)
     assert choice.scheme == "w8a8-dynamic"

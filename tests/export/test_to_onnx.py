@@ -217,7 +217,7 @@ def test_fp16_that_cannot_be_traced_is_left_out(tmp_path, monkeypatch):
 )
 def test_an_export_without_a_golden_answer_says_so(precisions, fix, tmp_path, monkeypatch):
     check = Check(name="a", precision="", inputs="", max_error=0.0, tolerance=0.0, passed=True, note="")
-    monkeypatch.setattr(to_onnx, "save_variants", lambda *_, **__: variants.Saved((), {}, {}))
+    monkeypatch.setattr(to_onnx, "save_variants", lambda *_, **__: variants.Saved((), {}, {}, {}))
     monkeypatch.setattr(to_onnx, "verify_variants", lambda *_, **__: Verified((), (check,), None, {}))
     with pytest.raises(
         NoGoldenError, match=f"golden answer: no sample input .* PyTorch.*{precisions[-1]}.*; fix: {fix}"

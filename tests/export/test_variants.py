@@ -108,7 +108,7 @@ def test_a_bundle_keeps_the_chosen_scheme_only_and_the_figures_of_all(architectu
 
 
 def test_the_graphs_are_those_of_the_chosen_scheme_and_not_of_the_first(tmp_path, monkeypatch):
-    monkeypatch.setattr(variants, "select_scheme", lambda *_, **__: Choice("w8a8-dynamic", (), {}))
+    monkeypatch.setattr(variants, "select_scheme", lambda *_, **__: Choice("w8a8-dynamic", (), {}, {}))
     model = tiny_model(tiny_config("decoder", num_decoder_layers=1))
     options = ExportOptions(precisions=("int8",), quantization=QuantizationOptions(), texts=TEXTS)
     manifest = export_model(model, tiny_tokenizer(), tmp_path / "out", options)

@@ -21,6 +21,7 @@ def test_samples_fit_the_model(architecture, longest):
         assert len(samples.sources) == len(samples.targets)
         assert all(source[-1] == config.eos_id and len(source) <= longest for source in samples.sources)
         assert len(samples.longest_source) == min(longest, MAX_LENGTH)
+        assert max(len(source) for group in samples.joined for source in group) == min(longest, MAX_LENGTH)
     else:
         assert samples.sources == ()
 
@@ -41,6 +42,14 @@ def test_sentences_come_first():
     )
     assert translation.sources[0] == (*tokenizer.encode(TEXTS[0]), 2)
     assert generation.targets[1] == (1, *tokenizer.encode(TEXTS[1]))
+
+
+def test_texts_are_joined_to_ever_longer_sources():
+    tokenizer = tiny_tokenizer()
+    samples = sample_inputs(tiny_config(max_source_len=50), tokenizer, TEXTS[:2])
+    assert [[len(source) for source in group] for group in samples.joined] == [[21] * 8, [41] * 4, [50] * 3]
+    stream = [token for text in TEXTS[:2] for token in tokenizer.encode(text)] * 50
+    assert samples.joined[1][:2] == ((*stream[:40], 2), (*stream[40:80], 2))
 
 
 def test_samples_have_the_frames_of_the_model():

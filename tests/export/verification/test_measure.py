@@ -54,6 +54,18 @@ def test_a_sound_graph_of_a_lively_model_passes_and_a_fault_does_not(tmp_path):
         assert not check.passed, fault.__name__
 
 
+@pytest.mark.parametrize("is_quantized", [False, True])
+def test_a_token_that_a_bias_rules_out_hides_no_error_of_the_others(is_quantized):
+    exact = np.array([4.0, 2.0, -2.0, -3e4])
+    found = exact + np.array([1.0, -1.0, 1.0, 20.0])
+    expected = Expectation(exact, lambda: exact)
+    measured = largest_error([("logits", found, expected)], is_quantized=is_quantized)
+    assert measured.error == pytest.approx(1 / exact[:3].std() if is_quantized else 1 / 4)
+    allowed = np.array([4.0, 2.0, -2.0, 0.0])
+    assert largest_error([("logits", allowed, expected)], is_quantized=is_quantized).error > 0.9
+    assert largest_error([("states", found, expected)], is_quantized=is_quantized).error < 1e-3
+
+
 def test_the_error_of_float32_is_measured_like_that_of_the_graph():
     exact = np.array([100.0, -1.0])
     one, other = (

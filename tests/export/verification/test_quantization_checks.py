@@ -9,15 +9,17 @@ import onnx
 import pytest
 from onnx import helper
 
+from export.export_errors import ParityError
 from export.passes.calibrate import calibrate, input_moments
-from export.passes.equalize import equalized, find_exponents
+from export.passes.equalize import MAX_EXPONENT, equalized, find_exponents
 from export.passes.error_feedback import Feedback
 from export.passes.integer_weights import symmetric_columns
 from export.passes.quantization_scheme import SCHEMES
 from export.passes.rounding_notes import read_notes, write_notes
 from export.variants import save_variant, trace_model
+from export.verification.checks import STATES
 from export.verification.inputs import sample_inputs
-from export.verification.verifier import verify_graphs
+from export.verification.verifier import make_report, verify_graphs
 from tests.export.passes.test_equalize import MODELS, with_outliers
 from tests.export.verification.faults import (
     ALONE,
@@ -186,6 +188,7 @@ def source_written_in_other_steps(graph):
     weight(graph, name, lambda scale: scale / 2)
 
 
+EQUALIZED = "equalized model against the checkpoint"
 WEIGHTS = "weights against the checkpoint"
 PLAIN = "logits against PyTorch without rounding"
 PRODUCTS = "each product against its inputs"
@@ -279,7 +282,7 @@ def equalized_variant(request, tmp_path_factory):
 
 def test_a_model_with_large_channels_passes_once_it_is_equalized(equalized_variant):
     checks = verify_graphs(*equalized_variant).checks
-    assert {"equalized model against the checkpoint", WEIGHTS, STEPS} <= {check.name for check in checks}
+    assert {EQUALIZED, WEIGHTS, STEPS} <= {check.name for check in checks}
     assert [check for check in checks if not check.passed] == []
 
 
@@ -311,6 +314,23 @@ def test_a_graph_of_another_equalized_model_is_refused(equalized_variant, tmp_pa
     notes_of_another_model(graph)
     onnx.save(graph, file)
     assert_refused(verify_graphs(tmp_path, variant, model, samples, only=(WEIGHTS,)).checks, WEIGHTS)
+
+
+@pytest.mark.parametrize("scheme", ["w8a8-dynamic", "w4-block32"])
+def test_a_scale_that_spoils_the_states_of_an_encoder_is_refused(scheme, tmp_path):
+    """As of a channel that no text for the scales had opened: the equalized model and its graphs compute the same."""
+    model = model_of("translation")
+    samples = sample_inputs(model.config)
+    exponents = find_exponents(model, list(zip(samples.sources, samples.targets, strict=True)))
+    for name in exponents:
+        if name.startswith("encoder."):
+            exponents[name][3] = -MAX_EXPONENT
+    made = trace_model(equalized(model, exponents))
+    variant = save_variant(made, tmp_path, SCHEMES[scheme], exponents=exponents)
+    checks = verify_graphs(tmp_path, variant, model, samples, only=(EQUALIZED, ENCODE, STATES)).checks
+    assert [check.name for check in checks if not check.passed] == [STATES]
+    with pytest.raises(ParityError, match=rf"{STATES}: error [.\d]+ over 0.3 \(median .* tokens.*; fix: .*--scheme"):
+        raise ParityError(make_report(checks))
 
 
 def test_the_whole_verification_refuses_a_fault_in_a_quantized_graph(quantized, tmp_path):
