@@ -3,8 +3,7 @@
 #
 # Whom: who measures the package's speed, or wants each call to translate. Cost: a benchmark that repeats up to 64
 # sentences measures a dictionary, not the model: here a sentence took 22 ms of a processor the first time and 0.0 the
-# second, and the first figures that we published of this engine were of that kind. `cache_size=1` and no sentence twice
-# in a row measure the model.
+# second. `cache_size=1` and no sentence twice in a row measure the model.
 # Source: the documentation names `cache_size` and no value for "off".
 # Expected: `Translator(cache_size=0)` translates a repeated sentence again. Seen: a hit, and a cache of 64 entries.
 set -euo pipefail
