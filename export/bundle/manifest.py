@@ -209,6 +209,11 @@ class Limits:
         """The number of ids that sources have."""
         return self.source_vocab_size or self.vocab_size
 
+    @property
+    def vocab_sizes(self) -> dict[str, int]:
+        """Both sizes by name, as readers of tokenizers and shortlists take them."""
+        return {"vocab_size": self.vocab_size, "source_vocab_size": self.source_vocab_size}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:

@@ -165,9 +165,7 @@ def verify_bundle(bundle: Path, checkpoint: Path | None = None) -> dict[str, Any
     size = sum(file.bytes for file in manifest.files.values())
     checks = [_equality("files", "", f"{len(manifest.files)} files, {size} bytes")]
     if manifest.shortlist:
-        limits = manifest.limits
-        sizes = {"vocab_size": limits.vocab_size, "source_vocab_size": limits.source_vocab_size}
-        shortlist = load_shortlist(bundle / manifest.shortlist, **sizes)
+        shortlist = load_shortlist(bundle / manifest.shortlist, **manifest.limits.vocab_sizes)
         checks.append(_equality("shortlist", "", f"a shortlist of {len(shortlist.by_source)} source tokens"))
     for variant in manifest.variants:
         graphs = OrtGraphs(bundle, variant, manifest.limits)

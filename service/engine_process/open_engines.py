@@ -93,8 +93,7 @@ def _open(
     manifest, sha256 = bundle.manifest, bundle.sha256
     if bundle_sha256 not in ("", sha256):
         raise StartupError(f"{path} has another manifest than when the server started; fix: restart the server")
-    sizes = {"vocab_size": manifest.limits.vocab_size, "source_vocab_size": manifest.limits.source_vocab_size}
-    tokenizer = Tokenizer.load(path / TOKENIZER, **sizes).target  # the edge tokenizes sources
+    tokenizer = Tokenizer.load(path / TOKENIZER, **manifest.limits.vocab_sizes).target  # the edge tokenizes sources
     model, runners, limits, is_invariant = _open_checked(bundle, settings, open_model, checks_batches)
     if busy_engines is not None:
         model.busy_engines = busy_engines  # only now: the checks must not depend on what other models do

@@ -230,7 +230,7 @@ def _read(bundle: CheckedBundle) -> dict[str, Any]:
     TemplatesError."""
     path, manifest = bundle.path, bundle.manifest
     stamps = verify_files(path, manifest, only={TOKENIZER, *TEMPLATES, manifest.shortlist})
-    sizes = {"vocab_size": manifest.limits.vocab_size, "source_vocab_size": manifest.limits.source_vocab_size}
+    sizes = manifest.limits.vocab_sizes
     tokenizer = Tokenizer.load(path / TOKENIZER, **sizes)
     shortlist = load_shortlist(path / manifest.shortlist, **sizes) if manifest.shortlist else None
     chat, translation = _prompts(bundle, tokenizer)
