@@ -175,7 +175,7 @@ class OnnxRunner:
             predictions=predictions,
             non_finite=wrong,
             drafts=drafts,
-            burst=Burst([token for token, _ in extra], range(1 + len(extra))) if extra else None,
+            bursts={0: Burst([token for token, _ in extra], range(1 + len(extra)))} if extra else {},
             prefill=prefill,
             step_s=step_s,
         )
