@@ -28,8 +28,8 @@ SETTINGS = "sentencepiece"  # the settings of `Normalizer`, in the normalizer of
 KEPT_STEPS = 100_000  # cached transitions by a character: enough for all common scripts; clients may send more
 KEPT_WORDS, KEPT_CHARACTERS = 10_000, 32  # cached words, of so many characters at most
 MARGIN, LARGEST_SUM = 1.0, 1 << 18
-"""Single precision rounds a sum below LARGEST_SUM by at most 1/128: the sums of two segmentations of a cached word by at
-most half of MARGIN together. One that is worse by more is never found."""
+"""Single precision rounds a sum below LARGEST_SUM by at most 1/128: the sums of two segmentations of a cached word, of
+at most 32 pieces each, by half of MARGIN together. One that is worse by more is never found."""
 
 UNKNOWN_PENALTY = 10.0  # below the score of the worst piece
 SYMBOL_SCORE = -0.1  # SentencePiece's: better than any piece, whose scores are log-probabilities
