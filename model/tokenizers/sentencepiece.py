@@ -233,7 +233,7 @@ class Unigram:
     @functools.cached_property
     def _begun(self) -> dict[str, tuple[float, int] | None]:
         """Every prefix of a piece, with the piece if the prefix is one: a dictionary costs less than a trie. Of 32,000
-        pieces it takes 20 MB and 0.2 s, which a process that only decodes need not spend."""
+        pieces it takes 6 MB and 0.15 s, which a process that only decodes need not spend."""
         prefixes = (text[:end] for text in self._known for end in range(1, len(text)))
         return {**dict.fromkeys(prefixes), **self._known}
 
