@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from bench.gpu.turns import Waiting
 from export.bundle.directory import load_bundle
 from export.bundle.manifest import TOKENIZER
 from model.tokenizer import Tokenizer
@@ -38,18 +39,6 @@ KINDS: tuple[dict[str, Any], ...] = (
     *({"beam_size": 4}, {"beam_size": 2, "repetition_penalty": 1.3}),
     *({"repetition_penalty": 1.5}, {"no_repeat_ngram_size": 2}, {"min_tokens": 5}),
 )
-
-
-class Waiting:
-    """A runner whose turns are read before the next one is launched."""
-
-    def __init__(self, runner: OnnxRunner) -> None:
-        self._runner = runner
-        self.limits, self.layout, self.eos_ids = runner.limits, runner.layout, runner.eos_ids
-        self.max_rows, self.reset, self.mark_idle = runner.max_rows, runner.reset, runner.mark_idle
-
-    def run(self, plan: StepPlan) -> TurnOutput:
-        return self._runner.run(plan)
 
 
 def drawn(runner: OnnxRunner, count: int) -> Iterator[Request]:
