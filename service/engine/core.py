@@ -96,8 +96,7 @@ class EngineCore:
         clock: Callable[[], float],
     ) -> None:
         self.scheduler = Scheduler(limits, runner.limits, runner.layout)
-        self._ahead = runner if isinstance(runner, AheadRunner) else None
-        self.scheduler.is_ahead = self._ahead is not None
+        self.scheduler.is_ahead = isinstance(runner, AheadRunner)
         self.snapshot = Snapshot()
         self.failures_in_a_row = 0
         self._runner, self._run, self._clock, self._measure = runner, run, clock, measure
@@ -107,7 +106,7 @@ class EngineCore:
         self._events: list[tuple[int, Event]] = []
         self._finals = 0
         self._last_tokens_s = 0.0
-        self._used_bytes, self._used_s = 0, -math.inf  # of the KV cache, and when they were summed
+        self._used = 0, -math.inf  # bytes of the KV cache, and when they were summed
         self._s_per_message = 1 / limits.stream_messages_per_s if limits.stream_messages_per_s else 0.0
 
     def turn(self, arrivals: Iterable[Response], cancels: Iterable[int], now_s: float) -> EventBatch:
@@ -127,8 +126,8 @@ class EngineCore:
             self._measure(Admitted(now_s - response.arrived_s, len(request.source) + len(request.prompt)))
         if plan.parked:
             self._measure(Preempted(len(plan.parked)))
-        if self._ahead is not None and (plan.live or self._launched is not None):
-            self._run_ahead(self._ahead, plan)
+        if self.scheduler.is_ahead and (plan.live or self._launched is not None):
+            self._run_ahead(plan)
         elif plan.live:
             self._compute(plan)
         self._report(now_s)
@@ -158,8 +157,10 @@ class EngineCore:
             return
         self._take_in(plan, advancing, turn, began_s, run_s)
 
-    def _run_ahead(self, runner: AheadRunner, plan: Plan) -> None:
+    def _run_ahead(self, plan: Plan) -> None:
         """Launches a turn and reads the one before it; the new one too, unless the next can be planned before that."""
+        runner = self._runner
+        assert isinstance(runner, AheadRunner)
         before, self._launched = self._launched, None
         if plan.live:
             began_s = self._clock()
@@ -294,8 +295,6 @@ class EngineCore:
         queued = len(scheduler.waiting)
         running = len(self._responses) - queued
         reserved, limit = scheduler.capacity.reserved_bytes, scheduler.limits.kv_cache_bytes
-        if not scheduler.live or now_s >= self._used_s + USED_S:
-            self._used_bytes, self._used_s = scheduler.capacity.used_bytes(scheduler.live), now_s
-        self.snapshot = Snapshot(
-            running, queued, reserved / limit, len(scheduler.rows), reserved, limit, self._used_bytes
-        )
+        if not scheduler.live or now_s >= self._used[1] + USED_S:
+            self._used = scheduler.capacity.used_bytes(scheduler.live), now_s
+        self.snapshot = Snapshot(running, queued, reserved / limit, len(scheduler.rows), reserved, limit, self._used[0])

@@ -26,6 +26,11 @@ def goes_on(sequence: DecodedSequence) -> bool:
     return sequence.search.is_greedy and sequence.steps + sequence.unread < sequence.request.max_tokens
 
 
+def held_back(live: Iterable[DecodedSequence]) -> frozenset[DecodedSequence]:
+    """The sequences that repeat their input in a turn that is planned before the last one was read."""
+    return frozenset([sequence for sequence in live if sequence.unread and not goes_on(sequence)])
+
+
 def can_run_ahead(live: Iterable[DecodedSequence], *, can_repeat: bool) -> bool:
     """Whether the next turn can be planned before the last one was read, and brings a sequence forward.
 
@@ -55,9 +60,14 @@ def more_steps(live: Iterable[DecodedSequence], held: Collection[DecodedSequence
 def inputs(rows: Sequence[Assigned], starts: Sequence[int], before: Sequence[Assigned]) -> tuple[tuple[int, ...], Fed]:
     """The tokens of rows at positions `starts`, 0 where only the last turn knows them, and of which of its rows these
     are. before: the rows of that turn."""
+    if not any(sequence.unread for sequence, _ in rows):
+        return tuple(
+            [
+                hypothesis.tokens[-1] if at >= len(prompt := sequence.request.prompt) else prompt[at]
+                for at, (sequence, hypothesis) in zip(starts, rows, strict=True)
+            ]
+        ), ()
     tokens = [_input(*assigned, at) for assigned, at in zip(rows, starts, strict=True)]
-    if None not in tokens:
-        return tuple([token for token in tokens if token is not None]), ()
     row_of = {hypothesis: row for row, (_, hypothesis) in enumerate(before)}
     fed = tuple([(row, row_of[rows[row][1]]) for row, token in enumerate(tokens) if token is None])
     return tuple([token or 0 for token in tokens]), fed

@@ -36,7 +36,7 @@ from service.engine.prefill import Prefill, PrefillPlanner
 from service.engine.prefix_cache import PrefixCache
 from service.engine.prompt_lookup import DraftProposer
 from service.engine.row_assignment import Assigned, Assignment, assign, is_settled
-from service.engine.run_ahead import can_run_ahead, goes_on, inputs, more_steps, place
+from service.engine.run_ahead import can_run_ahead, held_back, inputs, more_steps, place
 from service.engine.waiting_queue import WaitingQueue
 from service.memory.cache_layout import CacheLayout, CacheShape
 from service.memory.engine_limits import EngineLimits
@@ -147,7 +147,7 @@ class Scheduler:
             self.parking.free(sequence)
         prefill = self._prefill.plan(self.rows, unfinished, turn.admitted, live=len(self.live))
         moves = Moves(prefill.abandoned_rows, tuple(turn.stored), assignment.resumed, slots, assignment.copies)
-        held = frozenset([sequence for sequence in self.live if sequence.unread and not goes_on(sequence)])
+        held = held_back(self.live) if self.is_ahead else frozenset()
         step = self._step(before, moves, turn.admitted, prefill, held)
         queried = sum([len(new.request.prompt) for new in turn.admitted]) if self.prefix_cache.slots else 0
         admitted, parked = tuple(turn.admitted), tuple(turn.parked)
@@ -161,11 +161,8 @@ class Scheduler:
         paused = plan.prefill.unfinished | plan.held
         for sequence in plan.live:
             sequence.num_computed += sequence not in paused
-        return [
-            sequence
-            for sequence in plan.live
-            if sequence.num_computed >= len(sequence.request.prompt) and sequence not in plan.held
-        ]
+        live = [sequence for sequence in plan.live if sequence not in plan.held] if plan.held else plan.live
+        return [sequence for sequence in live if sequence.num_computed >= len(sequence.request.prompt)]
 
     def launched(self, plan: Plan) -> list[Sequence]:
         """`commit` of a turn that is read later: until then its tokens are not known here."""
@@ -318,7 +315,10 @@ class Scheduler:
     ) -> StepPlan:
         """before: the rows of the last turn."""
         chunks, drafts = prefill.prompts.chunks, self._drafts(prefill.unfinished)
-        starts = [sequence.num_computed - (sequence in held) for sequence, _ in self.rows]
+        starts = [sequence.num_computed for sequence, _ in self.rows]
+        for sequence in held:
+            for row in sequence.rows:
+                starts[row] -= 1
         for chunk in chunks:
             starts[chunk.row] = chunk.start + len(chunk.tokens)
         decode, end = None, max(starts, default=-1) + 1

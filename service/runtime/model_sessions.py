@@ -13,7 +13,7 @@ import logging
 import mmap
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -71,7 +71,7 @@ class ModelSessions:
     sessions, single_engine_sessions: by role; the latter are used in place of the former by a single busy engine.
     divides_shortlists: these also where each row has a shortlist, so that a step reads no weights of the vocabulary.
     busy_engines: shared by all engines that use the same cores. graph_ids: of captured CUDA graphs, unique in a model.
-    stream: on which all of them compute on CUDA; run_options: of runs there that leave nothing in main memory.
+    stream: on which all of them compute on CUDA.
     """
 
     def __init__(
@@ -89,7 +89,6 @@ class ModelSessions:
         self.busy_engines = busy_engines or BusyEngines()
         self.graph_ids = itertools.count(1)
         self.stream = stream
-        self.run_options = None if stream is None else run_options(None)
         self.variant: Variant = manifest.variant(choice.precision)
         if stream is not None:  # where a kernel takes the length of a row's cache for its newest token's position
             self.variant = self.variant.without_windows()
@@ -99,6 +98,11 @@ class ModelSessions:
         self._single_engine_steps = 0
         self._open_attention: Callable[[], Any] | None = None
         self._attention_session: Any = None
+
+    @cached_property
+    def run_options(self) -> Any:
+        """Of runs on CUDA that leave nothing in main memory; None: on the CPU."""
+        return None if self.stream is None else run_options(None)
 
     @classmethod
     def open(

@@ -227,6 +227,8 @@ def test_tokens_come_from_the_prompt_the_prefix_the_answer_or_the_device():
     bench.scheduler.plan(0.0)
     rows = bench.scheduler.rows
     assert inputs(rows, [0], rows) == ((1,), ())
+    sequence.unread = 1
     assert inputs(rows, [1], rows) == ((7,), ())
     assert inputs(rows, [2], rows) == ((0,), ((0, 0),))
+    sequence.unread = 0
     assert not can_run_ahead([sequence], can_repeat=True), "nothing is unread"
