@@ -46,15 +46,15 @@ PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # One more than two cores: much of the tests' time is waiting, for servers that start and for deadlines.
 JOBS ?= 3
 # loadfile keeps the tests of a module in one process, which alone builds its fixtures and starts its servers.
-PARALLEL = --numprocesses $(JOBS) --dist loadfile
+PARALLEL = --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo
 demo: $(STAMP)  ## train, export, serve and translate: the whole path in a few minutes
 	$(BIN)/glossa demo
 
 .PHONY: test
-test: $(STAMP)  ## run the tests (JOBS=3 processes)
-	$(PYTEST) --quiet $(PARALLEL)
+test: $(STAMP) $(if $(CUDA),fake-cuda)  ## run the tests (JOBS=3 processes; CUDA=1: with the quick ones of the CUDA provider)
+	$(PYTEST) --quiet $(PARALLEL) $(if $(CUDA),-m "not slow")
 
 .PHONY: test-all
 test-all: $(STAMP) fake-cuda adaptor-clients client-tools  ## run all tests, slow ones, those on the fake CUDA and the lectures' smoke test included, to the end (CONTRIBUTING.md names the programs that they need)
