@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ TokenizerKind = Literal["bpe", "words"]
 Documents = Literal["lines", "stream"]
 
 T = TypeVar("T")
+_hints = functools.cache(get_type_hints)
 
 
 class ConfigError(ValueError):
@@ -92,8 +94,7 @@ class Config:
 
 def field_types(cls: type) -> dict[str, Any]:
     """The types of a configuration's fields by their names."""
-    hints = get_type_hints(cls)
-    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+    return {field.name: _hints(cls)[field.name] for field in dataclasses.fields(cls)}
 
 
 def _check_type(name: str, kind: Any, value: Any) -> None:

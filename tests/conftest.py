@@ -1,5 +1,6 @@
 """Exported bundles that many tests read, built once per run, and the order of the tests."""
 
+import collections
 import contextlib
 import gc
 import importlib
@@ -7,10 +8,12 @@ import inspect
 import os
 import random
 from itertools import chain
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
+from hypothesis.internal.conjecture import providers
 from hypothesis.strategies import none
 
 from tests.build_cache import BuildCache, trace_once
@@ -24,6 +27,9 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 # Every run tries the same examples, and one that takes long under load is no failure.
 settings.register_profile("glossa", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("glossa")
+# Hypothesis would read all loaded modules for constants to try: seconds in each process, and other examples after each
+# change of a module.
+vars(providers)["is_local_module_file"] = lambda path: False
 
 
 # The libraries and thousands of tests are millions of objects that live to the end. Searching them for garbage took
@@ -62,8 +68,11 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Shuffles modules and the tests of each, which stay together, so that a module's fixtures are built once."""
+    """Spreads tests that mostly wait for servers among those that compute, for processes that run both at a time, the
+    modules of most tests first. Or shuffles modules and the tests of each, which stay together, so that a module's
+    fixtures are built once."""
     if config.getoption("--shuffle") is None:
+        _spread(items)
         return
     draw, modules = random.Random(config.getoption("--shuffle")), dict[str, list[pytest.Item]]()
     for item in items:
@@ -71,6 +80,16 @@ def pytest_collection_modifyitems(config, items):
     items.clear()
     for tests in draw.sample(list(modules.values()), len(modules)):
         items += draw.sample(tests, len(tests))
+
+
+def _spread(items):
+    sizes = collections.Counter(item.path for item in items)
+    rooms = {path: {"e2e", "cli", "cuda", "deploy"}.isdisjoint(path.parts) for path in sizes}
+    counts, places = collections.Counter(rooms.values()), dict[Path, float]()
+    for computes in (True, False):
+        found = sorted((path for path in sizes if rooms[path] == computes), key=lambda path: (-sizes[path], path))
+        places |= {path: number / counts[computes] for number, path in enumerate(found)}
+    items.sort(key=lambda item: places[item.path])
 
 
 @pytest.fixture(scope="session")

@@ -40,6 +40,7 @@ from service.server import Server
 from service.settings.config import ServerSettings
 from service.wire.messages import State
 from tests.calibrated import CALIBRATION
+from tests.e2e.process import PATIENCE_S
 
 TEXTS = ("the small red house", "a black cat", "zwei rote Häuser")
 TOKENIZERS = {
@@ -128,7 +129,7 @@ class FakePool:
 
     async def until(self, condition):
         """Returns once `condition()` holds, which only submissions and cancellations change."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()
@@ -215,7 +216,7 @@ def method(channel, name):
         response_deserializer=getattr(pb, f"{name}Response").FromString,
     )
 
-    def invoke(data=None, *, timeout=5, metadata=None, **fields):
+    def invoke(data=None, *, timeout=PATIENCE_S, metadata=None, **fields):
         return call(
             getattr(pb, f"{name}Request")(**fields) if data is None else data, timeout=timeout, metadata=metadata
         )

@@ -22,6 +22,7 @@ def test_a_checkpoint_cut_short_is_not_exported(trained, tmp_path):
     assert not (tmp_path / "bundle").exists()
 
 
+@pytest.mark.slow
 def test_a_quantized_bundle_reports_the_measured_loss_of_its_scheme(trained, tmp_path, monkeypatch):
     monkeypatch.setattr("cli.export.measure_serving", lambda *_: {})
     out = tmp_path / "bundle"

@@ -44,7 +44,11 @@ EVAL = ("eval", "BUNDLE", "--data", "pairs.tsv")
         ((*EXPORT, "--precision", "int8", "--scheme", "w9"), "error: --scheme: must be auto, w8a8-dynamic or"),
         ((*EXPORT, "--development", "nowhere.tsv"), "error: --development nowhere.tsv: cannot be read"),
         (("verify", "BUNDLE", "--checkpoint", "nowhere"), "error: --checkpoint nowhere: no such directory"),
-        ((*EVAL, "--beam-size", 0), "INVALID_ARGUMENT: --beam-size: must be 1..32, got 0"),
+        pytest.param(
+            (*EVAL, "--beam-size", 0),
+            "INVALID_ARGUMENT: --beam-size: must be 1..32, got 0",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             ("distill", *EVAL[1:], "--out", "OUT", "--beam", 99),
             "source 1: INVALID_ARGUMENT: --beam: must be 1..32",

@@ -25,6 +25,7 @@ def test_the_whole_path_from_training_to_a_served_bundle(trained, trained_bundle
     assert report["serving"]["resident_bytes"] > 10e6
 
 
+@pytest.mark.slow
 def test_a_running_server_translates_from_the_command_line(trained_bundle):
     with serving(trained_bundle) as (address, ops):
         before = counters(fetch(f"{ops}/metrics"))

@@ -16,6 +16,7 @@ from bench.load.process_tree import memory_mb
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 300.0  # for what another process does, on any machine: only a hang takes longer
+UNHURRIED = {"engine_niceness": 0, "process_start_timeout_s": PATIENCE_S, "start_timeout_s": PATIENCE_S}
 SERVE = """
 import json, sys
 from service.settings.config import load_settings
@@ -46,7 +47,7 @@ class Process:
 
     def __init__(self, program=SERVE, **settings):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GLOSSA_")}
-        settings = {"port": 0, "http_port": 0, "drain_delay_s": 0, "log_format": "json", **settings}
+        settings = {"port": 0, "http_port": 0, "drain_delay_s": 0, "log_format": "json", **UNHURRIED, **settings}
         self.process = subprocess.Popen(
             [sys.executable, "-c", program, json.dumps(settings)],
             cwd=ROOT,

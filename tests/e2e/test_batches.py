@@ -71,6 +71,7 @@ def test_a_lost_engine_costs_no_item(models):
         assert engine_pids(server.process.pid) != [pid]
 
 
+@pytest.mark.slow
 def test_a_drain_loses_no_answer_of_an_item_that_has_begun(models):
     with serving(models={"en-de": models["en-de"]}, engines=1, max_rows=4) as server:
         answers = list[str]()
@@ -109,6 +110,7 @@ def output_of(folder, name, *arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_the_programs_of_the_page_run(server, client, tmp_path):
     texts = MIXED[5:8]
     alone = [client.translate(text, max_tokens=16).text for text in texts]

@@ -17,6 +17,8 @@ from model.training.data.embedded import unseen_examples
 from tests.e2e.process import ROOT, serving
 from tests.tiny import TEXTS, tiny_config, tiny_model
 
+pytestmark = pytest.mark.slow  # `tests.service.edge.rpcs` joins and cuts the same documents
+
 SENTENCES = tuple(f"{text.capitalize()}." for text in TEXTS)
 TOKENIZER = Tokenizer.train(SENTENCES, kind="words", vocab_size=64, with_separator=True)
 MAX_TOKENS = 12
@@ -65,7 +67,6 @@ def test_a_document_has_the_answers_of_the_uncached_reference(client, model, siz
     assert whole.text == "\n\n7\n\n".join(" ".join(paragraph) for paragraph in expected)
 
 
-@pytest.mark.slow  # exports a graph of alignments
 def test_tags_are_placed_by_the_text_alone(model, exported):
     """Without its tags, a sentence has the same answer."""
     page = f"<p>{SENTENCES[0]} {SENTENCES[1].replace('black', '<b>black</b>')} {SENTENCES[2]}</p>"
@@ -109,7 +110,6 @@ def pronouns(tmp_path_factory):
     return checkpoint, bundle
 
 
-@pytest.mark.slow
 def test_the_example_of_the_page_is_what_the_preset_does(pronouns, tmp_path):
     """docs/documents.md."""
     page = (ROOT / "docs/documents.md").read_text(encoding="utf-8")
@@ -124,7 +124,6 @@ def test_the_example_of_the_page_is_what_the_preset_does(pronouns, tmp_path):
     assert len({second for _, second in pairs}) == 1, "alone, the same sentence has the same translation"
 
 
-@pytest.mark.slow
 def test_pronouns_are_right_with_context_and_chance_without(pronouns):
     """Every sentence but the first of a document begins with a pronoun: er, sie or es."""
     checkpoint, bundle = pronouns

@@ -49,6 +49,7 @@ def test_a_document_larger_than_a_message_is_translated(server):
     assert len(document.encode()) > 1 << 18
 
 
+@pytest.mark.slow
 def test_a_client_that_is_killed_leaves_nothing_in_the_engine(server):
     before = server.metric("glossa_batch_items_total", method="TranslateDocument")
     program = [sys.executable, "-c", LEAVE, server.address, f"{TEXTS[0]}\n"]

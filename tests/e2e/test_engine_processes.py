@@ -197,6 +197,7 @@ def test_probes_and_requests_while_the_only_process_of_a_model_is_started_again(
         assert server.engine_pids() == sorted([new, kept])
 
 
+@pytest.mark.slow
 def test_a_bundle_that_changed_is_not_served_by_a_restart(tiny_generation_bundle, tmp_path):
     path = tmp_path / "bundle"
     shutil.copytree(tiny_generation_bundle, path)

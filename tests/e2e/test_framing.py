@@ -15,6 +15,8 @@ from model.training.evaluate import translate
 from tests.e2e.process import serving
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 
+pytestmark = pytest.mark.slow  # `tests.service.edge` builds and reads the same tokens
+
 TOKENIZER = tiny_tokenizer()
 WORDS = TOKENIZER.vocab_size
 LANGUAGES = (("de_DE", WORDS), ("en_XX", WORDS + 1), ("sw_KE", WORDS + 2))  # ids that the tokenizer does not know
@@ -105,7 +107,6 @@ def test_scores_are_those_of_the_answer(client):
     assert [token.logprob for token in result.tokens] == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.slow  # exports graphs of attention
 def test_alignment_is_that_of_the_answer(exported):
     text, target = TEXTS[0], "a black cat"
     tokens = [*TOKENIZER.encode(target), 2]

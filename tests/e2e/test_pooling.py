@@ -15,6 +15,7 @@ TOKENIZER = tiny_tokenizer()
 CONFIG = PRESETS["scene-animals"].model.replace(vocab_size=TOKENIZER.vocab_size, labels=("animal",))
 
 
+@pytest.mark.slow
 def test_answers_are_the_formula_in_float64(exported):
     model = tiny_model(CONFIG)
     words_VM, score_1M, label_1M, bias_1 = (parameter.detach().double().numpy() for parameter in model.parameters())

@@ -14,6 +14,7 @@ from model.pretrained.convert_tokenizer import convert_tokenizer
 from model.pretrained.import_checkpoint import import_checkpoint
 from tests.e2e.process import serving
 
+pytestmark = pytest.mark.slow  # `tests.model.pretrained` compares the models, `test_encoding.py` serves each head
 transformers = pytest.importorskip("transformers")
 
 WORDS = (

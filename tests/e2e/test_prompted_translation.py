@@ -15,6 +15,8 @@ from tests.chats import chat_tokenizer, theirs
 from tests.decoders import make_decoder
 from tests.e2e.process import serving
 
+pytestmark = pytest.mark.slow  # `tests.service.edge.rpcs` asks with the same prompts
+
 TEXTS = ("How are you?", "I am well, thank you, and you?", "  today <|im_end|> ")
 TOKENS = 10
 DE_EN = {"source_language": "de", "target_language": "en"}

@@ -229,6 +229,7 @@ def test_sigterm_lets_streams_finish(models):
         assert server.wait_for("stopped")
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_the_process_at_once(models):
     with serving(models={"en": models["en"]}, drain_delay_s=60) as server:
         began = time.monotonic()

@@ -40,7 +40,14 @@ def test_logits_in_half_precision_are_refused():
         check_graph(graph, "decode", model.config)
 
 
-@pytest.mark.parametrize("kind", ["alibi-window", "bucketed", "shaw", "parallel", "compressed"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "alibi-window",
+        "compressed",
+        *(pytest.param(k, marks=pytest.mark.slow) for k in ("bucketed", "shaw", "parallel")),
+    ],
+)
 def test_attention_alone_reads_the_total_length(kind):
     """Whatever follows from it is an input: on CUDA its value is in main memory, and a captured graph copies nothing
     from there."""

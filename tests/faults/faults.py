@@ -244,6 +244,13 @@ FAULTS = (
         ("tests/export/graphs/test_encoder_decoder.py", "tests/e2e/test_marian.py"),
     ),
     Fault(
+        "shapes-of-products-turned",
+        "export/graphs/tracing.py",
+        "matrix.shape[1]",
+        "matrix.shape[0]",
+        ("tests/export/graphs/test_tracing.py",),
+    ),
+    Fault(
         "layers-of-graphs-have-one-window",
         "export/graphs/decoder.py",
         "attends.append(GraphAttention(layer, pair, starts_B, own_B, total, keys_N))",

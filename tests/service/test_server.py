@@ -32,6 +32,7 @@ from glossa.version import VERSION
 from service.errors import StartupError
 from service.request import Finished, FinishReason, TextDelta
 from service.server import Server, server_options
+from tests.e2e.process import PATIENCE_S
 from tests.edge import TIMINGS, failure, health, method, running, served, settings
 
 TEXT = "the small red house"
@@ -217,7 +218,7 @@ async def test_no_call_ends_as_cancelled_when_the_server_stops():
         async def ask(channel):
             while not over.is_set():
                 try:
-                    await method(channel, "Translate")(text=TEXT, timeout=60)
+                    await method(channel, "Translate")(text=TEXT, timeout=PATIENCE_S)
                 except grpc.aio.AioRpcError as error:
                     codes[error.code()] += 1
                     await asyncio.sleep(0.001)
@@ -284,6 +285,7 @@ async def test_oversized_messages_and_metadata_are_rejected():
         assert (await client.translate(TEXT)).text
 
 
+@pytest.mark.slow
 async def test_a_burst_above_grpcs_default_limit_is_answered_by_the_server():
     burst = running(max_requests=16, max_concurrent_streams=4096)
     async with burst as edge, grpc.aio.insecure_channel(edge.address) as channel:
@@ -291,7 +293,7 @@ async def test_a_burst_above_grpcs_default_limit_is_answered_by_the_server():
 
         async def code():
             try:
-                await stub.Translate(glossa_pb2.TranslateRequest(text=TEXT), timeout=60)
+                await stub.Translate(glossa_pb2.TranslateRequest(text=TEXT), timeout=PATIENCE_S)
             except grpc.aio.AioRpcError as error:
                 return error.code()
             return grpc.StatusCode.OK
@@ -303,7 +305,7 @@ async def test_a_burst_above_grpcs_default_limit_is_answered_by_the_server():
 async def test_calls_above_the_limit_of_a_connection_wait():
     async with running(max_concurrent_streams=16) as edge, grpc.aio.insecure_channel(edge.address) as channel:
         stub = glossa_pb2_grpc.TranslationServiceStub(channel)
-        calls = [stub.Translate(glossa_pb2.TranslateRequest(text=TEXT), timeout=60) for _ in range(300)]
+        calls = [stub.Translate(glossa_pb2.TranslateRequest(text=TEXT), timeout=PATIENCE_S) for _ in range(300)]
         assert all(answer.text for answer in await asyncio.gather(*calls))
 
 
@@ -373,16 +375,16 @@ async def test_the_connection_of_a_client_that_resets_too_many_calls_is_closed(c
         await asyncio.to_thread(attack)
         assert (await client.translate(TEXT)).text, "others are served"
         exposition = edge.server.exposition()[0].decode()
-    (record,) = [record for record in caplog.records if record.getMessage() == "too_many_resets"]
-    assert record.fields["max_resets_per_s"] == 20
-    assert "glossa_connections_closed_total 1.0" in exposition
+    told = [record.fields["max_resets_per_s"] for record in caplog.records if record.getMessage() == "too_many_resets"]
+    assert set(told) == {20}, "again in each second, on a machine that needs several for the calls"
+    assert f"glossa_connections_closed_total {len(told)}.0" in exposition
 
 
 async def test_a_client_below_the_limit_of_resets_keeps_its_connection():
     async with running(max_resets_per_s=20) as edge, grpc.aio.insecure_channel(edge.address) as channel:
         stub = glossa_pb2_grpc.TranslationServiceStub(channel)
         edge.pool.hold = True
-        calls = [stub.Translate(glossa_pb2.TranslateRequest(text=TEXT), timeout=60) for _ in range(11)]
+        calls = [stub.Translate(glossa_pb2.TranslateRequest(text=TEXT), timeout=PATIENCE_S) for _ in range(11)]
         await edge.pool.until(lambda: len(edge.pool.sinks) == 11)
         for call in calls[1:]:
             call.cancel()

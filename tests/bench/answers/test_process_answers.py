@@ -38,6 +38,7 @@ def test_any_other_difference_counts(other):
     assert exact(other) != exact(answer())
 
 
+@pytest.mark.slow
 def test_processes_answer_like_engines_in_this_process(tiny_attention_bundle, tmp_path, capsys):
     data = tmp_path / "pairs.tsv"
     data.write_text("".join(f"{text}\t{text}\n" for text in TEXTS))

@@ -72,6 +72,7 @@ async def test_what_a_process_allocates_is_read_from_inside(tmp_path):
     assert resident.slope > 50_000
 
 
+@pytest.mark.slow
 def test_a_server_answers_and_releases_all_rows(tiny_translation_bundle, tmp_path, capsys):
     asked = argparse.Namespace(
         bundle=tiny_translation_bundle,

@@ -40,12 +40,13 @@ def violations(seeds):
     return [found for seed in seeds for found in simulate_seed(seed, REQUESTS).violations]
 
 
-def test_no_promise_is_broken():
-    outcomes = [simulate_seed(seed, REQUESTS) for seed in range(60)]
+@pytest.mark.parametrize("seeds", [range(30), pytest.param(range(30, 90), marks=pytest.mark.slow)], ids=str)
+def test_no_promise_is_broken(seeds):
+    outcomes = [simulate_seed(seed, REQUESTS) for seed in seeds]
     assert [outcome.violations for outcome in outcomes if outcome.violations] == []
     figures, (verdict,) = summary(outcomes, 1.0)
     assert verdict.met
-    assert figures["accepted requests"] > 1000
+    assert figures["accepted requests"] > 500
     ends = sum((outcome.ends for outcome in outcomes), start=type(outcomes[0].ends)())
     assert len(missing_ends(ends)) < len(ENDS) / 3, "most ends happen even here"
 

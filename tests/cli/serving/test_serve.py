@@ -23,6 +23,7 @@ def refusal_to_serve(*arguments):
     return result.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_failed_start_is_reported_with_its_cause(trained_bundle, tmp_path):
     anywhere = ("--port", 0, "--http-port", 0)
     assert "--port" in run("serve", f"m={trained_bundle}", "--prt", "1", fails=2)

@@ -29,16 +29,15 @@ def test_a_checkpoint_and_its_bundle_have_one_bleu(trained, trained_bundle, test
     assert served["signature"].startswith("nrefs:1|case:mixed")
     options = tmp_path / "options.json"
     options.write_text('{"length_penalty": 0.6}')
-    searched = json.loads(run("eval", trained_bundle, "--data", test_set, "--beam", 2, "--options", options, "--json"))
-    assert searched["sentences"] == len(PAIRS)
+    searched = run("eval", trained_bundle, "--data", test_set, "--beam", 2, "--options", options)
+    assert "unknown: only checkpoints record their training rows" in searched
+    assert re.search(r"^pairs in training data    unknown$", searched, re.MULTILINE)
     for flags in (("--beam", 2), ("--options", options)):
         refused = run("eval", trained, "--data", test_set, *flags, fails=True)
         assert "export it to use --beam and --options" in refused
-    needed = run("eval", trained_bundle, "--data", test_set, "--options", options, fails=True)
-    assert "length_penalty: must be left out without beam_size" in needed
 
 
-def test_test_rows_that_were_in_the_training_data_are_counted(trained, trained_bundle, tmp_path):
+def test_test_rows_that_were_in_the_training_data_are_counted(trained, tmp_path):
     recipe, new = PRESETS["tiny-copy"].train, [("q q q q q q q q q", "a")]
     training, held_out = split(embedded_examples("copy"), size=recipe.validation_size, seed=recipe.seed)
     known = [*new, *held_out.pairs[:2], *training.pairs[:2], (training.pairs[2][0], "other")]
@@ -53,9 +52,6 @@ def test_test_rows_that_were_in_the_training_data_are_counted(trained, trained_b
     assert "0 of 1 test sources were in the training data\n" in printed
     found = json.loads(run("eval", trained, "--data", tmp_path / "new.tsv", "--json"))
     assert (found["sources in training data"], found["pairs in training data"]) == (0, 0)
-    printed = run("eval", trained_bundle, "--data", tmp_path / "new.tsv")
-    assert "unknown: only checkpoints record their training rows" in printed
-    assert re.search(r"^pairs in training data    unknown$", printed, re.MULTILINE)
 
 
 def test_an_older_checkpoint_is_evaluated_without_them(trained, test_set, tmp_path):
@@ -116,6 +112,7 @@ def test_a_curve_that_cannot_be_drawn_is_refused_before_anything_is_translated(t
     assert "is not a directory" in run(*arguments, tmp_path / "no" / "curve.svg", fails=True)
 
 
+@pytest.mark.slow
 def test_figures_are_shown_though_the_curve_cannot_be_written(calibrated_bundle, monkeypatch, tmp_path):
     def full(*_):
         raise OSError(28, "No space left on device", str(tmp_path / "curve.svg"))

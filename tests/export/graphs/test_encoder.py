@@ -119,6 +119,7 @@ def test_windows_in_both_directions_are_exported(precision, counts, tmp_path):
     assert {name: found[name] for name in counts} == counts
 
 
+@pytest.mark.slow
 def test_half_precision_is_exported_and_compared(tmp_path):
     manifest = export_model(
         tiny_encoder("attention"), TOKENIZER, tmp_path / "b", ExportOptions(texts=TEXTS, precisions=("fp32", "fp16"))

@@ -100,8 +100,9 @@ SLOW = (
     "unequal-sides",
     "experts",
     "two-experts",
+    "ssru",
 )
-"""Imported checkpoints, other kinds and quantized graphs have what they have."""
+"""Imported checkpoints, of Marian's too, other kinds and quantized graphs have what they have."""
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,7 @@ def test_half_precision_supports_experts_and_layers_that_differ(name, tmp_path):
     [
         pytest.param("bucketed", "w8a8-dynamic w8a8-static-kv8", marks=pytest.mark.slow),
         ("alibi-window", "w8a8-static w8a8-dynamic-kv8"),
-        ("two-experts", "w8a8-dynamic w8a8-static"),
+        pytest.param("two-experts", "w8a8-dynamic w8a8-static", marks=pytest.mark.slow),
         pytest.param("layered", "w8a8-dynamic w8a8-static-kv8 w8-block64 w4-block32", marks=pytest.mark.slow),
         pytest.param("whole-norms", "w8a8-static", marks=pytest.mark.slow),
         pytest.param("ssru", "w8a8-dynamic w8a8-static", marks=pytest.mark.slow),

@@ -42,7 +42,7 @@ def assert_verified(model, scheme, directory, *, attention=True):
             marks=pytest.mark.slow,
         ),
         pytest.param("fp32", {"cell": "gru", **DOT}, marks=pytest.mark.slow),
-        ("fp32", ADDITIVE["fp32"]),
+        pytest.param("fp32", ADDITIVE["fp32"], marks=pytest.mark.slow),
         pytest.param("fp16", ADDITIVE["fp16"], marks=pytest.mark.slow),
         ("w8a8-dynamic", {}),
         pytest.param("w8a8-static", {"cell": "gru", "score": "additive"}, marks=pytest.mark.slow),

@@ -92,3 +92,14 @@ def test_a_rule_is_tried_on_nodes_of_the_type_that_its_pattern_ends_with(monkeyp
 
 def test_versions_name_what_shapes_a_graph():
     assert set(versions()) >= {"opset", "torch", "onnx", "onnxscript", "onnxruntime"}
+
+
+def test_norms_and_products_with_a_bias_have_the_shapes_of_torch():
+    module = nn.Sequential(nn.LayerNorm((2, 3)), nn.Flatten(), nn.Linear(6, 5))
+    graph = trace(
+        Signature(module=module, arguments=(Input("x", ("batch", 2, 3), torch.float32),), outputs=("y",))
+    ).graph
+    shapes = {value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim][1:] for value in graph.value_info}
+    (normed,) = [node.output[0] for node in graph.node if node.op_type == "LayerNormalization"]
+    assert shapes[normed] == [2, 3]
+    assert [dim.dim_param or dim.dim_value for dim in graph.output[0].type.tensor_type.shape.dim] == ["batch", 5]

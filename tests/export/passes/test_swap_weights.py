@@ -20,7 +20,13 @@ def described(graph):
         yield node.op_type, inputs, [attribute.SerializeToString() for attribute in node.attribute]
 
 
-@pytest.mark.parametrize("name", ["llama", "llama with an output of its own", "experts", "gpt2", "translation", None])
+def slow(name):
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    "name", ["llama", slow("llama with an output of its own"), slow("experts"), "gpt2", "translation", None]
+)
 def test_the_graphs_are_those_of_a_trace(name):
     model = tiny_encoder("masked") if name is None else tiny_model(MODELS[name])
     other = equalized(model, {})

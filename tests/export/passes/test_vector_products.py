@@ -62,7 +62,7 @@ def test_other_nodes_stay(node, result):
     assert widen_vectors(copy.deepcopy(model)).graph.node == model.graph.node
 
 
-@pytest.mark.parametrize(("scheme", "is_half"), [("fp16", True), ("fp32", False)])
+@pytest.mark.parametrize(("scheme", "is_half"), [("fp16", True), pytest.param("fp32", False, marks=pytest.mark.slow)])
 def test_only_fp16_graphs_of_an_additive_score_change(scheme, is_half):
     model = tiny_model(tiny_config("recurrent", **ADDITIVE[scheme]))
     traced = trace_model(model.half() if is_half else model, attention=True)

@@ -29,12 +29,14 @@ def test_only_test_sentences_contain_a_held_out_combination(split, held_out):
         assert sum(pair in HELD_OUT for pair in sentence.combinations) == held_out, sentence
 
 
+@pytest.mark.slow
 def test_no_held_out_adjective_stands_before_its_noun_in_train_text():
     words = [en.strip(".?").replace(",", "").split() for en, _ in pairs(4, 20_000, "train")]
     seen = {pair for sentence in words for pair in pairwise(sentence)}
     assert not seen & only_test.ADJECTIVES
 
 
+@pytest.mark.slow
 def test_every_word_of_the_test_split_occurs_in_train_text():
     texts = [text for pair in pairs(5, 20_000, "train") for text in pair]
     tokenizer = Tokenizer.train(texts, kind="words", vocab_size=2_000)

@@ -22,6 +22,7 @@ def test_pronouns_agree_with_the_noun_of_the_first_sentence():
             assert german.split()[0].lower() == PRONOUNS[GENDERS[noun]], (opening, german)
 
 
+@pytest.mark.slow
 def test_no_pronoun_can_be_known_from_its_sentence():
     """Each is as frequent as the others, also among the sentences that are the same in English."""
     found = dict[str, set[str]]()

@@ -14,7 +14,7 @@ from tests.model.corpus.derivations import drawn, entropy
 HELD_OUT = only_test.ADJECTIVES | only_test.PLACES
 
 
-@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("split", [pytest.param("train", marks=pytest.mark.slow), "test"])
 def test_the_mean_log_probability_is_the_entropy(split):
     rule, uniform = scene_rule(split == "test"), random.Random(3).random
     found = [drawn(rule, uniform) for _ in range(4_000)]

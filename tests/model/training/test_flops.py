@@ -74,10 +74,11 @@ def slow(*values):
 CONFIGS = [
     ("encoder_decoder", {"positions": "shaw", "position_range": 3}),
     ("encoder_decoder", {"num_experts": 4, "experts_per_token": 2}),
-    ("encoder_decoder", {"output_bias": True, "encoder_num_heads": 2, "encoder_d_ff": 48, "num_decoder_layers": 1}),
-    ("decoder", {"positions": "alibi", "parallel_residual": True}),
+    slow("encoder_decoder", {"output_bias": True, "encoder_num_heads": 2, "encoder_d_ff": 48, "num_decoder_layers": 1}),
+    slow("decoder", {"positions": "alibi", "parallel_residual": True}),
     ("decoder", {"compression_stride": 2, "sliding_window": 4, "num_decoder_layers": 3, "num_kv_heads": 1}),
-    *(("encoder", fields) for fields in ENCODERS.values()),
+    ("encoder", ENCODERS["attention"]),
+    *(slow("encoder", fields) for head, fields in ENCODERS.items() if head != "attention"),
     slow("encoder_decoder", {}),
     slow("encoder_decoder", {"num_kv_heads": 2, "head_dim": 12, "qk_norm": True}),
     slow("encoder_decoder", {"gated": True, "activation": "silu", "positions": "rotary", "norm": "rms"}),
@@ -120,7 +121,7 @@ def test_a_language_model_takes_six_operations_a_weight_and_token_and_those_of_a
     assert StepFlops(model)(batch) == 6 * (rows * length * layers + projected + attention)
 
 
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("kv_heads", [slow(1), 2, slow(4)])
 def test_compressed_keys_take_the_products_of_their_convolution(kv_heads):
     """A stride of 2 beside one of 4: 2 D more weights in each group, for keys and values, in one of three layers."""
     fields = {"sliding_window": 4, "num_decoder_layers": 2, "num_kv_heads": kv_heads}
@@ -216,7 +217,7 @@ def test_products_of_a_frozen_recurrent_model_are_those_that_torch_computes(tuni
     check_fit(model_of(tiny_config("recurrent", **fields), tuning), rel=0.02)
 
 
-@pytest.mark.parametrize("tuning", [FineTuning(), FineTuning(freeze=("*embedding*",))], ids=["all", "layers"])
+@pytest.mark.parametrize("tuning", [slow(FineTuning()), FineTuning(freeze=("*embedding*",))], ids=["all", "layers"])
 def test_r_drop_takes_two_passes(tuning):
     config = tiny_config(vocab_size=tiny_tokenizer(with_mask=True).vocab_size, dropout=0.1, output_bias=True)
     model, batch = model_of(config, tuning), batch_for(config)

@@ -379,6 +379,7 @@ PLURALS = Examples(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["masked", pytest.param("attention", marks=pytest.mark.slow)])
 def test_an_encoder_resumes_to_the_same_bits(tmp_path, head):
     model = ENCODER.replace(head=head, dropout=0.2)

@@ -21,6 +21,9 @@ from tests.service.decoding.chi_square import (
 )
 
 NINF = -math.inf
+ALL = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == "all" else [pytest.mark.slow]) for name in FILTERS]
+)
 
 
 def oracle(scores, uniform, *, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0):
@@ -129,7 +132,7 @@ def test_the_draw_is_the_same_with_however_many_best_tokens_of_a_large_vocabular
         assert token == oracle(row.tolist(), next(stream), **FILTERS[name])
 
 
-@pytest.mark.parametrize("name", FILTERS)
+@ALL
 def test_draws_what_sorting_everything_draws_from_a_large_vocabulary(name):
     row = zipf_row(20_000, seed=2)
     sampler, stream = Sampler(DecodingOptions(**FILTERS[name]), 1, 0), uniforms(1, 0)
@@ -137,9 +140,7 @@ def test_draws_what_sorting_everything_draws_from_a_large_vocabulary(name):
         assert sampler.draw(row) == oracle(row.tolist(), next(stream), **FILTERS[name])
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == "all" else [pytest.mark.slow]) for name in FILTERS]
-)
+@ALL
 def test_tokens_are_drawn_as_often_as_the_reference_says(name):
     assert measure(FILTERS[name], zipf_row(250, seed=1), draws=10_000, seed=1).p > SIGNIFICANT
 

@@ -64,7 +64,7 @@ def runner_with(change=lambda runner, logprobs_V, source, fed: None, *, has_sour
 @pytest.mark.parametrize("max_rows", [1, 2, 3, 8, 64, 100])
 def test_rows_that_do_not_see_each_other_are_invariant(max_rows, has_source):
     runner = runner_with(max_rows=max_rows, has_source=has_source)
-    assert is_batch_invariant(runner, manifest_for(runner))
+    assert is_batch_invariant(runner, manifest_for(runner), clock=lambda: 0.0)
     assert not runner.rows, "the runner is left without rows"
     assert max(plan.shape.rows for plan in runner.plans) == min(max_rows, 64)
 

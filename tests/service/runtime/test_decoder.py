@@ -136,7 +136,7 @@ def answers_with(proposer, model, requests, **config):
     return [sequence.answers[0] for sequence in sequences]
 
 
-@pytest.mark.parametrize("max_rows", [1, 3, 8])
+@pytest.mark.parametrize("max_rows", [1, pytest.param(3, marks=pytest.mark.slow), 8])
 def test_drafts_do_not_change_answers(reader, max_rows):
     requests = repetitive_requests(reader, 24, seed=max_rows)
     expected = reference(reader, requests)

@@ -29,6 +29,7 @@ from service.step import PrefillCost
 from tests.engines import engine_limits
 from tests.fakes import CheckedEngine, RandomShares, ask
 from tests.runner_requests import (
+    BUNDLES,
     SCORED,
     CountingSession,
     alone,
@@ -41,6 +42,11 @@ from tests.runner_requests import (
     sequence_for,
 )
 from tests.tiny import tiny_config, tiny_model
+
+ANY_MODEL = pytest.mark.parametrize(
+    "path", [BUNDLES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in BUNDLES[1:])], indirect=True
+)
+"""For tests of what does not depend on the graphs."""
 
 
 def test_tokens_equal_the_uncached_reference(model):
@@ -68,6 +74,7 @@ def test_tokens_that_only_fill_a_batch_are_counted_apart(model):
     assert sum(padding for *_, padding in turns) > 0
 
 
+@ANY_MODEL
 def test_the_time_of_the_encoder_is_part_of_the_prefill_of_turns_with_new_rows(model):
     costs = list[PrefillCost | None]()
 
@@ -109,6 +116,7 @@ class Gated(OnnxRunner):
         return super().run(plan)
 
 
+@ANY_MODEL
 async def test_concurrent_clients_get_the_answers_of_single_requests(path, model):
     requests = requests_for(model, 64)
     expected = [decode_single(model.runner(max_rows=1), request) for request in requests]
@@ -130,6 +138,7 @@ async def test_concurrent_clients_get_the_answers_of_single_requests(path, model
     assert runner.runs <= longest + 64 * 80 // 512 + 3, "about the longest, plus the turns that read sources"
 
 
+@ANY_MODEL
 async def test_engines_share_the_sessions_of_a_model(path, model):
     requests = requests_for(model, 30, seed=3)
     tokenizer = Tokenizer.load(path / "tokenizer.json")
@@ -148,7 +157,8 @@ async def test_engines_share_the_sessions_of_a_model(path, model):
 
 
 @pytest.mark.parametrize(
-    ("max_rows", "max_prefill_tokens", "spread"), [(64, 10_000, 1), (64, 512, 1), (5, 64, 1), (16, 128, 40)]
+    ("max_rows", "max_prefill_tokens", "spread"),
+    [pytest.param(64, 10_000, 1, marks=pytest.mark.slow), (64, 512, 1), (5, 64, 1), (16, 128, 40)],
 )
 def test_distributions_are_bit_identical_in_any_batch(model, max_rows, max_prefill_tokens, spread):
     requests = requests_for(model, 40, seed=max_rows + spread)
@@ -171,7 +181,7 @@ def test_distributions_do_not_depend_on_capacity(model):
     assert_same_bits(alone(model, [short]), {"0": both["0"]})
 
 
-@pytest.mark.parametrize("dirt", [np.nan, 1e9, -np.inf])
+@pytest.mark.parametrize("dirt", [np.nan, *(pytest.param(dirt, marks=pytest.mark.slow) for dirt in (1e9, -np.inf))])
 def test_earlier_contents_of_a_row_have_no_effect(model, dirt):
     """Fresh memory, and later that of idle rows, is full of dirt; rows start, grow, move and leave in it."""
 
@@ -297,6 +307,7 @@ def test_buffers_and_bindings_stay_within_what_may_be_reserved(model, monkeypatc
     assert max(rows) > 3, "more than one row fits"
 
 
+@ANY_MODEL
 def test_a_runner_goes_on_after_a_reset_in_the_middle(model):
     requests = requests_for(model, 6)
     runner = model.runner(max_rows=64)
@@ -308,6 +319,7 @@ def test_a_runner_goes_on_after_a_reset_in_the_middle(model):
     assert_same_bits(alone(model, requests), logprobs_of(runner, requests))
 
 
+@ANY_MODEL
 async def test_a_run_that_raises_costs_only_its_own_rows(path, model):
     class Failing(OnnxRunner):
         runs = 0
@@ -332,6 +344,7 @@ async def test_a_run_that_raises_costs_only_its_own_rows(path, model):
     assert good.tokens == reference(model, [request])[0]
 
 
+@ANY_MODEL
 def test_runner_reports_its_allocations_to_the_byte(model):
     memory = Counting()
     runner = OnnxRunner(model, memory, max_rows=8)
@@ -341,6 +354,7 @@ def test_runner_reports_its_allocations_to_the_byte(model):
     assert sum(sizes.values()) == sum(block.size for block in memory.blocks)
 
 
+@ANY_MODEL
 def test_sessions_run_in_concurrent_threads(model):
     requests = requests_for(model, 8)
     expected = [decode_single(model.runner(max_rows=2), request) for request in requests]

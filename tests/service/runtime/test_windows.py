@@ -101,7 +101,7 @@ def test_answers_are_those_of_whole_caches_and_of_pytorch(model, whole):
 
 @pytest.mark.parametrize(
     ("max_rows", "max_prefill_tokens", "chunk_tokens", "prefix_cache_bytes"),
-    [(16, 10_000, 128, 1 << 20), (3, 128, 16, 1 << 20), (3, 128, 128, 0)],
+    [(16, 10_000, 128, 1 << 20), (3, 128, 16, 1 << 20), pytest.param(3, 128, 128, 0, marks=pytest.mark.slow)],
 )
 def test_bits_do_not_depend_on_the_batch(model, max_rows, max_prefill_tokens, chunk_tokens, prefix_cache_bytes):
     """Beside other rows, in rows that others left, with chunks of a turn or over many, copied from other prompts."""

@@ -16,6 +16,7 @@ from glossa.client.types import Answer
 from glossa.v1 import glossa_pb2 as pb
 from service.errors import EngineUnavailable, Overloaded
 from tests.clients.python.client.conftest import TEXT
+from tests.e2e.process import PATIENCE_S
 from tests.edge import ANSWER, running
 
 ANSWERED = "zwei rote Häuser"
@@ -257,7 +258,7 @@ async def asynchronous(address, texts):
 @pytest.mark.parametrize("kind", ["blocking", "asynchronous"])
 @pytest.mark.parametrize("answered", [0, 2])  # without an answer, gRPC itself begins the call again
 async def test_a_batch_goes_on_after_the_end_of_its_connection(kind, answered):
-    async with running(max_connection_age_s=0.2, max_connection_age_grace_s=0.2) as edge:
+    async with running(max_connection_age_s=1.0, max_connection_age_grace_s=0.5) as edge:
         edge.pool.hold, count = True, 5
         run = asyncio.to_thread(blocking, edge.address, [TEXT] * count) if kind == "blocking" else None
         reading = asyncio.create_task(run or asynchronous(edge.address, [TEXT] * count))
@@ -313,7 +314,7 @@ async def test_other_tasks_have_their_turn_while_items_are_taken(client):
     turns = 0
 
     def texts():
-        due_s = time.monotonic() + 5.0
+        due_s = time.monotonic() + PATIENCE_S
         for number in range(WINDOW):
             while number >= 10 * (turns + 1):  # ten items are taken, and then another task must have had a turn
                 assert time.monotonic() < due_s, number

@@ -70,7 +70,9 @@ def test_with_all_merges_skipped_every_token_is_a_byte(own):
             assert [own.pieces[token] for token in dropout.ids(words)] == [bytes([byte]) for byte in text.encode()]
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize(
+    "rate", [pytest.param(0.1, marks=pytest.mark.slow), 0.5, pytest.param(0.9, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("word", [" mother", "tiontion", " schönschön", "aaaaaa"])
 def test_segmentations_are_distributed_as_those_of_the_library(rate, word):
     """A chi-squared test of homogeneity. The library draws by itself: the bound is 6 deviations."""

@@ -102,6 +102,7 @@ def m2m100(tmp_path_factory):
     return imported("m2m100", tmp_path_factory.mktemp("m2m100"))[0]
 
 
+@pytest.mark.slow
 def test_a_run_with_languages_resumes_bit_for_bit_and_names_them(m2m100, tmp_path):
     data = examples_of("m2m100", numbers=(0, 1))
     tuning = FineTuning(lora_rank=2, patience=9, stop_metric="bleu")

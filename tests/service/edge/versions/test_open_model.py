@@ -43,6 +43,7 @@ async def test_processes_that_are_not_ready_in_time_do_not_stay(tiny_generation_
     assert engine_pids(os.getpid()) == []
 
 
+@pytest.mark.slow
 async def test_versions_have_processes_of_their_own_names_and_leave_nothing(tiny_generation_bundle, tmp_path):
     opening = opener(tiny_generation_bundle, admin_socket=tmp_path / "admin", engines_per_process=1)
     names = []
