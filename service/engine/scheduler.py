@@ -85,7 +85,7 @@ class Scheduler:
         self.capacity = Capacity(layout, max_rows=limits.max_rows, max_bytes=limits.kv_cache_bytes, chunk_tokens=chunk)
         self.shares, self.parking = FairShares(), Parking(layout, limits.parking_bytes)
         self.draft_proposer = DraftProposer(limits.draft_tokens) if limits.draft_tokens and chunk else None
-        self._prefill = PrefillPlanner(
+        self.prefill = PrefillPlanner(
             chunk,
             max_tokens=limits.max_prefill_tokens,
             max_idle_tokens=limits.max_idle_prefill_tokens,
@@ -95,7 +95,7 @@ class Scheduler:
     @property
     def prefix_cache(self) -> PrefixCache:
         """What of recent prompts is cached."""
-        return self._prefill.prefix_cache
+        return self.prefill.prefix_cache
 
     @property
     def is_idle(self) -> bool:
@@ -114,7 +114,7 @@ class Scheduler:
         for sequence in ended:
             self.parking.free(sequence)
         rows_before = len(self.rows)
-        self._prefill.abandon(self.live)
+        self.prefill.abandon(self.live)
         self.live = [sequence for sequence in self.live if sequence.outcome is None]
         self.shares.at(now_s)
         self.shares.meet({*self.waiting.lanes, *[sequence.lane for sequence in self.live]})
@@ -123,7 +123,7 @@ class Scheduler:
             self._park_guests(turn)
         if not (was_settled := not turn.parked and is_settled(self.rows, self.live)):
             self.capacity.reserve_for(self.live)
-        unfinished = self._prefill.unfinished(self.live)
+        unfinished = self.prefill.unfinished(self.live)
         self._admit(unfinished, turn)
         slots = self.parking.slots
         assignment = Assignment(self.rows)
@@ -132,7 +132,7 @@ class Scheduler:
             self.rows = assignment.rows
         for sequence in turn.resumed:
             self.parking.free(sequence)
-        prefill = self._prefill.plan(self.rows, unfinished, turn.admitted, live=len(self.live))
+        prefill = self.prefill.plan(self.rows, unfinished, turn.admitted, live=len(self.live))
         moves = Moves(prefill.abandoned_rows, tuple(turn.stored), assignment.resumed, slots, assignment.copies)
         step = self._step(rows_before, moves, turn.admitted, prefill)
         queried = sum([len(new.request.prompt) for new in turn.admitted]) if self.prefix_cache.slots else 0
@@ -172,7 +172,7 @@ class Scheduler:
             self.parking.free(sequence)
         dropped, self.live, self.rows = [*self.live, *parked], [], []
         self.capacity.reserve_for(())
-        self._prefill.clear()
+        self.prefill.clear()
         return dropped
 
     def _park_guests(self, turn: _Changes) -> None:
@@ -200,7 +200,7 @@ class Scheduler:
         padding."""
         if not self.waiting:
             return
-        prefill = self._prefill
+        prefill = self.prefill
         budget = prefill.budget(len(self.live), len(unfinished))
         cost = sum([prefill.cost(sequence) for sequence in unfinished])
         for sequence in self._candidates():
