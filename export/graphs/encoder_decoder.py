@@ -80,8 +80,8 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
         positions = Input("positions", ("asked", 2))
         made["decode"] = Signature(module=DecodeGraph(model), arguments=(*steps, positions, *last), outputs=outputs)
     else:
-        slots = Input("total_slots", (), torch.int32)
-        made["decode"] = Signature(module=DecodeCompressedGraph(model), arguments=(*steps, slots, *last), outputs=outputs)
+        arguments = (*steps, Input("total_slots", (), torch.int32), *last)
+        made["decode"] = Signature(module=DecodeCompressedGraph(model), arguments=arguments, outputs=outputs)
     return {**made, "logprobs": logprobs_signature(config), **extra}
 
 
