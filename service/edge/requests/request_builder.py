@@ -291,7 +291,7 @@ def _instead_of_maps(manifest: Manifest) -> str:
     """What to do with a model without attention maps."""
     if manifest.alignment is not None:  # a recurrent model attends to its source alone
         return "it has the weights over its source: alignment `soft` of a translation"
-    if any(state.kind == "self_kv" and state.stride > 1 for state in manifest.variants[0].states):
+    if any(state.kind == "self_kv" and state.stride > 1 for one in manifest.variants for state in one.states):
         return "its layers attend to keys of several tokens, of which there are no maps"
     return "export it with --attention"
 
