@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -149,12 +149,14 @@ class DecodeStep(NamedTuple):
     tokens, starts: input token and its position, by row.
     prefilling_rows: rows with unread prompt tokens. They step along because live rows are a prefix; the result is
         meaningless, and the next chunk overwrites what the step caches.
+    fed: rows whose token is not known yet: each with the row whose most likely token it is, in the turn before.
     """
 
     tokens: tuple[int, ...]
     starts: tuple[int, ...]
     prefilling_rows: frozenset[int] = frozenset()
     extra: ExtraSteps | None = None
+    fed: tuple[tuple[int, int], ...] = ()
 
 
 class StepPlan(NamedTuple):
@@ -168,6 +170,7 @@ class StepPlan(NamedTuple):
     drafts: at most one a row. A row with a draft takes part in the step of the others, if there is one.
     shortlist_rows: rows with a shortlist.
     top_k: most likely tokens wanted of each row, with log-probabilities; 0: the most likely one, without.
+    read_rows: rows whose whole distributions may be read.
     """
 
     rows_before: int
@@ -180,6 +183,7 @@ class StepPlan(NamedTuple):
     drafts: tuple[Draft, ...] = ()
     shortlist_rows: frozenset[int] = frozenset()
     top_k: int = 1
+    read_rows: tuple[int, ...] = ()
 
     @property
     def step_rows(self) -> int:
@@ -215,6 +219,10 @@ class Plain:
         """The prediction for one row in another line of the turn."""
         return Plain({row: self.tokens[line]}, self.deferred)
 
+    def moved(self, lines: Mapping[int, int]) -> Plain:
+        """The predictions for rows that have been moved. lines: by row, its place in the turn."""
+        return Plain({row: self.tokens[line] for row, line in lines.items()}, self.deferred)
+
 
 @dataclass(slots=True, eq=False)
 class Ranked:
@@ -237,6 +245,12 @@ class Ranked:
     def of(self, row: int, line: int) -> Ranked:
         """The prediction for one row in another line of the turn."""
         return Ranked({row: self.top_ids[line]}, {row: self.top_logprobs[line]}, {row: line}, self.deferred)
+
+    def moved(self, lines: Mapping[int, int]) -> Ranked:
+        """The predictions for rows that have been moved. lines: by row, its place in the turn."""
+        ids = {row: self.top_ids[line] for row, line in lines.items()}
+        scores = {row: self.top_logprobs[line] for row, line in lines.items()}
+        return Ranked(ids, scores, lines, self.deferred)
 
     def logprobs(self, row: int) -> np.ndarray:
         """The distribution, float32 (V,): log-softmax of the logits, -inf outside a shortlist. Read-only."""
@@ -357,3 +371,15 @@ class Runner(Protocol):
 
     def mark_idle(self) -> None:
         """Reports that no row is live and none is waiting: other engines may use the cores."""
+
+
+@runtime_checkable
+class AheadRunner(Runner, Protocol):
+    """A runner that takes a plan while it computes another one: `launch` and `collect` are the halves of `run`."""
+
+    def launch(self, plan: StepPlan) -> None:
+        """Begins a turn behind those that were not collected yet, of which there may be one. Raises like `run`."""
+
+    def collect(self) -> TurnOutput:
+        """Waits for the oldest turn that was launched and not collected. Its output is valid until the next launch, and
+        of the distributions only those of StepPlan.read_rows if another turn is launched already."""

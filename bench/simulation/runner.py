@@ -8,7 +8,7 @@ a row that went wrong gives other tokens, and the right answer to a greedy reque
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -82,14 +82,39 @@ class ScriptedFailure(RuntimeError):
     """A turn that a seed wants to fail."""
 
 
+class _Outputs(NamedTuple):
+    """See `service.step.DeferredOutputs`. lines: of the table. sources: of new rows."""
+
+    table: Table
+    lines: list[int]
+    sources: dict[int, tuple[int, ...]]
+
+    def logprobs(self, row: int, line: int) -> np.ndarray:
+        found: np.ndarray = self.table.logprobs_LV[self.lines[line]]
+        return found
+
+    def logsumexp(self, row: int, line: int) -> float:
+        return 3.0
+
+    def encoder_output(self, row: int) -> EncoderOutput:
+        return EncoderOutput(vector=np.array(self.sources[row], np.float32))
+
+    def cross_attention(self, row: int, tokens: Sequence[int]) -> Any:
+        raise NotImplementedError
+
+    def attention(self, source: Sequence[int], tokens: Sequence[int], kinds: Sequence[str]) -> Any:
+        raise NotImplementedError
+
+
 class SimulatedRunner:
-    """See `service.step.Runner` and `DeferredOutputs`.
+    """See `service.step.Runner`.
 
     next_fault: one of FAULTS or None, for each turn. spend: takes the seconds that a turn lasts. report: takes what is
     wrong with a plan.
     """
 
     eos_ids = (EOS,)
+    _makes_extra_steps = True
 
     def __init__(
         self,
@@ -109,7 +134,6 @@ class SimulatedRunner:
         self._kept: dict[int, list[int]] = {}  # of the prefix cache, by slot
         self._parked: dict[int, list[list[int]]] = {}  # by slot
         self._lines: list[int] = []  # of the last turn
-        self._sources: dict[int, tuple[int, ...]] = {}  # of its new rows
 
     def reset(self) -> None:
         self._rows = []
@@ -117,28 +141,36 @@ class SimulatedRunner:
     def mark_idle(self) -> None: ...
 
     def run(self, plan: StepPlan) -> TurnOutput:
+        return self._end(*self._begin(plan))
+
+    def _begin(self, plan: StepPlan) -> tuple[TurnOutput | ScriptedFailure, float]:
         try:
             return self._run(plan)
-        except ScriptedFailure:
-            raise
         except Exception as error:
             self._report(f"a plan cannot be executed: {error!r}")
             raise
 
-    def _run(self, plan: StepPlan) -> TurnOutput:
+    def _end(self, found: TurnOutput | ScriptedFailure, seconds: float) -> TurnOutput:
+        self._spend(seconds)
+        if isinstance(found, ScriptedFailure):
+            raise found
+        return found
+
+    def _run(self, plan: StepPlan) -> tuple[TurnOutput | ScriptedFailure, float]:
+        """What a plan computes or fails with, and the seconds that it takes."""
         fault = self._next_fault()
         prefill = sum([len(new.source) for new in plan.new_rows])
         prefill += sum([len(chunk.tokens) for chunk in plan.prompts.chunks])
         step_s = self._step_s * (1 + plan.shape.rows / 16)
         prefill_s = self._step_s * prefill / 32
         if fault == "raises":
-            self._spend(prefill_s)
-            raise ScriptedFailure("the graph failed")
+            return ScriptedFailure("the graph failed"), prefill_s
         if fault == "kills its thread":
             raise SystemExit("the thread was ended")
         self._place(plan)
         lines = [row[-1] for row in self._feed(plan.decode)] if plan.decode else []
-        extra = self._extra(plan.decode.extra, lines, step_s) if plan.decode and plan.decode.extra else []
+        steps = plan.decode.extra if plan.decode and self._makes_extra_steps else None
+        extra = self._extra(steps, lines, step_s) if steps else []
         drafts = {}
         for draft in plan.drafts:
             row, first = self._rows[draft.row], len(lines)
@@ -148,9 +180,7 @@ class SimulatedRunner:
                 lines.append(row[-1])
             drafts[draft.row] = VerifiedDraft(draft.tokens[1:], range(first, len(lines)), step_s)
         self._lines = [line % LINES for line in lines]
-        self._sources = {new.row: new.source for new in plan.new_rows}
-        self._spend(prefill_s + step_s * (1 + len(extra) + len(plan.drafts)))
-        return TurnOutput(
+        output = TurnOutput(
             predictions=self._predictions(plan),
             non_finite=[0] if lines and fault == "is not finite" else [],
             drafts=drafts,
@@ -158,6 +188,7 @@ class SimulatedRunner:
             prefill=PrefillCost(prefill_s, 0.0, prefill, 0) if prefill else None,
             step_s=step_s,
         )
+        return output, prefill_s + step_s * (1 + len(extra) + len(plan.drafts))
 
     def _place(self, plan: StepPlan) -> None:
         del self._rows[plan.rows_before :]
@@ -188,7 +219,10 @@ class SimulatedRunner:
             self._kept[save.slot] = self._rows[save.row][: save.start + save.count + 1]
 
     def _feed(self, step: DecodeStep) -> Iterator[list[int]]:
-        for place, (row, token, start) in enumerate(zip(self._rows, step.tokens, step.starts, strict=True)):
+        tokens = list(step.tokens)
+        for place, line in step.fed:
+            tokens[place] = self.table.ids[self._lines[line]][0]
+        for place, (row, token, start) in enumerate(zip(self._rows, tokens, step.starts, strict=True)):
             assert start < len(row), "a row lacks positions before its input"
             del row[start + 1 :]
             if place in step.prefilling_rows:
@@ -209,23 +243,30 @@ class SimulatedRunner:
 
     def _predictions(self, plan: StepPlan) -> Predictions:
         table, lines, top_k = self.table, self._lines, plan.top_k
+        deferred = _Outputs(table, lines, {new.row: new.source for new in plan.new_rows})
         if not top_k:
-            return Plain([table.ids[line][0] for line in lines], self)
+            return Plain([table.ids[line][0] for line in lines], deferred)
         ids, scores = [table.ids[line][:top_k] for line in lines], [table.scores[line][:top_k] for line in lines]
-        return Ranked(ids, scores, range(plan.step_rows), self)
+        return Ranked(ids, scores, range(plan.step_rows), deferred)
 
-    def logprobs(self, row: int, line: int) -> np.ndarray:
-        found: np.ndarray = self.table.logprobs_LV[self._lines[line]]
-        return found
 
-    def logsumexp(self, row: int, line: int) -> float:
-        return 3.0
+class SimulatedAheadRunner(SimulatedRunner):
+    """See `service.step.AheadRunner`. A turn takes its time when it is collected, and fails then."""
 
-    def encoder_output(self, row: int) -> EncoderOutput:
-        return EncoderOutput(vector=np.array(self._sources[row], np.float32))
+    _makes_extra_steps = False
 
-    def cross_attention(self, row: int, tokens: Sequence[int]) -> Any:
-        raise NotImplementedError
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._launched: list[tuple[TurnOutput | ScriptedFailure, float]] = []
 
-    def attention(self, source: Sequence[int], tokens: Sequence[int], kinds: Sequence[str]) -> Any:
-        raise NotImplementedError
+    def reset(self) -> None:
+        super().reset()
+        self._launched.clear()
+
+    def launch(self, plan: StepPlan) -> None:
+        assert len(self._launched) <= 1, "too many turns are launched"
+        failed = [found for found, _ in self._launched if isinstance(found, ScriptedFailure)]
+        self._launched.append((failed[0], 0.0) if failed else self._begin(plan))
+
+    def collect(self) -> TurnOutput:
+        return self._end(*self._launched.pop(0))

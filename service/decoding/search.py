@@ -34,7 +34,7 @@ class SingleTurn:
     of that step is ignored. Attention weights come from a separate pass, which `service.engine.response` requests.
     """
 
-    top_k, is_greedy = 0, False
+    top_k, needs_rows, is_greedy = 0, False, False
 
     def start(self) -> Hypothesis:
         """Returns the only hypothesis, which stays without tokens."""

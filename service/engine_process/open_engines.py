@@ -27,7 +27,8 @@ from service.machine.processors import MAX_SINGLE_ENGINE_THREADS, processors
 from service.measurements import Measure, not_measured
 from service.memory.engine_limits import EngineLimits
 from service.runtime.model_sessions import BusyEngines
-from service.runtime.runner import OnnxModel, OnnxRunner
+from service.runtime.onnx_model import OnnxModel
+from service.runtime.runner import OnnxRunner
 from service.settings.engine_settings import EngineSettings
 
 OpenModel = Callable[..., OnnxModel]

@@ -9,6 +9,8 @@ only such copies are asynchronous in order (CUDA Runtime API, "API synchronizati
 from __future__ import annotations
 
 import ctypes
+import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -112,6 +114,33 @@ class _Pinned:
             self._runtime.status("cudaFreeHost", ctypes.c_void_p(self.address))
 
 
+class CudaEvent:
+    """A point on a stream: what was put there before it has been done when it has passed."""
+
+    def __init__(self, stream: CudaStream) -> None:
+        self._stream, event = stream, ctypes.c_void_p()
+        stream.runtime.call("cudaEventCreate", ctypes.byref(event))
+        self._event = event
+
+    def record(self) -> None:
+        """Puts it on the stream, in place of where it was before."""
+        self._stream.runtime.call("cudaEventRecord", self._event, self._stream.argument)
+
+    def wait(self) -> None:
+        """Blocks until it has passed. Raises CudaError."""
+        self._stream.runtime.call("cudaEventSynchronize", self._event)
+
+    def seconds_since(self, earlier: CudaEvent) -> float:
+        """The device's time between two events that have passed."""
+        milliseconds = ctypes.c_float()
+        self._stream.runtime.call("cudaEventElapsedTime", ctypes.byref(milliseconds), earlier._event, self._event)
+        return milliseconds.value / 1e3
+
+    def __del__(self) -> None:
+        if self._event:
+            self._stream.runtime.status("cudaEventDestroy", self._event)
+
+
 class _Staged(NamedTuple):
     """Bytes of pinned memory, uint8, and as many on the device."""
 
@@ -134,9 +163,9 @@ class _StagingPart:
 
 
 class _Staging:
-    """Memory through which values go to the device and back. It is handed out anew after each wait for the stream:
-    until then copies may read it, and so may a run that is not on the stream yet. Hence another part is added when one
-    is full; only the first one stays."""
+    """Memory through which values go to the device and back. It is handed out anew when the turn is over, or after a
+    wait for the stream: until then copies may read it, and so may a run that is not on the stream yet. Hence another
+    part is added when one is full; only the first one stays."""
 
     def __init__(self, stream: CudaStream, size: int) -> None:
         self._stream, self._parts = stream, [_StagingPart(stream, size)]
@@ -148,20 +177,79 @@ class _Staging:
         return self._parts[-1].take(size)
 
     def free(self) -> None:
-        """Takes all of it back. To be called after a wait for the stream."""
+        """Takes all of it back. No copy may be left that reads it."""
         del self._parts[1:]
         self._parts[0].used = 0
 
 
+class _Turn:
+    """What belongs to one of the turns that are on the stream: memory for its copies, and events of its course."""
+
+    def __init__(self, stream: CudaStream) -> None:
+        self.staging = _Staging(stream, STAGING_BYTES)
+        self.begun, self.prefilled, self.stepped, self.done = (CudaEvent(stream) for _ in range(4))
+        self._runtime = stream.runtime
+        self._fetched = _Pinned(self._runtime, STAGING_BYTES)
+
+    def room(self, size: int) -> _Pinned:
+        """Pinned memory for what is fetched. What it held is lost."""
+        if size > len(self._fetched.bytes):
+            self._fetched = _Pinned(self._runtime, size)
+        return self._fetched
+
+
+class Fetched:
+    """Arrays on their way to main memory. They stay valid until the next turn but one begins."""
+
+    def __init__(self, turn: _Turn, arrays: list[np.ndarray]) -> None:
+        self._turn, self._arrays = turn, arrays
+
+    def wait(self) -> list[np.ndarray]:
+        """Blocks until the turn is over. Raises CudaError."""
+        self._turn.done.wait()
+        return self._arrays
+
+    def seconds(self) -> tuple[float, float, float]:
+        """The device's time until its rows were prefilled, until they had stepped, and until the turn was over."""
+        turn = self._turn
+        events = (turn.begun, turn.prefilled, turn.stepped, turn.done)
+        first, second, third = [later.seconds_since(earlier) for earlier, later in itertools.pairwise(events)]
+        return first, second, third
+
+
 class CudaMemory:
     """Memory of the current device, used in the order of a stream. See `service.runtime.memory.Memory`: only `read`
-    waits."""
+    waits.
+
+    turn: the one that is being put on the stream. There may be another one on it.
+    """
 
     device = "cuda"
 
     def __init__(self, stream: CudaStream) -> None:
         self.stream, self._runtime = stream, stream.runtime
-        self._staging = _Staging(stream, STAGING_BYTES)
+        self.turn, self._other = _Turn(stream), _Turn(stream)
+
+    @property
+    def _staging(self) -> _Staging:
+        return self.turn.staging
+
+    def begin_turn(self) -> None:
+        """A turn begins; the last one but one is over."""
+        self.turn, self._other = self._other, self.turn
+        self.turn.staging.free()
+        self.turn.begun.record()
+
+    def fetch(self, arrays: Sequence[StoredArray]) -> Fetched:
+        """Copies arrays to main memory at the end of the turn. Does not wait."""
+        sizes = [-(-_size(stored) // ALIGNMENT) * ALIGNMENT for stored in arrays]
+        room, found, start = self.turn.room(sum(sizes)), [], 0
+        for stored, size in zip(arrays, sizes, strict=True):
+            self._transfer(room.address + start, stored.block.address + stored.offset, _size(stored), DEVICE_TO_HOST)
+            found.append(np.ndarray(stored.shape, stored.dtype, room.bytes.data, start))
+            start += size
+        self.turn.done.record()
+        return Fetched(self.turn, found)
 
     def allocate(self, size: int) -> CudaBlock:
         return CudaBlock(self.stream, size)
@@ -212,7 +300,7 @@ class CudaMemory:
         """One wait for all arrays."""
         staged = []
         for stored in arrays:
-            size = int(np.prod(stored.shape, dtype=np.int64)) * stored.dtype.itemsize
+            size = _size(stored)
             staged.append(self._staging.take(size))
             self._transfer(staged[-1].pinned_address, stored.block.address + stored.offset, size, DEVICE_TO_HOST)
         self.stream.wait()
@@ -257,3 +345,8 @@ class CudaMemory:
                 self.stream.argument,
                 size=size,
             )
+
+
+def _size(stored: StoredArray) -> int:
+    """Bytes."""
+    return math.prod(stored.shape) * stored.dtype.itemsize

@@ -104,7 +104,7 @@ class Decoder:
         num_logits, shortlist = logits_rows(plan), self._shortlist if plan.shortlist_rows else None
         room = rows if is_host else self._pad(rows)
         binding = self._step(room, 0, room if num_logits else 0)
-        self._run(binding)
+        self._run(binding, step.fed)
         extra: list[Scored] = []
         line = 0
         if shortlist is not None:
@@ -178,9 +178,9 @@ class Decoder:
         caches.clear()
         return captured
 
-    def _run(self, binding: Binding) -> None:
+    def _run(self, binding: Binding, fed: Sequence[tuple[int, int]] = ()) -> None:
         """Runs a step with the inputs of its rows."""
-        self._inputs.write()
+        self._inputs.write(fed)
         binding.run()
 
     def _bind(self, first: int, rows: int, *, lines: tuple[int, int]) -> Binding:

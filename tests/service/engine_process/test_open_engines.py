@@ -16,7 +16,7 @@ from service.errors import StartupError
 from service.machine.execution_choice import CPU, CUDA
 from service.machine.processors import Processors
 from service.runtime.cuda_memory import CudaRuntime
-from service.runtime.runner import OnnxModel
+from service.runtime.onnx_model import OnnxModel
 from service.runtime.sessions import graph_opener
 from service.settings.engine_settings import EngineSettings
 from tests.fakes import FakeCuda

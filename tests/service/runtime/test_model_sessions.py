@@ -18,7 +18,8 @@ from service.errors import StartupError
 from service.options import DecodingOptions
 from service.runtime.memory import HostMemory
 from service.runtime.model_sessions import BusyEngines
-from service.runtime.runner import SINGLE_ENGINE_ROWS, OnnxModel, OnnxRunner
+from service.runtime.onnx_model import OnnxModel
+from service.runtime.runner import SINGLE_ENGINE_ROWS, OnnxRunner
 from service.runtime.sessions import open_single_engine_sessions
 from tests.runner_requests import assert_same_bits, decode, logprobs_of, reference, requests_for
 
