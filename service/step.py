@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -150,6 +150,7 @@ class DecodeStep(NamedTuple):
     prefilling_rows: rows with unread prompt tokens. They step along because live rows are a prefix; the result is
         meaningless, and the next chunk overwrites what the step caches.
     fed: rows whose token is not known yet: each with the row whose most likely token it is, in the turn before.
+    more: further steps, in which each row takes its own most likely token. still: rows that stay at their position.
     """
 
     tokens: tuple[int, ...]
@@ -157,6 +158,8 @@ class DecodeStep(NamedTuple):
     prefilling_rows: frozenset[int] = frozenset()
     extra: ExtraSteps | None = None
     fed: tuple[tuple[int, int], ...] = ()
+    more: int = 0
+    still: frozenset[int] = frozenset()
 
 
 class StepPlan(NamedTuple):
@@ -266,8 +269,8 @@ Predictions = Plain | Ranked
 
 
 class Burst(NamedTuple):
-    """Extra greedy steps of a single row. tokens: their inputs. lines: of the predictions after the first step and
-    after each of these."""
+    """Greedy steps of a row after its first one. tokens: their inputs. lines: of the predictions after the first step
+    and after each of these."""
 
     tokens: Sequence[int]
     lines: range
@@ -298,21 +301,21 @@ class TurnOutput:
 
     predictions: in lines: first one for each row of the step, by row, then one for each draft token or extra step.
     non_finite: lines whose best score is NaN or infinite.
-    drafts: by row. burst: extra steps, if any was made. prefill: None where nothing was encoded or prefilled.
+    drafts, bursts: by row. prefill: None where nothing was encoded or prefilled.
     step_s: seconds of one step.
     """
 
     predictions: Predictions
     non_finite: Sequence[int] = ()
     drafts: Mapping[int, VerifiedDraft]
-    burst: Burst | None = None
+    bursts: Mapping[int, Burst] = field(default_factory=dict)
     prefill: PrefillCost | None = None
     step_s: float
 
     @property
     def extra_steps(self) -> int:
-        """Steps of the only row after the first one."""
-        return 0 if self.burst is None else len(self.burst.tokens)
+        """Steps of each row after the first one."""
+        return max([len(burst.tokens) for burst in self.bursts.values()], default=0)
 
 
 def non_finite(scores: Iterable[float]) -> list[int]:

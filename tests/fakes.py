@@ -139,7 +139,7 @@ def scripted_output(logprobs_LV, sources, top_k=1, *, rows=None, drafts=(), extr
         predictions=ranked if top_k else Plain(plain, deferred),
         non_finite=non_finite(scores_LK[:, 0].tolist()),
         drafts=verified,
-        burst=Burst(extra_tokens, range(1 + len(extra_tokens))) if extra_tokens else None,
+        bursts={0: Burst(extra_tokens, range(1 + len(extra_tokens)))} if extra_tokens else {},
         **{"step_s": 0.0, **turn},
     )
 

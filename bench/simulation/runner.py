@@ -114,7 +114,6 @@ class SimulatedRunner:
     """
 
     eos_ids = (EOS,)
-    _makes_extra_steps = True
 
     def __init__(
         self,
@@ -134,6 +133,7 @@ class SimulatedRunner:
         self._kept: dict[int, list[int]] = {}  # of the prefix cache, by slot
         self._parked: dict[int, list[list[int]]] = {}  # by slot
         self._lines: list[int] = []  # of the last turn
+        self._newest: list[int] = []  # of its last step
 
     def reset(self) -> None:
         self._rows = []
@@ -169,8 +169,8 @@ class SimulatedRunner:
             raise SystemExit("the thread was ended")
         self._place(plan)
         lines = [row[-1] for row in self._feed(plan.decode)] if plan.decode else []
-        steps = plan.decode.extra if plan.decode and self._makes_extra_steps else None
-        extra = self._extra(steps, lines, step_s) if steps else []
+        bursts = self._more(plan.decode, lines, step_s) if plan.decode else {}
+        extra = max([len(burst.tokens) for burst in bursts.values()], default=0)
         drafts = {}
         for draft in plan.drafts:
             row, first = self._rows[draft.row], len(lines)
@@ -180,15 +180,16 @@ class SimulatedRunner:
                 lines.append(row[-1])
             drafts[draft.row] = VerifiedDraft(draft.tokens[1:], range(first, len(lines)), step_s)
         self._lines = [line % LINES for line in lines]
+        self._newest = self._lines[-len(self._rows) :]
         output = TurnOutput(
             predictions=self._predictions(plan),
             non_finite=[0] if lines and fault == "is not finite" else [],
             drafts=drafts,
-            burst=Burst(extra, range(1 + len(extra))) if extra else None,
+            bursts=bursts,
             prefill=PrefillCost(prefill_s, 0.0, prefill, 0) if prefill else None,
             step_s=step_s,
         )
-        return output, prefill_s + step_s * (1 + len(extra) + len(plan.drafts))
+        return output, prefill_s + step_s * (1 + extra + len(plan.drafts))
 
     def _place(self, plan: StepPlan) -> None:
         del self._rows[plan.rows_before :]
@@ -221,7 +222,7 @@ class SimulatedRunner:
     def _feed(self, step: DecodeStep) -> Iterator[list[int]]:
         tokens = list(step.tokens)
         for place, line in step.fed:
-            tokens[place] = self.table.ids[self._lines[line]][0]
+            tokens[place] = self.table.ids[self._newest[line]][0]
         for place, (row, token, start) in enumerate(zip(self._rows, tokens, step.starts, strict=True)):
             assert start < len(row), "a row lacks positions before its input"
             del row[start + 1 :]
@@ -231,15 +232,15 @@ class SimulatedRunner:
                 row.append(following(row[-1], token))
                 yield row
 
-    def _extra(self, steps: ExtraSteps, lines: list[int], step_s: float) -> list[int]:
-        """Inputs of the extra steps of the only row."""
-        extra: list[int] = []
+    def _more(self, step: DecodeStep, lines: list[int], step_s: float) -> dict[int, Burst]:
+        """The extra steps of the only row."""
+        steps, extra = step.extra or ExtraSteps(0, 0.0), list[int]()
         most = min(steps.most, int(steps.max_s / step_s))
         while len(extra) < most and (token := self.table.ids[lines[-1] % LINES][0]) != EOS:
             extra.append(token)
             lines.append(following(lines[-1], token))
             self._rows[0].append(lines[-1])
-        return extra
+        return {0: Burst(extra, range(1 + len(extra)))} if extra else {}
 
     def _predictions(self, plan: StepPlan) -> Predictions:
         table, lines, top_k = self.table, self._lines, plan.top_k
@@ -252,8 +253,6 @@ class SimulatedRunner:
 
 class SimulatedAheadRunner(SimulatedRunner):
     """See `service.step.AheadRunner`. A turn takes its time when it is collected, and fails then."""
-
-    _makes_extra_steps = False
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
@@ -270,3 +269,17 @@ class SimulatedAheadRunner(SimulatedRunner):
 
     def collect(self) -> TurnOutput:
         return self._end(*self._launched.pop(0))
+
+    def _more(self, step: DecodeStep, lines: list[int], step_s: float) -> dict[int, Burst]:
+        """Further steps of all rows."""
+        rows = len(self._rows)
+        for _ in range(step.more):
+            for place, row in enumerate(self._rows):
+                if place in step.still:
+                    del row[-1]
+                row.append(following(row[-1], self.table.ids[lines[-rows] % LINES][0]))
+                lines.append(row[-1])
+        if not step.more:
+            return {}
+        best = [self.table.ids[line % LINES][0] for line in lines]
+        return {row: Burst(best[row:-rows:rows], range(row, len(lines), rows)) for row in range(rows)}

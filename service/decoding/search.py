@@ -86,7 +86,9 @@ def advance(
     seconds, before_s = {}, clock()
     for sequence in sequences:
         try:
-            if several := turn.burst or (sequence.draft_tokens and turn.drafts[sequence.rows[0]]):
+            if several := turn.bursts.get(sequence.rows[0]) or (
+                sequence.draft_tokens and turn.drafts[sequence.rows[0]]
+            ):
                 _extend(sequence, several, turn.predictions)
             else:
                 sequence.search.advance(sequence, turn.predictions)

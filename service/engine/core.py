@@ -72,7 +72,8 @@ class Run(Protocol):
 
 
 class _Launched(NamedTuple):
-    """A turn that was not read yet. advancing: the sequences that it brings forward."""
+    """A turn that was not read yet. advancing: the sequences that it brings forward. began_s: when it was launched, or
+    when the turn before it was read."""
 
     plan: Plan
     advancing: list[Sequence]
@@ -95,16 +96,17 @@ class EngineCore:
         clock: Callable[[], float],
     ) -> None:
         self.scheduler = Scheduler(limits, runner.limits, runner.layout)
+        self._ahead = runner if isinstance(runner, AheadRunner) else None
+        self.scheduler.is_ahead = self._ahead is not None
         self.snapshot = Snapshot()
         self.failures_in_a_row = 0
         self._runner, self._run, self._clock, self._measure = runner, run, clock, measure
-        self._ahead = runner if isinstance(runner, AheadRunner) else None
         self._launched: _Launched | None = None
         self._responses: dict[Sequence, Response] = {}
         self._tickets: dict[int, Sequence] = {}
         self._events: list[tuple[int, Event]] = []
         self._finals = 0
-        self._last_tokens_s = self._read_s = 0.0  # when tokens were last emitted, and a launched turn read
+        self._last_tokens_s = 0.0
         self._used_bytes, self._used_s = 0, -math.inf  # of the KV cache, and when they were summed
         self._s_per_message = 1 / limits.stream_messages_per_s if limits.stream_messages_per_s else 0.0
 
@@ -169,6 +171,8 @@ class EngineCore:
                 return
         if before is not None:
             self._read(runner, before)
+            if self._launched is not None:
+                self._launched = self._launched._replace(began_s=self._clock())
         if (last := self._launched) is not None and not self.scheduler.can_run_ahead:
             self._launched = None
             self._read(runner, last)
@@ -178,17 +182,12 @@ class EngineCore:
         plan, advancing, began_s = launched
         try:
             turn = self._run(runner.collect)
-            began_s, self._read_s = max(began_s, self._read_s), self._clock()
-            advancing, lines = self.scheduler.read(plan, advancing)
-            if turn.non_finite:  # rows of sequences that ended before are computed, but not read
-                ended = {row for row, (sequence, _) in enumerate(plan.rows) if sequence.outcome is not None}
-                turn.non_finite = [line for line in turn.non_finite if line not in ended]
-            if lines is not None:
-                turn.predictions = turn.predictions.moved(lines)
+            run_s = self._clock() - began_s
+            advancing = self.scheduler.read(plan, advancing, turn)
         except Exception:
             self._fail(plan)
             return
-        self._take_in(plan, advancing, turn, began_s, self._read_s - began_s)
+        self._take_in(plan, advancing, turn, began_s, run_s)
 
     def _take_in(self, plan: Plan, advancing: Items[Sequence], turn: TurnOutput, began_s: float, run_s: float) -> None:
         """Extends sequences by what a turn has computed in `run_s` seconds."""

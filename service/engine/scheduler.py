@@ -23,7 +23,7 @@ or more, a row outgrows the buffers, and the contents of all rows are moved once
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -36,7 +36,7 @@ from service.engine.prefill import Prefill, PrefillPlanner
 from service.engine.prefix_cache import PrefixCache
 from service.engine.prompt_lookup import DraftProposer
 from service.engine.row_assignment import Assigned, Assignment, assign, is_settled
-from service.engine.run_ahead import can_run_ahead, goes_on, inputs
+from service.engine.run_ahead import can_run_ahead, goes_on, inputs, more_steps, place
 from service.engine.waiting_queue import WaitingQueue
 from service.memory.cache_layout import CacheLayout, CacheShape
 from service.memory.engine_limits import EngineLimits
@@ -83,6 +83,7 @@ class Scheduler:
 
     limits: of the engine. waiting: sequences without rows. live: those with rows, in the order of admission. rows: by
     row, the sequence and the hypothesis that had it in the last plan. draft_proposer: None where nothing is drafted.
+    is_ahead: turns are launched, and read later.
     """
 
     def __init__(self, limits: EngineLimits, model: Limits, layout: CacheLayout) -> None:
@@ -101,7 +102,8 @@ class Scheduler:
             prefix_slots=_prefix_slots(limits, layout, chunk),
         )
         self._can_repeat = not layout.row_bytes  # an input: state without positions would take it in twice
-        self._is_parking_due = False
+        self._is_parking_due = self.is_ahead = False
+        self._step_s = 0.0
 
     @property
     def prefix_cache(self) -> PrefixCache:
@@ -167,23 +169,24 @@ class Scheduler:
 
     def launched(self, plan: Plan) -> list[Sequence]:
         """`commit` of a turn that is read later: until then its tokens are not known here."""
-        advancing = self.commit(plan)
+        advancing, more = self.commit(plan), plan.step.decode.more if plan.step.decode else 0
         for sequence in advancing:
-            sequence.unread += 1
+            sequence.unread += 1 + more
+            sequence.num_computed += more
         return advancing
 
-    def read(self, plan: Plan, advancing: Iterable[Sequence]) -> tuple[list[Sequence], Mapping[int, int] | None]:
-        """Takes in the output of an earlier plan. Returns which of the sequences that advance in it have not ended
-        since, and the rows of the turn by those that they have now, if any has moved."""
-        left = []
+    def read(self, plan: Plan, advancing: Iterable[Sequence], turn: TurnOutput) -> list[Sequence]:
+        """Takes in the output of an earlier plan, and gives it by the rows that sequences have now. Returns those that
+        advance in it and have not ended since."""
+        left, more = [], plan.step.decode.more if plan.step.decode else 0
+        self._step_s = turn.step_s
         for sequence in advancing:
-            sequence.unread -= 1
+            sequence.unread -= 1 + more
+            sequence.num_computed -= more  # until they are accepted
             if sequence.outcome is None:
                 left.append(sequence)
-        if plan.rows is self.rows:
-            return left, None
-        has_row = {sequence for sequence in self.live if sequence.outcome is None}
-        return left, {hypothesis.row: row for row, (one, hypothesis) in enumerate(plan.rows) if one in has_row}
+        place(turn, plan.rows, [] if plan.rows is self.rows else self.live)
+        return left
 
     @property
     def can_run_ahead(self) -> bool:
@@ -322,9 +325,15 @@ class Scheduler:
         if self._model.max_target_len > 0 and len(prefill.unfinished) + len(drafts) < len(self.live):
             tokens, fed = inputs(self.rows, starts, before)
             prefilling_rows = frozenset([row for sequence in prefill.unfinished for row in sequence.rows])
-            extra = None if prefill.unfinished else self._extra_steps(starts[0])
-            decode = DecodeStep(tokens, tuple(starts), prefilling_rows, extra, fed)
-            end += extra.most if extra else 0
+            still = frozenset([row for sequence in held for row in sequence.rows])
+            extra, more = None, 0
+            if self.is_ahead:
+                most = self.limits.greedy_steps_per_turn
+                more = more_steps(self.live, held, step_s=self._step_s, most=most)
+            elif not prefill.unfinished:
+                extra = self._extra_steps(starts[0])
+            decode = DecodeStep(tokens, tuple(starts), prefilling_rows, extra, fed, more, still)
+            end += extra.most if extra else more
         ends = [chunk.start + padded(len(chunk.tokens)) for chunk in chunks]
         ends += [draft.start + len(draft.tokens) for draft in drafts]
         with_shortlist = [sequence for sequence in self.live if sequence.request.shortlist]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -183,31 +183,45 @@ class _Staging:
 
 
 class _Turn:
-    """What belongs to one of the turns that are on the stream: memory for its copies, and events of its course."""
+    """What belongs to one of the turns that are on the stream: memory for its copies, and events of its course.
+
+    fetched: arrays on their way to main memory.
+    """
 
     def __init__(self, stream: CudaStream) -> None:
-        self.staging = _Staging(stream, STAGING_BYTES)
+        self.staging, self.fetched = _Staging(stream, STAGING_BYTES), list[np.ndarray]()
         self.begun, self.prefilled, self.stepped, self.done = (CudaEvent(stream) for _ in range(4))
         self._runtime = stream.runtime
-        self._fetched = _Pinned(self._runtime, STAGING_BYTES)
+        self._parts, self._used = [_Pinned(self._runtime, STAGING_BYTES)], 0
 
-    def room(self, size: int) -> _Pinned:
-        """Pinned memory for what is fetched. What it held is lost."""
-        if size > len(self._fetched.bytes):
-            self._fetched = _Pinned(self._runtime, size)
-        return self._fetched
+    def begin(self) -> None:
+        """Takes back all memory of the last turn."""
+        self.staging.free()
+        self.fetched, self._used = [], 0
+        del self._parts[1:]
+        self.begun.record()
+
+    def room(self, stored: StoredArray) -> tuple[int, np.ndarray]:
+        """Pinned memory for an array: its address, and the array."""
+        size = -(-_size(stored) // ALIGNMENT) * ALIGNMENT
+        if self._used + size > len(self._parts[-1].bytes):
+            self._parts.append(_Pinned(self._runtime, max(size, 2 * len(self._parts[-1].bytes))))
+            self._used = 0
+        part, start = self._parts[-1], self._used
+        self._used += size
+        return part.address + start, np.ndarray(stored.shape, stored.dtype, part.bytes.data, start)
 
 
 class Fetched:
-    """Arrays on their way to main memory. They stay valid until the next turn but one begins."""
+    """The arrays that a turn fetched. They stay valid until the next turn but one begins."""
 
-    def __init__(self, turn: _Turn, arrays: list[np.ndarray]) -> None:
-        self._turn, self._arrays = turn, arrays
+    def __init__(self, turn: _Turn) -> None:
+        self._turn = turn
 
     def wait(self) -> list[np.ndarray]:
         """Blocks until the turn is over. Raises CudaError."""
         self._turn.done.wait()
-        return self._arrays
+        return self._turn.fetched
 
     def seconds(self) -> tuple[float, float, float]:
         """The device's time until its rows were prefilled, until they had stepped, and until the turn was over."""
@@ -237,19 +251,19 @@ class CudaMemory:
     def begin_turn(self) -> None:
         """A turn begins; the last one but one is over."""
         self.turn, self._other = self._other, self.turn
-        self.turn.staging.free()
-        self.turn.begun.record()
+        self.turn.begin()
 
-    def fetch(self, arrays: Sequence[StoredArray]) -> Fetched:
-        """Copies arrays to main memory at the end of the turn. Does not wait."""
-        sizes = [-(-_size(stored) // ALIGNMENT) * ALIGNMENT for stored in arrays]
-        room, found, start = self.turn.room(sum(sizes)), [], 0
-        for stored, size in zip(arrays, sizes, strict=True):
-            self._transfer(room.address + start, stored.block.address + stored.offset, _size(stored), DEVICE_TO_HOST)
-            found.append(np.ndarray(stored.shape, stored.dtype, room.bytes.data, start))
-            start += size
+    def fetch(self, arrays: Iterable[StoredArray]) -> None:
+        """Copies arrays to main memory, as they are at this point of the turn. Does not wait."""
+        for stored in arrays:
+            address, array = self.turn.room(stored)
+            self._transfer(address, stored.block.address + stored.offset, _size(stored), DEVICE_TO_HOST)
+            self.turn.fetched.append(array)
+
+    def end_turn(self) -> Fetched:
+        """All of the turn is on the stream."""
         self.turn.done.record()
-        return Fetched(self.turn, found)
+        return Fetched(self.turn)
 
     def allocate(self, size: int) -> CudaBlock:
         return CudaBlock(self.stream, size)

@@ -25,7 +25,7 @@ from service.runtime.model_sessions import ModelSessions
 from service.runtime.row_shortlist import RowShortlist, possible
 from service.runtime.runner import Computed, OnnxRunner
 from service.runtime.step_outputs import LogitsBlocks
-from service.step import PrefillCost, Ranked, StepPlan, TurnOutput, VerifiedDraft, non_finite
+from service.step import Burst, PrefillCost, Ranked, StepPlan, TurnOutput, VerifiedDraft, non_finite
 
 
 class _Launched(NamedTuple):
@@ -68,31 +68,51 @@ class CudaRunner(OnnxRunner):
         self._device.begin_turn()
         self.last_plan = plan
         computed = self._compute(plan)
-        lines = self._rank(plan, [])
-        best: list[LogitsBlocks | RowShortlist] = [self._logits] if lines and logits_rows(plan) else []
-        if lines and plan.shortlist_rows and self._shortlist is not None:
+        best: list[LogitsBlocks | RowShortlist] = [self._logits] if logits_rows(plan) else []
+        if plan.shortlist_rows and self._shortlist is not None:
             best.append(self._shortlist)
-        self._keep(plan, best)
+        for number in range(_steps(plan)):
+            if number and (decoder := self._passes.decoder):
+                decoder.follow(plan, number)
+            if lines := self._rank(plan, []):
+                self._device.fetch([array for outputs in best for array in outputs.stored_best(0, lines)])
+                self._keep(plan, best)
         rows = {row: self._stored_row(row) for row in plan.read_rows if plan.decode}
-        tokens = [array for outputs in best for array in outputs.stored_best(0, lines)]
-        fetched = self._device.fetch([*tokens, *itertools.chain(*rows.values())])
+        self._device.fetch(itertools.chain(*rows.values()))
         counts = {row: len(arrays) for row, arrays in rows.items()}
-        self._launched.append(_Launched(plan, computed, best, counts, fetched, self._encoder_outputs))
+        self._launched.append(
+            _Launched(plan, computed, best if lines else [], counts, self._device.end_turn(), self._encoder_outputs)
+        )
 
     def collect(self) -> TurnOutput:
         turn = self._launched.popleft()
-        plan, arrays = turn.plan, iter(turn.fetched.wait())
-        ids, scores = self._best_of(turn, arrays)
+        plan, steps, arrays = turn.plan, _steps(turn.plan), iter(turn.fetched.wait())
+        ids, scores = list[list[int]](), list[list[float]]()
+        for _ in range(steps):
+            own_ids, own_scores = self._best_of(turn, arrays)
+            ids += own_ids
+            scores += own_scores
         outputs = {row: [next(arrays) for _ in range(count)] for row, count in turn.rows.items()}
         prefill_s, step_s, rest_s = turn.fetched.seconds()
-        drafts = {row: draft._replace(seconds=rest_s / len(plan.drafts)) for row, draft in turn.computed.drafts.items()}
+        drafts = {row: one._replace(seconds=rest_s / len(plan.drafts)) for row, one in turn.computed.drafts.items()}
+        bursts = _bursts(ids, plan.step_rows) if steps > 1 else {}
         return TurnOutput(
             predictions=Ranked(ids, scores, range(plan.step_rows), _Outputs(self, turn, outputs)),
-            non_finite=non_finite([best[0] for best in scores]),
+            non_finite=self._wrong(ids, scores, bursts),
             drafts=drafts,
+            bursts=bursts,
             prefill=turn.computed.prefill and _measured(turn.computed.prefill, prefill_s),
-            step_s=step_s if drafts else step_s + rest_s,
+            step_s=step_s if drafts else (step_s + rest_s) / steps,
         )
+
+    def _wrong(self, ids: list[list[int]], scores: list[list[float]], bursts: dict[int, Burst]) -> list[int]:
+        """Lines that are not finite. What follows the end of an answer is not part of it."""
+        wrong = non_finite([best[0] for best in scores])
+        if wrong:
+            for burst in bursts.values():
+                ends = [line for line in burst.lines if ids[line][0] in self.eos_ids]
+                wrong = [line for line in wrong if not ends or line not in burst.lines or line <= ends[0]]
+        return wrong
 
     def _start_rows(self, plan: StepPlan, started_s: float) -> PrefillCost | None:
         cost = super()._start_rows(plan, started_s)
@@ -157,6 +177,16 @@ class _Outputs:
 
     def _check_last(self) -> None:
         assert self._runner.last_plan is self._turn.plan, "a later turn has overwritten what the plan did not announce"
+
+
+def _steps(plan: StepPlan) -> int:
+    return 1 + plan.decode.more if plan.decode else 1
+
+
+def _bursts(ids: list[list[int]], rows: int) -> dict[int, Burst]:
+    """The further steps of each row. ids: best tokens, of all rows in one step after another."""
+    lines = {row: range(row, len(ids), rows) for row in range(rows)}
+    return {row: Burst([ids[line][0] for line in own[:-1]], own) for row, own in lines.items()}
 
 
 def _measured(cost: PrefillCost, seconds: float) -> PrefillCost:

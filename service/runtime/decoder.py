@@ -126,6 +126,17 @@ class Decoder:
                 shortlist.rank(rows, line)
         return extra
 
+    def follow(self, plan: StepPlan, number: int) -> None:
+        """A further step of a plan on a device, the one of this number after the first: each row takes the best token
+        of its last one, which was kept there."""
+        step, rows = plan.decode, plan.shape.rows
+        assert step is not None
+        self._place([start + (number if row not in step.still else 0) for row, start in enumerate(step.starts)])
+        room = row_capacity_for(rows, self._caches.rows)
+        self._run(self._step(room, 0, room if logits_rows(plan) else 0), [(row, row) for row in range(rows)])
+        if self._shortlist is not None and plan.shortlist_rows:
+            self._shortlist.rank(rows, 0)
+
     def _place(self, starts: Sequence[int]) -> None:
         """Sets the inputs that follow from the positions of the first rows' tokens."""
         rows = len(starts)

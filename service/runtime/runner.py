@@ -175,7 +175,7 @@ class OnnxRunner:
             predictions=predictions,
             non_finite=wrong,
             drafts=drafts,
-            burst=Burst([token for token, _ in extra], range(1 + len(extra))) if extra else None,
+            bursts={0: Burst([token for token, _ in extra], range(1 + len(extra)))} if extra else {},
             prefill=prefill,
             step_s=step_s,
         )
@@ -202,7 +202,8 @@ class OnnxRunner:
     def _passes_for(self, plan: StepPlan) -> _Passes:
         """The sessions of this turn. Chosen anew for each: a step on cores that other engines need is short."""
         is_single = self.model.busy_engines.mark_busy(self)
-        if not is_single or plan.shape.rows > SINGLE_ENGINE_ROWS:
+        is_small = not (logits_rows(plan) or self.model.divides_shortlists)
+        if not is_single or is_small or plan.shape.rows > SINGLE_ENGINE_ROWS:
             return self._shared
         if self._single_engine is None and (sessions := self.model.sessions_for_single_engine(self._steps)):
             self._single_engine = self._passes_of({**self.model.sessions, **sessions})

@@ -2,22 +2,25 @@
 
 Usage: python -m tests.cuda.run_ahead BUNDLE COUNT. COUNT: requests, greedy, sampled, with beams and with processors,
 some of them cancelled, that come at random. Prints how many have the same answers from both engines; what became of the
-cancelled ones; the turns of each; those of greedy rows alone that were read with no other turn on the stream; the waits
-for the whole stream, without those of opening; and the captures after that.
+cancelled ones; the turns of each. Of greedy requests alone: the turns, with one step each and with several; those that
+were read with no other turn on the stream; the waits for the whole stream; and the answers that are others. At last the
+captures after the runner was opened.
 """
 
 import json
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from bench.gpu.turns import Waiting
 from export.bundle.directory import load_bundle
 from export.bundle.manifest import TOKENIZER
 from model.tokenizer import Tokenizer
+from service.engine import run_ahead
 from service.engine.engine import Engine
 from service.errors import Cancelled
 from service.memory.engine_limits import EngineLimits
@@ -36,18 +39,6 @@ KINDS: tuple[dict[str, Any], ...] = (
     *({"beam_size": 4}, {"beam_size": 2, "repetition_penalty": 1.3}),
     *({"repetition_penalty": 1.5}, {"no_repeat_ngram_size": 2}, {"min_tokens": 5}),
 )
-
-
-class Waiting:
-    """A runner whose turns are read before the next one is launched."""
-
-    def __init__(self, runner: OnnxRunner) -> None:
-        self._runner = runner
-        self.limits, self.layout, self.eos_ids = runner.limits, runner.layout, runner.eos_ids
-        self.max_rows, self.reset, self.mark_idle = runner.max_rows, runner.reset, runner.mark_idle
-
-    def run(self, plan: StepPlan) -> TurnOutput:
-        return self._runner.run(plan)
 
 
 def drawn(runner: OnnxRunner, count: int) -> Iterator[Request]:
@@ -76,8 +67,10 @@ def drawn(runner: OnnxRunner, count: int) -> Iterator[Request]:
 class Asked:
     """An engine with requests that come and go at random. ends: by ticket, the only final event."""
 
-    def __init__(self, runner: Any, path: Path) -> None:
-        limits = EngineLimits(max_rows=MAX_ROWS, kv_cache_bytes=1 << 40, prefix_cache_bytes=0, greedy_steps_per_turn=1)
+    def __init__(self, runner: Any, path: Path, *, steps: int = 1) -> None:
+        limits = EngineLimits(
+            max_rows=MAX_ROWS, kv_cache_bytes=1 << 40, prefix_cache_bytes=0, greedy_steps_per_turn=steps
+        )
         self.engine = Engine(runner, Tokenizer.load(path / TOKENIZER), limits)
         self.engine.start(self._deliver, is_manual=True)
         self.ends: dict[int, Event] = {}
@@ -93,9 +86,9 @@ class Asked:
         self.engine.turn()
         self.turns += 1
 
-    def answer(self, requests: list[Request], cancelled: set[int]) -> None:
+    def answer(self, requests: Mapping[int, Request], cancelled: Collection[int] = ()) -> None:
         """Sends all of them, some in each turn; the cancelled ones leave a few turns after they came."""
-        rng, waiting = random.Random(1), dict(enumerate(requests))
+        rng, waiting = random.Random(1), dict(requests)
         leaving: list[tuple[int, int]] = []
         while len(self.ends) < len(requests):
             for ticket in list(waiting)[: rng.choice([0, 0, 1, 4])]:
@@ -133,30 +126,37 @@ def main(path: Path, count: int) -> dict[str, Any]:
     )
     assert isinstance(runner, CudaRunner)
     assert isinstance(runner, AheadRunner)
-    captures, requests = cuda.total("captures"), list(drawn(runner, count))
+    captures, requests = cuda.total("captures"), dict(enumerate(drawn(runner, count)))
     cancelled = set(random.Random(2).sample(range(count), count // 10))
     ahead, waiting = Asked(runner, path), Asked(Waiting(runner), path)
     ahead.answer(requests, cancelled)
     runner.reset()
     waiting.answer(requests, cancelled)
     runner.reset()
-    kept = [ticket for ticket in range(count) if ticket not in cancelled]
-    same = sum(text_of(ahead.ends[ticket]) == text_of(waiting.ends[ticket]) for ticket in kept)
+    kept = requests.keys() - cancelled
     ends = [ahead.ends[ticket] for ticket in cancelled]
-    free = Asked(runner, path)
-    greedy = [request for request in requests if request.options == DecodingOptions()][:MAX_ROWS]
+    greedy = {ticket: requests[ticket] for ticket in sorted(kept) if requests[ticket].options == DecodingOptions()}
+    single, several = Asked(runner, path), Asked(runner, path, steps=4)
     synchronised = cuda.total("blocking cudaStreamSynchronize")
-    with read_last(runner) as alone:
-        free.answer(greedy, set())
+    with read_last(runner) as alone, mock.patch.object(run_ahead, "LAUNCHED_S", 1e6):
+        single.answer(greedy)
+        several.answer(greedy)
     return {
         "requests": len(kept),
-        "same": same,
+        "same": sum(text_of(ahead.ends[ticket]) == text_of(waiting.ends[ticket]) for ticket in kept),
         "cancelled": len(ends),
         "with an end": sum(isinstance(end, Cancelled | Finished) for end in ends),
         "turns": {"ahead": ahead.turns, "waiting": waiting.turns},
-        "free turns": free.turns,
-        "read last": len(alone),
-        "stream waits": cuda.total("blocking cudaStreamSynchronize") - synchronised,
+        "greedy": {
+            "turns": {"single": single.turns, "several": several.turns},
+            "read last": len(alone),
+            "stream waits": cuda.total("blocking cudaStreamSynchronize") - synchronised,
+            "others": sum(
+                text_of(asked.ends[ticket]) != text_of(waiting.ends[ticket])
+                for ticket in greedy
+                for asked in (single, several)
+            ),
+        },
         "captures": cuda.total("captures") - captures,
     }
 

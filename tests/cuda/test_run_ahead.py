@@ -21,6 +21,8 @@ def test_turns_launched_ahead_give_the_answers_of_turns_that_are_waited_for(fake
     assert found["same"] == found["requests"]
     assert found["with an end"] == found["cancelled"] == count // 10
     assert found["captures"] == 0
+    greedy, turns = found["greedy"], found["greedy"]["turns"]
+    assert (greedy["others"], greedy["stream waits"]) == (0, 0)
+    assert turns["several"] < 0.8 * turns["single"], found
     # The device runs dry only when the last rows end, or when all end in one turn.
-    assert found["read last"] < 0.2 * found["free turns"], found
-    assert found["stream waits"] == 0
+    assert greedy["read last"] < 0.2 * sum(turns.values()), found

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from service.engine import run_ahead
 from service.engine.run_ahead import can_run_ahead, inputs
 from service.errors import Cancelled, InternalFailure
 from service.memory.cache_layout import CacheLayout
 from service.options import DecodingOptions
 from service.request import Finished
+from service.step import Burst, Moves, Prompts, Ranked
 from tests.engines import engine_limits, never_ends, request
 from tests.fakes import ScriptedRunner, Sink, scripted_answer
 from tests.scheduling import Bench
@@ -22,12 +24,13 @@ SAMPLED = DecodingOptions(temperature=1.0)
 
 class ScriptedAheadRunner(ScriptedRunner):
     """See `service.step.AheadRunner`. fail_late: numbers of runs that fail when they are collected. behind: of each
-    turn that was collected, how many had been launched behind it."""
+    turn that was collected, how many had been launched behind it. steps: of each turn."""
 
     def __init__(self, **more):
         super().__init__(**more)
         self.fail_late: set[int] = set()
         self.behind: list[int] = []
+        self.steps: list[int] = []
         self._launched: list[Any] = []
         self._best: list[int] = []
 
@@ -36,15 +39,30 @@ class ScriptedAheadRunner(ScriptedRunner):
         self._launched.clear()
 
     def launch(self, plan):
-        self.guessed = set(range(len(self.rows)))  # any row may repeat its input
-        if step := plan.decode:
-            tokens = list(step.tokens)
-            for row, line in step.fed:
-                tokens[row] = self._best[line]
-            plan = plan._replace(decode=step._replace(tokens=tuple(tokens), extra=None))
-        output = self.run(plan)
-        self._best = [output.predictions.best(row) for row in range(plan.step_rows)]
+        step, tokens = plan.decode, list(plan.decode.tokens)
+        self.steps.append(1 + step.more)
+        for row, line in step.fed:
+            tokens[row] = self._best[line]
+        output = self._step(plan, tokens, step.starts)
+        ids, scores, rows = list(output.predictions.top_ids), list(output.predictions.top_logprobs), plan.shape.rows
+        later = plan._replace(rows_before=rows, moves=Moves(), new_rows=(), prompts=Prompts())
+        for number in range(1, 1 + step.more):
+            starts = [start + number * (row not in step.still) for row, start in enumerate(step.starts)]
+            following = self._step(later, self._best, starts).predictions
+            ids += following.top_ids
+            scores += following.top_logprobs
+        best = [line[0] for line in ids]
+        if step.more:
+            output.bursts = {row: Burst(best[row:-rows:rows], range(row, len(ids), rows)) for row in range(rows)}
+        output.predictions = Ranked(ids, scores, range(rows), output.predictions.deferred)
         self._launched.append((output, self.runs))
+
+    def _step(self, plan, tokens, starts):
+        self.guessed = set(range(len(self.rows)))  # any row may repeat its input
+        step = plan.decode._replace(tokens=tuple(tokens), starts=tuple(starts))
+        output = self.run(plan._replace(decode=step, top_k=max(1, plan.top_k)))  # a device ranks always
+        self._best = [output.predictions.best(row) for row in range(plan.step_rows)]
+        return output
 
     def collect(self):
         output, number = self._launched.pop(0)
@@ -159,16 +177,32 @@ def test_a_cancelled_request_ends_once_with_a_turn_on_the_device(manual):
     assert list(other.finals[0].hypotheses[0].tokens) == scripted(request("b"))
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_requests_that_come_at_random_get_the_answers_of_turns_that_are_waited_for(manual, seed):
-    rng = random.Random(seed)
+def test_rows_that_all_follow_the_best_token_make_several_steps_in_a_turn(manual, monkeypatch):
+    """As many as fit into the time, or as the shortest answer has left."""
+    monkeypatch.setattr(run_ahead, "LAUNCHED_S", 0.0085)
+    runner = ScriptedAheadRunner(rule=never_ends)
+    made = request("a", max_tokens=9), request("b", source=(9, 8, 7, 2), max_tokens=16)
+    engine, loop, sinks = asked(manual, *made, runner=runner)
+    turned(engine, loop, 9)
+    for one, sink in zip(made, sinks, strict=True):
+        assert list(sink.finals[0].hypotheses[0].tokens) == scripted(one)
+    assert runner.steps == [1, 1, 4, 3, 4, 3]
+    assert runner.behind == [1, 1, 1, 1, 1, 0]
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("seed", range(10))
+def test_requests_that_come_at_random_get_the_answers_of_turns_that_are_waited_for(manual, monkeypatch, seed, several):
+    if several:
+        monkeypatch.setattr(run_ahead, "LAUNCHED_S", 0.0085)
+    rng, others = random.Random(seed), [] if several else [BEAM, SAMPLED]
     made = [
         request(
             str(number),
             source=(*[rng.randrange(3, 24) for _ in range(rng.randrange(1, 6))], 2),
             max_tokens=rng.randrange(2, 12),
             prefix=rng.choice([(), (), (5, 6)]),
-            options=rng.choice([DecodingOptions(), DecodingOptions(top_logprobs=2), BEAM, SAMPLED]),
+            options=rng.choice([DecodingOptions(), DecodingOptions(top_logprobs=2), *others]),
             seed=number,
         )
         for number in range(30)

@@ -28,6 +28,15 @@ def test_a_directory_without_a_bundle_is_rejected(tmp_path):
         open_engines(tmp_path, EngineSettings())
 
 
+def test_the_check_of_batches_leaves_no_memory(tiny_translation_bundle):
+    settings = EngineSettings(device="cpu")
+    sizes = [
+        open_engines(tiny_translation_bundle, settings, checks_batches=checks).memory_bytes()
+        for checks in (False, True)
+    ]
+    assert sizes[0] == sizes[1]
+
+
 @pytest.mark.parametrize(("single_engine_threads", "checks"), [(1, 1), (2, 2)])
 def test_the_golden_answer_is_repeated_in_every_session(
     tiny_translation_bundle, monkeypatch, single_engine_threads, checks
