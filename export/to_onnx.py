@@ -28,7 +28,8 @@ from export.passes.quantization_scheme import SCHEMES
 from export.shortlist import learn_shortlist
 from export.texts import NO_FILES, Development, TextFiles, own_development, read_development, read_pairs
 from export.variants import Saved, save_variants
-from export.verification.inputs import sample_inputs
+from export.verification.inputs import Samples, sample_inputs
+from export.verification.torch_reference import Expectations
 from export.verification.verifier import checkpoint_digest, make_report, verify_variants
 from model.architectures import Model
 from model.checkpoints.checkpoint import Checkpoint, load_checkpoint
@@ -113,10 +114,10 @@ def export_model(
         origin = {**(lineage or {}), "model": config.to_json(), "export": versions()}
         if options.has_shortlist:
             origin["shortlist"] = _shortlist_saved(options, tokenizer, config, directory)
-        variants, left_out, loss_errors, passed_over = _save_all(model, tokenizer, directory, options)
-        development = options.quantization.development
+        development, plain = options.quantization.development, Expectations(model)
         samples = sample_inputs(config, tokenizer, options.texts or (development.texts if development else ()))
-        verified = verify_variants(directory, variants, model, samples, optional=options.optional, tell=options.tell)
+        variants, left_out, loss_errors, passed_over = _save_all(plain, samples, tokenizer, directory, options)
+        verified = verify_variants(directory, variants, plain, samples, optional=options.optional, tell=options.tell)
         left_out |= {name: describe_failure(dataclasses.asdict(check)) for name, check in verified.left_out.items()}
         report = {**make_report(verified.checks), "loss_errors": loss_errors, "passed_over": passed_over}
         if not report["passed"]:
@@ -161,13 +162,15 @@ def _leave_out(reasons: Mapping[str, str], directory: Path, report: dict[str, An
         report["left_out"] = reasons
 
 
-def _save_all(model: Model, tokenizer: Tokenizer, directory: Path, options: ExportOptions) -> Saved:
+def _save_all(
+    plain: Expectations, samples: Samples, tokenizer: Tokenizer, directory: Path, options: ExportOptions
+) -> Saved:
     """Save every variant; those that are optional may be left out."""
-    saved = save_variants(model, tokenizer, directory, options)
+    saved = save_variants(plain, samples, tokenizer, directory, options)
     if options.fp16_if_possible:
         try:
             half = dataclasses.replace(options, precisions=("fp16",))
-            variants = saved.variants + save_variants(model, tokenizer, directory, half).variants
+            variants = saved.variants + save_variants(plain, samples, tokenizer, directory, half).variants
             return saved._replace(variants=variants)
         except ExportError as error:
             saved.left_out["fp16"] = str(error)

@@ -9,7 +9,7 @@ import copy
 import dataclasses
 import functools
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,8 +44,9 @@ from export.select_scheme import SchemeSelectionError, select_scheme
 from export.texts import Development
 from export.verification.case import Case
 from export.verification.checks import STATES, run_checks
-from export.verification.inputs import Samples, framed_texts, sample_inputs
+from export.verification.inputs import Samples, framed_texts
 from export.verification.ort_graphs import OrtGraphs, is_batch_invariant
+from export.verification.torch_reference import Expectations
 from model.architectures import GenerativeModel, Model
 from model.config import LanguagePair
 from model.encoder import Encoder
@@ -68,9 +69,13 @@ class Saved(NamedTuple):
     passed_over: dict[str, Mapping[str, str]]
 
 
-def save_variants(model: Model, tokenizer: Tokenizer, directory: Path, options: ExportOptions) -> Saved:
-    """Save a variant of each precision below `directory`, quantized ones in the selected schemes. Raises ExportError
-    for a precision that cannot be saved and is not optional."""
+def save_variants(
+    plain: Expectations, samples: Samples, tokenizer: Tokenizer, directory: Path, options: ExportOptions
+) -> Saved:
+    """Save a variant of each precision of the model of `plain` below `directory`, quantized ones in the selected
+    schemes, of which `samples` tell what verification refuses. Raises ExportError for a precision that cannot be saved
+    and is not optional."""
+    model, problem_of = plain.own.model, functools.partial(_problem_of_states, plain=plain, samples=samples)
     traced_of = functools.partial(
         trace_model, attention=options.attention, shortlist=options.has_shortlist, tell=options.tell
     )
@@ -84,7 +89,7 @@ def save_variants(model: Model, tokenizer: Tokenizer, directory: Path, options: 
         if "fp32" in options.precisions:
             variants["fp32"] = save_variant(traced, directory, SCHEMES["fp32"])
         if options.quantized:
-            quantized = save_quantized(traced, half, tokenizer, directory, options, variants.get("fp32"))
+            quantized = save_quantized(traced, half, tokenizer, directory, options, variants.get("fp32"), problem_of)
             variants |= {variant.precision: variant for variant in quantized.variants}
     made = tuple(variants[precision] for precision in options.precisions if precision in variants)
     return quantized._replace(variants=made)
@@ -96,12 +101,13 @@ def save_quantized(
     tokenizer: Tokenizer,
     directory: Path,
     options: ExportOptions,
-    plain: Variant | None,
+    fp32: Variant | None,
+    problem_of: Callable[[OrtGraphs], str],
 ) -> Saved:
     """Save the quantized variants below `directory` in the schemes that `select_scheme` selects.
 
-    half: of the float16 model, for the schemes that need it. plain: the fp32 variant, if it is already there. Raises
-    ExportError if a precision that is not optional has no scheme.
+    half: of the float16 model, for the schemes that need it. fp32: that variant, if it is already there. problem_of: as
+    in `select_scheme`. Raises ExportError if a precision that is not optional has no scheme.
     """
     model, quantization, scratch = traced.model, options.quantization, directory / "candidates"
     limits, variants, left_out = limits_of(model.config), list[Variant](), dict[str, str]()
@@ -113,9 +119,8 @@ def save_quantized(
         samples = calibration_ids(model, tokenizer, quantization.calibration, quantization.development)
         needs_ranges = any(scheme.needs_ranges for scheme in schemes)
         rounding = prepare_rounding(traced, samples, options, needs_ranges=needs_ranges)
-    inputs = sample_inputs(model.config, tokenizer, options.texts or quantization.development.texts)
-    folder = directory if plain else scratch / "fp32"
-    baseline = OrtGraphs(folder, plain or save_variant(traced, folder, SCHEMES["fp32"]), limits)
+    folder = directory if fp32 else scratch / "fp32"
+    baseline = OrtGraphs(folder, fp32 or save_variant(traced, folder, SCHEMES["fp32"]), limits)
     for precision, names in candidates.items():
         saved = dict[str, Variant]()
         for name in names:
@@ -134,7 +139,7 @@ def save_quantized(
                 tokenizer,
                 model.config,
                 max_loss=quantization.max_loss,
-                problem_of=functools.partial(_problem_of_states, model=model, samples=inputs),
+                problem_of=problem_of,
                 tell=functools.partial(options.tell, f"comparing {precision} with fp32"),
             )
         except SchemeSelectionError as error:
@@ -150,9 +155,10 @@ def save_quantized(
     return Saved(tuple(variants), left_out, errors, passed_over)
 
 
-def _problem_of_states(graphs: OrtGraphs, model: Model, samples: Samples) -> str:
+def _problem_of_states(graphs: OrtGraphs, plain: Expectations, samples: Samples) -> str:
     """Why verification refuses the encoder states of a scheme; "" if it does not, or there is no encoder."""
-    checks = run_checks(Case(graphs, model, samples), only=(STATES,)) if model.config.has_encoder else ()
+    case = Case(graphs, plain.own.model, samples, plain)
+    checks = run_checks(case, only=(STATES,)) if case.config.has_encoder else ()
     return "; ".join(describe_failure(dataclasses.asdict(check)) for check in checks if not check.passed)
 
 

@@ -32,11 +32,12 @@ def cache_window(config: ModelConfig) -> int:
     there is none.
 
     Then the caches of all layers hold all positions. So do those of layers with position biases, whose width is that of
-    the whole context, and those of models with compressed layers.
+    the whole context, and of compressing layers, which have no window.
     """
-    if not config.has_decoder or config.compression_stride or config.positions in BIASES:
+    if not config.has_decoder or config.positions in BIASES:
         return 0
-    windows = {config.layer(i).sliding_window for i in range(config.num_decoder_layers)}
+    layers = [i for i in range(config.num_decoder_layers) if not config.is_compressed(i)]
+    windows = {config.layer(i).sliding_window for i in layers}
     context = largest_capacity(config.max_target_len)
     return max([window for window in windows if window and places_of(window) < context], default=0)
 
@@ -143,14 +144,15 @@ class DecodeCompressedGraph(_Decode):
         total_length: Tensor,
         past: Sequence[Any],
         total_slots: Tensor,
+        others: Sequence[Tensor] = (),
     ) -> list[Tensor]:
         """past: a pair of caches for each layer; compressing layers add the tensors of `GraphCompressedAttention`."""
-        config, lengths = self.model.config, (starts_B, lengths_B)
+        plain = self.attends([layer[:2] for layer in past], starts_B, (lengths_B, total_length), others)
         attends = [
-            GraphAttention(config, layer, *lengths, total_length)
+            attend
             if compression is None
-            else GraphCompressedAttention(config, compression, layer, *lengths, total_slots)
-            for layer, compression in zip(past, self.model.decoder.compressions, strict=True)
+            else GraphCompressedAttention(self.model.config, compression, layer, starts_B, lengths_B, total_slots)
+            for attend, layer, compression in zip(plain, past, self.model.decoder.compressions, strict=True)
         ]
         states_BTM = self.model.decoder(tokens_BT, starts_B, attends, [None] * len(attends))
         return self.outputs(states_BTM[:, 0], attends)

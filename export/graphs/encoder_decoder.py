@@ -80,8 +80,8 @@ def signatures(model: Model, *, attention: bool = False) -> dict[Role, Signature
         positions = Input("positions", ("asked", 2))
         made["decode"] = Signature(module=DecodeGraph(model), arguments=(*steps, positions, *last), outputs=outputs)
     else:
-        slots = Input("total_slots", (), torch.int32)
-        made["decode"] = Signature(module=DecodeCompressedGraph(model), arguments=(*steps, slots), outputs=outputs)
+        arguments = (*steps, Input("total_slots", (), torch.int32), *last)
+        made["decode"] = Signature(module=DecodeCompressedGraph(model), arguments=arguments, outputs=outputs)
     return {**made, "logprobs": logprobs_signature(config), **extra}
 
 
@@ -102,7 +102,7 @@ def states(config: ModelConfig, dtype: str) -> tuple[StateSpec, ...]:
             shape = ("batch", config.d_model)
             result.append(StateSpec(name=f"self_state.{i}", kind="recurrent", dtype=dtype, shape=shape))
         stride = config.compression_stride if config.is_compressed(i) else 1
-        window = longest if 0 < config.layer(i).sliding_window <= longest else 0
+        window = longest if 0 < config.layer(i).sliding_window <= longest and stride == 1 else 0
         for part in ("key", "value"):
             if not config.carries_states:
                 name = f"self_{part}.{i}"

@@ -150,11 +150,14 @@ def watch(
     first = dict[tuple[int, ...], str]()
     for name, tensor in named.items():
         first.setdefault((tensor.data_ptr(), *tensor.shape), name)
+
+    def name_of(product: nn.Linear) -> str:
+        return first[(product.weight.data_ptr(), *product.weight.shape)]
+
     handles = []
     for path, module in model.named_modules():
         if isinstance(module, nn.Linear):
-            weight = first[(module.weight.data_ptr(), *module.weight.shape)]
-            handles.append(module.register_forward_hook(_seeing_input(f"input.{weight}", see)))
+            handles.append(module.register_forward_hook(_seeing_input(f"input.{name_of(module)}", see)))
             if path.startswith("decoder.blocks.") and path.endswith(("self_attention.query_key_value", "key_value")):
                 handles.append(module.register_forward_hook(_seeing_cache(path, model, see)))
     try:
@@ -172,7 +175,11 @@ def watch(
                     states = model(torch.tensor([list(source)]), torch.tensor([len(source)]), targets)
                 else:
                     states = model(targets)
-                model.decoder.unembedding(states)
+                head = model.decoder.unembedding
+                if isinstance(head, nn.Linear):  # only its input is seen, and it may be most of the model's operations
+                    see(f"input.{name_of(head)}", states)
+                else:
+                    head(states)
     finally:
         for handle in handles:
             handle.remove()

@@ -50,11 +50,11 @@ class GreedyAnswers(NamedTuple):
 
 
 class Case:
-    """One variant, and the data that its checks share. plain: the expected outputs of a variant that is not quantized,
-    which several such variants may share."""
+    """One variant, and the data that its checks share. plain: the model's outputs without roundings, which several
+    variants may share."""
 
     def __init__(self, graphs: OrtGraphs, model: Model, samples: Samples, plain: Expectations | None = None) -> None:
-        self.plain = plain
+        self.plain = plain or Expectations(model)
         self.graphs, self.model, self.config, self.samples = graphs, model, model.config, samples
         self.precision, self.quantization = graphs.variant.precision, graphs.variant.quantization
         count = max(len(samples.sources), len(samples.targets))
@@ -103,7 +103,7 @@ class Case:
     @cached_property
     def expected(self) -> Expectations:
         """PyTorch's outputs with the roundings of `encode` and `decode`."""
-        return self.plain or self.reference(self.roundings)
+        return self.reference(self.roundings) if self.quantization else self.plain
 
     def cross(self, rows: Sequence[int]) -> Arrays:
         """PyTorch's keys and values for the sources of these rows, followed by garbage."""

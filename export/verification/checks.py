@@ -40,8 +40,9 @@ SHORTLIST_TOLERANCES = {"fp32": 5e-5, "fp16": 3e-2, "int8": 0.1, "int4": 0.1, "w
 # of 1.
 UNROUNDED_TOLERANCES = {"int8": 0.6, "int4": 0.9, "w4a16": 0.9}
 # The same measure of an encoder's states, in the median row of the sources of the worst length. Trained models reach
-# 0.02 to 0.2, random ones 0.17. A student of Marian whose static ranges come from short text has 0.35, and then
-# translates texts of 150 tokens wrongly; one with scales of channels that spoil these texts 1.2 to 1.7.
+# 0.02 to 0.2, random ones 0.17; weights of 4 bits 0.08 and 0.17, with BLEU of 81 to 88 against fp32 at every length. A
+# student of Marian whose static ranges come from short text has 0.35, and then translates texts of 150 tokens wrongly
+# (BLEU 39); one with scales of channels that spoil these texts 1.2 to 1.7.
 UNROUNDED_STATES_TOLERANCE = 0.3
 STATES = "states against PyTorch without rounding"
 # The same measure for one product of integers: models reach 1e-6, and some 1e-5 where a value between two integers is

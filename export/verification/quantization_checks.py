@@ -11,7 +11,7 @@ from export.verification.case import Case, capacity_of
 from export.verification.emulated_quantization import product_error, weight_error
 from export.verification.inputs import predicted_places
 from export.verification.measure import Comparison, Measured, largest_error
-from export.verification.torch_reference import Expectations, TorchReference
+from export.verification.torch_reference import TorchReference
 
 
 def weights(case: Case) -> Measured:
@@ -28,7 +28,7 @@ def attend_weights(case: Case) -> Measured:
 
 def equalization(case: Case) -> Iterator[Comparison]:
     """The equalized model against the checkpoint's."""
-    expected, made = Expectations(case.model), TorchReference(case.plain_model)
+    expected, made = case.plain, TorchReference(case.plain_model)
     for _, source, target in case.rows:
         if case.config.has_decoder:
             yield "logits", made.logits(source, target), expected.logits(source, target)
@@ -63,7 +63,7 @@ def unrounded(case: Case) -> Measured:
 def unrounded_encoder(case: Case) -> Measured:
     """The states of an encoder against the unquantized model: the median row of the sources of the length for which it
     is the largest. A scale that fits the development text may be far off for what longer texts contain."""
-    reference, medians = TorchReference(case.model), list[tuple[float, int]]()
+    reference, medians = case.plain.own, list[tuple[float, int]]()
     for group in case.samples.joined:
         errors = [
             largest_error([("encoder_states", *pair)], is_quantized=True).error
@@ -80,8 +80,7 @@ def unrounded_encoder(case: Case) -> Measured:
 
 
 def _logits(case: Case) -> Iterator[Comparison]:
-    reference = TorchReference(case.model)
     for row, source, target in case.rows:
-        logits_TV = reference.logits(source, target)
+        logits_TV = case.plain.own.logits(source, target)
         for position, prediction in case.steps.predictions[row].items():
             yield "logits", prediction.logits[0], logits_TV[position]

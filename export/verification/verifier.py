@@ -77,7 +77,7 @@ def verify_graphs(
 ) -> Verification:
     """The checks of one variant, whose files are below `directory`, against the model they were exported from.
 
-    only: names of checks, and then no answers; empty: all checks. plain: of the model, where several variants share it.
+    only: names of checks, and then no answers; empty: all checks. plain: of the model, where its outputs are shared.
     tell: gets how many checks of how many are done.
     """
     case = Case(OrtGraphs(directory, variant, limits_of(model.config)), model, samples, plain)
@@ -90,15 +90,19 @@ def verify_graphs(
 def verify_variants(
     directory: Path,
     variants: Sequence[Variant],
-    model: Model,
+    plain: Expectations,
     samples: Samples,
     *,
     optional: Collection[str] = (),
     tell: Tell = lambda *_: None,
 ) -> Verified:
-    """Every check of several variants. A variant of an `optional` precision that fails one, or shares no right answer
-    with the others, is left out."""
-    verified = _verify_all(directory, variants, model, samples, tell)
+    """Every check of several variants of the model of `plain`. A variant of an `optional` precision that fails one, or
+    shares no right answer with the others, is left out."""
+    model = plain.own.model
+    verified = {
+        variant.precision: verify_graphs(directory, variant, model, samples, plain=plain, tell=tell)
+        for variant in variants
+    }
     failed = {name: _first_failed(verification) for name, verification in verified.items() if name in optional}
     left_out = {name: check for name, check in failed.items() if check is not None}
     kept = [variant for variant in variants if variant.precision not in left_out]
@@ -114,20 +118,6 @@ def verify_variants(
         limits, ends = limits_of(model.config), model.config.eos_ids
         checks += [_check_golden(OrtGraphs(directory, variant, limits), golden, ends) for variant in kept]
     return Verified(tuple(kept), tuple(checks), golden, left_out)
-
-
-def _verify_all(
-    directory: Path, variants: Sequence[Variant], model: Model, samples: Samples, tell: Tell = lambda *_: None
-) -> dict[str, Verification]:
-    """The checks of each variant by its precision. Those without roundings are compared with the same outputs."""
-    verified, exact = dict[str, Verification](), [variant for variant in variants if variant.quantization is None]
-    plain = Expectations(model) if len(exact) > 1 else None
-    for variant in exact:
-        verified[variant.precision] = verify_graphs(directory, variant, model, samples, plain=plain, tell=tell)
-    for variant in variants:
-        if variant.quantization is not None:
-            verified[variant.precision] = verify_graphs(directory, variant, model, samples, tell=tell)
-    return verified
 
 
 def _first_failed(verification: Verification) -> Check | None:

@@ -85,11 +85,13 @@ def _advance(case: Case, buffers: Arrays, first: int, start: int) -> int:
 
 def _step(case: Case, rows: list[_Row]) -> np.ndarray:
     """Log-probabilities after the last token of each row, float32 (rows, V), in copies of their buffers."""
-    longest = {name: max(row.buffers[name].shape[2] for row in rows) for name in rows[0].buffers}
     buffers = {}
-    for name, places in longest.items():
+    for name in rows[0].buffers:
         arrays = [row.buffers[name] for row in rows]
-        heads, _, width = arrays[0].shape[1:]
+        if arrays[0].ndim == 2:  # what a compressing layer has not compressed yet, without positions
+            buffers[name] = np.concatenate(arrays)
+            continue
+        heads, places, width = np.max([array.shape[1:] for array in arrays], axis=0)
         buffers[name] = garbage((len(rows), heads, places, width), arrays[0].dtype)
         for i, array in enumerate(arrays):
             buffers[name][i, :, : array.shape[2]] = array[0]

@@ -203,6 +203,7 @@ class EngineCore:
             return
         self.failures_in_a_row = 0
         if cost := turn.prefill:
+            self.scheduler.prefill.record(cost)
             self._measure(Prefilled(cost.seconds, cost.tokens, cost.padding_tokens))
             for sequence in {*plan.admitted, *plan.prefill.computed}:
                 if response := self._responses.get(sequence):  # else it has ended

@@ -5,7 +5,8 @@ Prefill never keeps running rows waiting for long. In every turn each running ro
 is longer.) Sources are encoded whole, in order of arrival. Prompts are computed in chunks of `chunk_tokens` tokens from
 position 0 on. The split depends on nothing else, so neither do the bits; the load decides only how many chunks a turn
 has. The oldest unfinished prompt gets one of them in every turn, so that it ends, and the shortest ones get the others,
-so that a long prompt does not hold them up. While no row steps, `max_idle_prefill_tokens` may be computed in a turn.
+so that a long prompt does not hold them up. While no row steps, a turn may compute `max_idle_prefill_tokens`, or fewer
+if these would take longer than IDLE_TURN_S: requests that arrive wait for it, and a turn without end is a hang.
 Pure: no buffers, no sessions.
 """
 
@@ -17,7 +18,9 @@ from typing import NamedTuple
 from service.engine.prefix_cache import PrefixCache
 from service.engine.row_assignment import Assigned
 from service.sequence import Sequence
-from service.step import PrefillChunk, PrefixBlock, Prompts, padded
+from service.step import PrefillChunk, PrefillCost, PrefixBlock, Prompts, padded
+
+IDLE_TURN_S = 2.0
 
 
 class Prefill(NamedTuple):
@@ -42,6 +45,7 @@ class PrefillPlanner:
         self.chunk_tokens = chunk_tokens
         self.prefix_cache = PrefixCache(prefix_slots, chunk_tokens)
         self._max_tokens, self._max_idle_tokens = max_tokens, max(max_tokens, max_idle_tokens)
+        self._idle_tokens = self._max_idle_tokens
         self._abandoned_rows: tuple[int, ...] = ()  # since the last turn that was computed
 
     def unfinished(self, live: Iterable[Sequence]) -> list[Sequence]:
@@ -61,9 +65,14 @@ class PrefillPlanner:
         self.prefix_cache.clear()
         self._abandoned_rows = ()
 
+    def record(self, cost: PrefillCost) -> None:
+        """Notes what a turn took: the next one without steps may take IDLE_TURN_S at its pace."""
+        tokens = int(IDLE_TURN_S * cost.tokens / max(cost.seconds, 1e-6))
+        self._idle_tokens = min(max(tokens, self._max_tokens), self._max_idle_tokens)
+
     def budget(self, live: int, unfinished: int) -> int:
         """Tokens that this turn may compute beside the steps of the `live` sequences that are not `unfinished`."""
-        return self._max_tokens if live > unfinished else self._max_idle_tokens
+        return self._max_tokens if live > unfinished else self._idle_tokens
 
     def cost(self, sequence: Sequence) -> int:
         """Tokens of the next chunk of a prompt, padding included; 0: there is none."""

@@ -95,7 +95,7 @@ class Scheduler:
         self.capacity = Capacity(layout, max_rows=limits.max_rows, max_bytes=limits.kv_cache_bytes, chunk_tokens=chunk)
         self.shares, self.parking = FairShares(), Parking(layout, limits.parking_bytes)
         self.draft_proposer = DraftProposer(limits.draft_tokens) if limits.draft_tokens and chunk else None
-        self._prefill = PrefillPlanner(
+        self.prefill = PrefillPlanner(
             chunk,
             max_tokens=limits.max_prefill_tokens,
             max_idle_tokens=limits.max_idle_prefill_tokens,
@@ -108,7 +108,7 @@ class Scheduler:
     @property
     def prefix_cache(self) -> PrefixCache:
         """What of recent prompts is cached."""
-        return self._prefill.prefix_cache
+        return self.prefill.prefix_cache
 
     @property
     def is_idle(self) -> bool:
@@ -127,7 +127,7 @@ class Scheduler:
         for sequence in ended:
             self.parking.free(sequence)
         before, self._is_parking_due = self.rows, False
-        self._prefill.abandon(self.live)
+        self.prefill.abandon(self.live)
         self.live = [sequence for sequence in self.live if sequence.outcome is None]
         self.shares.at(now_s)
         self.shares.meet({*self.waiting.lanes, *[sequence.lane for sequence in self.live]})
@@ -136,7 +136,7 @@ class Scheduler:
             self._park_guests(turn)
         if not (was_settled := not turn.parked and is_settled(self.rows, self.live)):
             self.capacity.reserve_for(self.live)
-        unfinished = self._prefill.unfinished(self.live)
+        unfinished = self.prefill.unfinished(self.live)
         self._admit(unfinished, turn)
         slots = self.parking.slots
         assignment = Assignment(self.rows)
@@ -145,7 +145,7 @@ class Scheduler:
             self.rows = assignment.rows
         for sequence in turn.resumed:
             self.parking.free(sequence)
-        prefill = self._prefill.plan(self.rows, unfinished, turn.admitted, live=len(self.live))
+        prefill = self.prefill.plan(self.rows, unfinished, turn.admitted, live=len(self.live))
         moves = Moves(prefill.abandoned_rows, tuple(turn.stored), assignment.resumed, slots, assignment.copies)
         held = held_back(self.live) if self.is_ahead else frozenset()
         step = self._step(before, moves, turn.admitted, prefill, held)
@@ -215,7 +215,7 @@ class Scheduler:
             self.parking.free(sequence)
         dropped, self.live, self.rows = [*self.live, *parked], [], []
         self.capacity.reserve_for(())
-        self._prefill.clear()
+        self.prefill.clear()
         return dropped
 
     def _park_guests(self, turn: _Changes) -> None:
@@ -250,7 +250,7 @@ class Scheduler:
         padding."""
         if not self.waiting:
             return
-        prefill = self._prefill
+        prefill = self.prefill
         budget = prefill.budget(len(self.live), len(unfinished))
         cost = sum([prefill.cost(sequence) for sequence in unfinished])
         for sequence in self._candidates():

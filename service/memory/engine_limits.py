@@ -60,7 +60,7 @@ class EngineLimits:
         divide=truediv,
     )
 
-    max_idle_prefill_tokens: int = 1024  # as `max_prefill_tokens`, in a turn in which no row steps
+    max_idle_prefill_tokens: int = 1024  # as `max_prefill_tokens`, in a turn without steps; fewer on slow machines
     # Prompt tokens computed in one pass; only whole chunks are reused. On one Zen 4 core, 12 layers of d768 in int8
     # take 608 ms for a prompt of 449 tokens in chunks of 16, 523 of 32, 380 of 64, 332 of 128, 331 of 256, 363 in one.
     chunk_tokens: int = 128

@@ -61,7 +61,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {  # architecture and what diffe
             "layer_groups": ({"layers": (0,), "sliding_window": 16},),
         },
     ),
-    "compression": ("decoder", {**SIZES, "compression_stride": 4, "sliding_window": 16}),
+    "compression": ("decoder", {**SIZES, "compression_stride": 4, "sliding_window": 16, "max_target_len": 512}),
     "experts": ("decoder", {**SIZES, "num_experts": 4, "experts_per_token": 2}),
     "LSTM": ("recurrent", {}),
     "GRU": ("recurrent", {"cell": "gru", "score": "additive", "input_feeding": False}),

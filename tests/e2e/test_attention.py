@@ -24,11 +24,13 @@ TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
-def server(tiny_attention_bundle, tiny_translation_bundle, exported):
+def server(tiny_attention_bundle, tiny_translation_bundle, tiny_recurrent_bundle, exported):
     bundles = {
         "en-de": tiny_attention_bundle,
         "en": exported(GENERATOR, attention=True),
         "blind": tiny_translation_bundle,
+        "recurrent": tiny_recurrent_bundle,
+        "compressed": exported(tiny_model(tiny_config("decoder", compression_stride=3, sliding_window=4))),
         "texts": exported(ENCODER, attention=True),
     }
     with serving(models={name: str(path) for name, path in bundles.items()}) as server:
@@ -153,6 +155,8 @@ def test_attention_is_bit_for_bit_the_same_among_other_traffic(server, client):
     ("options", "code", "message"),
     [
         ({"model": "blind"}, "FAILED_PRECONDITION", "export it with --attention"),
+        ({"model": "recurrent"}, "FAILED_PRECONDITION", "has the weights over its source: alignment `soft`"),
+        ({"model": "compressed"}, "FAILED_PRECONDITION", "keys of several tokens, of which there are no maps"),
         ({"model": "en", "kinds": ["cross"]}, "INVALID_ARGUMENT", r"kinds\[0\]: must be one of decoder, got cross"),
         ({"model": "en-de", "layers": [3]}, "INVALID_ARGUMENT", r"layers\[0\]: must be 1..2 for encoder, got 3"),
         ({"model": "en-de", "heads": [1, 1]}, "INVALID_ARGUMENT", r"heads\[1\]: must not repeat a number, got 1 again"),

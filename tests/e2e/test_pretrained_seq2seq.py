@@ -1,25 +1,34 @@
 """Imported encoder-decoder models, exported and run by a real engine, answer as `generate` does with what they are."""
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 from bench.engine_pool import EnginePool
 from export.bundle.directory import load_bundle
+from export.options import ExportOptions
 from export.to_onnx import export_bundle
+from glossa.client import Client
+from model.pretrained.convert_tokenizer import convert_tokenizer
 from model.pretrained.import_checkpoint import import_checkpoint
 from model.tokenizer import Tokenizer
 from service.decoding.prompt_form import PromptForm
 from service.options import DecodingOptions
 from service.request import Request
 from service.runtime.onnx_model import OnnxModel
+from tests.e2e.process import serving
 from tests.engines import engine_limits
 from tests.fakes import CheckedEngine, ask
 
 pytest.importorskip("transformers")
-from tests.pretrained_seq2seq import REALISTIC, TINY, eos_of, make
+from tests.model.pretrained.test_special_tokens import MADLAD, madlad
+from tests.model.tokenizers.spm import processor, trained
+from tests.multilingual import lines
+from tests.pretrained_seq2seq import REALISTIC, TINY, eos_of, make, transformers
 
 BEAMS = 4  # sources that are asked about a second time, with beam search
 QUICK = ("bart",)  # norms after each block, and two tokens before each answer
@@ -103,3 +112,23 @@ async def test_served_answers_are_those_of_generate(name, tmp_path):
 @pytest.mark.parametrize("name", REALISTIC)
 async def test_served_answers_of_realistic_shapes_are_those_of_generate(name, tmp_path):
     await check(name, REALISTIC[name], tmp_path, count=200, max_tokens=24, rows=16)
+
+
+@pytest.mark.slow
+def test_languages_before_a_text_are_read_as_by_generate(tmp_path):
+    """MADLAD's: a T5 with pieces such as <2de>, through a server."""
+    (tmp_path / "theirs").mkdir()
+    path, sentencepiece = madlad(tmp_path / "theirs", "spiece.model"), processor(trained(**MADLAD))
+    import_checkpoint(path, tmp_path / "ours", convert_tokenizer(path), source_unit="text")
+    export_bundle(tmp_path / "ours", tmp_path / "bundle", ExportOptions(precisions=("fp32",)))
+    theirs = transformers.T5ForConditionalGeneration.from_pretrained(path).eval()
+    texts = [text for text in lines(600, seed=4) if 2 < len(sentencepiece.encode(text)) < 30][:200]
+    asked = [(text, ("de", "zh_Latn")[row % 2]) for row, text in enumerate(texts)]
+    sources = [[*sentencepiece.encode(f"<2{language}> {text}"), 1] for text, language in asked]
+    expected = generate(theirs, sources, 16)
+    assert (len(asked), len(set(expected)) > 100) == (200, True), "answers vary"
+    with serving(models={"m": str(tmp_path / "bundle")}) as server, Client(server.address) as client:
+        answer = partial(client.translate, max_tokens=16, include_tokens=True)
+        with ThreadPoolExecutor(8) as threads:
+            answers = list(threads.map(lambda one: answer(one[0], target_language=one[1]).tokens, asked))
+    assert [tuple(tokens) for tokens in answers] == expected

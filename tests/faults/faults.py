@@ -42,7 +42,7 @@ FAULTS = (
     _engine(
         "failed-turn-keeps-prefixes",
         "scheduler",
-        "        self._prefill.clear()\n        return dropped",
+        "        self.prefill.clear()\n        return dropped",
         "        return dropped",
         "test_prefill.py",
         "test_core.py",

@@ -275,9 +275,9 @@ class ServedModel:
         """The text of each token, with its leading space; of one without text its name, such as <eos>. is_target: of
         an answer or what the decoder starts from, not of a source or prompt."""
         tokenizer, template = self.tokenizer.target if is_target else self.tokenizer, self.manifest.template
-        names = {token: f"<{name}>" for name, token in dataclasses.asdict(self.manifest.tokens).items()}
-        if tokenizer.has_two_vocabularies:
-            names = {token: name for name, token in tokenizer.special.items()}
+        names = {token: name for name, token in tokenizer.special.items()}
+        if not tokenizer.has_two_vocabularies:  # an id with several roles, such as start and end, has the last one's
+            names |= {getattr(self.manifest.tokens, role): f"<{role}>" for role in ("unk", "pad", "bos", "eos")}
         if not (is_target and self.manifest.limits.source_vocab_size):
             names |= {token: f"<{code}>" for code, token in template.languages.items()}
         return [

@@ -12,6 +12,7 @@ import math
 import secrets
 from collections.abc import Sequence
 
+from export.bundle.manifest import Manifest
 from service.attention_request import AttentionChoice, Lengths
 from service.edge.requests.encoder_request_builder import EncoderRequestBuilder
 from service.edge.requests.prompt_encoder import NO_LANGUAGES, ContextSentence, LanguagePair, Room
@@ -194,7 +195,7 @@ class RequestBuilder(EncoderRequestBuilder):
             self._limits.check_text(target, "target")
         model, prompts, maps = self._model, self._prompts, self._model.manifest.attention_maps
         if not maps:
-            raise Unsupported(f"model {model.name!r} has no attention outputs; export it with --attention")
+            raise Unsupported(f"model {model.name!r} has no attention outputs; {_instead_of_maps(model.manifest)}")
         if target is not None and text_only:
             raise InvalidRequest("text_only", "must be false with a target")
         if max_tokens and (target is not None or text_only):
@@ -284,6 +285,15 @@ class RequestBuilder(EncoderRequestBuilder):
                 name, f"must be fewer than {limit} {len(prefix)}: all {count} hypotheses would be the same"
             )
         return prefix
+
+
+def _instead_of_maps(manifest: Manifest) -> str:
+    """What to do with a model without attention maps."""
+    if manifest.alignment is not None:  # a recurrent model attends to its source alone
+        return "it has the weights over its source: alignment `soft` of a translation"
+    if any(state.kind == "self_kv" and state.stride > 1 for one in manifest.variants for state in one.states):
+        return "its layers attend to keys of several tokens, of which there are no maps"
+    return "export it with --attention"
 
 
 def seed_of(options: DecodingOptions) -> int:

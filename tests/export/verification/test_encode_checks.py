@@ -12,6 +12,7 @@ from export.export_errors import ParityError
 from export.options import ExportOptions
 from export.to_onnx import export_model
 from export.verification.inputs import sample_inputs
+from export.verification.torch_reference import Expectations
 from export.verification.verifier import verify_graphs
 from tests.export.verification.faults import (
     ENCODE,
@@ -240,7 +241,9 @@ def test_other_layers_after_the_pooling_are_found(exported, fault, tmp_path):
 def test_graphs_of_another_model_are_not_written(tmp_path, monkeypatch):
     model = tiny_encoder("classify")
     other = tiny_model(model.config, seed=2)
-    monkeypatch.setattr("export.to_onnx.verify_variants", lambda d, v, m, s, **o: verify_other(d, v, other, s, **o))
+    monkeypatch.setattr(
+        "export.to_onnx.verify_variants", lambda d, v, _, s, **o: verify_other(d, v, Expectations(other), s, **o)
+    )
     from export.verification.verifier import verify_variants as verify_other
 
     with pytest.raises(ParityError, match="encode against PyTorch"):

@@ -13,7 +13,8 @@ from export.variants import save_variant, trace_model
 from export.verification import verifier
 from export.verification.checks import Check
 from export.verification.inputs import sample_inputs
-from export.verification.verifier import make_report, verify_bundle, verify_graphs
+from export.verification.torch_reference import Expectations
+from export.verification.verifier import Verification, make_report, verify_bundle, verify_graphs
 from model.checkpoints.checkpoint import save_checkpoint, weights_of
 from model.config import TrainConfig
 from tests.sealed_manifest import read_manifest, write_manifest
@@ -139,16 +140,17 @@ def test_a_model_with_room_for_one_token_can_be_verified(tmp_path):
     assert [check for check in verification.checks if not check.passed] == []
 
 
-def test_variants_without_roundings_are_compared_with_the_same_outputs(monkeypatch):
+def test_variants_share_the_outputs_of_the_model(monkeypatch):
     found = {}
 
-    def verify(_directory, variant, *_, plain=None, tell):
+    def verify(_directory, variant, *_, plain, tell):
         found[variant.precision] = plain
+        return Verification((), ())
 
     monkeypatch.setattr(verifier, "verify_graphs", verify)
     model = tiny_model(tiny_config("decoder"))
     kinds = {"int8": SCHEMES["w8a8-static"].quantization(batch_invariant=True), "fp32": None, "fp16": None}
     variants = [Variant(precision=name, graphs={}, states=(), quantization=kind) for name, kind in kinds.items()]
-    assert verifier._verify_all(Path(), variants, model, sample_inputs(model.config)).keys() == kinds.keys()
-    assert found["fp32"] is found["fp16"] is not None
-    assert found["int8"] is None
+    plain = Expectations(model)
+    verifier.verify_variants(Path(), variants, plain, sample_inputs(model.config))
+    assert found == dict.fromkeys(kinds, plain)

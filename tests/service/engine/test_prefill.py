@@ -2,7 +2,7 @@ import pytest
 
 from service.memory.cache_layout import CacheLayout
 from service.request import FinishReason
-from service.step import Copy, PrefillChunk
+from service.step import Copy, PrefillChunk, PrefillCost
 from tests.fakes import ScriptedRunner
 from tests.scheduling import Bench, chunks_of, generation, never_ends, prefill_bench, tokens_of
 
@@ -85,6 +85,15 @@ def test_nothing_steps_while_all_rows_are_in_prefill():
     assert plan.prefill.unfinished == {row}
     assert chunks_of(bench.turn()) == [(0, 64, 32), (0, 96, 3)]
     assert len(tokens_of(row)) == 1
+
+
+@pytest.mark.parametrize(("seconds", "chunks"), [(0.0, 8), (0.1, 8), (4.0, 4), (30.0, 2)])
+def test_a_turn_without_steps_has_the_chunks_that_two_seconds_suffice_for(seconds, chunks):
+    """seconds: that a turn of 8 chunks took; two chunks fit beside steps."""
+    bench = prefill_bench(chunk_tokens=32, max_prefill_tokens=64, max_idle_prefill_tokens=256)
+    bench.submit(generation(prompt=(1,) * 390))
+    bench.scheduler.prefill.record(PrefillCost(seconds, 0.0, 256, 0))
+    assert len(chunks_of(bench.turn())) == chunks
 
 
 def test_a_row_in_prefill_moves_with_what_is_computed_of_it():

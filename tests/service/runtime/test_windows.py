@@ -188,3 +188,22 @@ def test_multi_step_turns_have_the_same_bits(model):
     assert found[0] == found[1]
     assert max(len(tokens) for one in found[0] for tokens, *_ in one) > SLACK
     assert turns[1] < turns[0] - 100
+
+
+def test_layers_between_compressing_ones_hold_their_window(exported):
+    """Rows that share batches, park and leave, against caches of all positions and rows of their own."""
+    compressing = {"compression_stride": 3, "sliding_window": WINDOW, "num_kv_heads": 2}
+    path = exported(tiny_model(tiny_config("decoder", max_target_len=1024, **compressing)))
+    manifest = load_bundle(path)
+    held, whole = manifest.variants[0], manifest.variants[0].without_windows()
+    assert [state.window for state in held.states] == [WINDOW, WINDOW, 0, 0, 0, 0]
+    model, reference = (
+        OnnxModel.open(path, replace(manifest, variants=(variant,)), device="cpu") for variant in (held, whole)
+    )
+    requests = requests_of((300, 1, 100), 300)
+    found = logprobs_of(model.runner(max_rows=3), requests, max_rows=3)
+    expected = logprobs_of(reference.runner(max_rows=3), requests, max_rows=3)
+    for request in requests:
+        name = request.request_id
+        assert found[name] == pytest.approx(expected[name], abs=1e-4), name
+        assert_same_bits(logprobs_of(model.runner(max_rows=1), [request]), {name: found[name]})

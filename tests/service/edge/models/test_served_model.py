@@ -53,6 +53,13 @@ def test_tokens_of_two_vocabularies_are_named_by_their_side():
     assert model.target_spans([7, 5, 2], "z x") == ((0, 1), (1, 3), (3, 3))
 
 
+def test_a_token_without_text_has_the_name_of_its_role_or_of_its_tokenizer():
+    tokenizer = Tokenizer.train(["a b"], kind="words", vocab_size=9, with_mask=True)
+    tokens = dataclasses.replace(TRANSLATION.manifest.tokens, unk=2, bos=0)  # as MarianMT, which has neither
+    model = dataclasses.replace(TRANSLATION, manifest=manifest(tokens=tokens), tokenizer=tokenizer)
+    assert model.token_names([0, 1, 2, 3, 4], is_target=True) == ["<bos>", "<bos>", "<eos>", "<unk>", "<mask>"]
+
+
 def test_the_last_new_token_takes_no_position():
     for model in (TRANSLATION, GENERATION):
         limit = model.manifest.limits.max_target_len
