@@ -6,9 +6,9 @@ layer of an encoder-decoder starts three kernels less.
 
 A normalized row has the mean 0. So for a norm with gain g and shift b, the outputs y of its M channels satisfy
 sum(y / g) = sum(b / g) = c, whatever the input. Adding (1 / g) t^T / c to a weight therefore adds t to its product with
-y: a bias, without a node. The sum c may be close to 0, so the pass first adds LEAN * g to the shift, which adds LEAN * M
-to c, and takes its effect back from everything that reads y: with the bias of a product, or in the norm that adds y as
-the residual.
+y: a bias, without a node. The sum c may be close to 0, so the pass first adds LEAN * g to the shift, and LEAN * M to c
+with it, and takes the effect back from everything that reads y: with the bias of a product, or in the norm that adds y
+as the residual.
 
 Weights in 4 bits (`w4a16`) keep their biases: a bias within them would be rounded to 4 bits, too.
 """
@@ -52,7 +52,7 @@ def fold_biases(model: ModelProto, weights: Weights | None = None) -> ModelProto
     for norm in model.graph.node:
         if norm.op_type in GAIN:
             _fold_behind(norm, rewriter, readers, uses)
-    replace_items(model.graph.node, [node for node in model.graph.node if node.op_type])
+    replace_items(model.graph.node, [node for node in model.graph.node if node.op_type])  # not those that were cleared
     return remove_unused(model)
 
 
@@ -68,7 +68,9 @@ def _fold_behind(
     if attributes_of(norm).get("axis", -1) != -1 or len(norm.input) <= shift_at or not norm.input[shift_at]:
         return
     gain_M, shift_M = (rewriter.array(norm.input[i]).astype(np.float64) for i in (gain_at, shift_at))
-    inverse_M = np.divide(1.0, gain_M, out=np.zeros_like(gain_M), where=gain_M != 0)
+    if not gain_M.all():  # the value of such a channel, which the sum lacks, is not to be had
+        return
+    inverse_M = 1 / gain_M
     lean = LEAN if shift_M @ inverse_M >= 0 else -LEAN
     leaned_M = (shift_M + lean * gain_M).astype(np.float16)
     added_M, total = leaned_M - shift_M, float(leaned_M @ inverse_M)
