@@ -7,8 +7,11 @@ layer of an encoder-decoder starts three kernels less.
 A normalized row has the mean 0. So for a norm with gain g and shift b, the outputs y of its M channels satisfy
 sum(y / g) = sum(b / g) = c, whatever the input. Adding (1 / g) t^T / c to a weight therefore adds t to its product with
 y: a bias, without a node. The sum c may be close to 0, so the pass first adds LEAN * g to the shift, and LEAN * M to c
-with it, and takes the effect back from everything that reads y: with the bias of a product, or in the norm that adds y
-as the residual.
+with it, and takes the effect back with the bias of every product.
+
+Norms after the layers, whose output is also the residual, keep the biases behind them: of six random models that pass
+the verification of fp16, three did not with folded biases (errors of 0.020 to 0.026 became 0.033 to 0.041, the limit is
+0.03), for a reason that is not known.
 
 Weights in 4 bits (`w4a16`) keep their biases: a bias within them would be rounded to 4 bits, too.
 """
@@ -28,7 +31,6 @@ from export.passes.optimize import attributes_of, remove_unused, replace_items
 LEAN = 0.25  # what the outputs of a norm gain, in standard deviations; larger ones cost precision of y, smaller of c
 MOST_NOISE = 4.0  # of the constant that stands for the bias, in units of the rounding of float16
 GAIN = {"LayerNormalization": 1, "SkipLayerNormalization": 2}  # input with the gain; the shift is the next one
-SKIP_BIAS = 4  # input of SkipLayerNormalization
 
 
 class _Product(NamedTuple):
@@ -41,7 +43,7 @@ class _Product(NamedTuple):
 def fold_biases(model: ModelProto, weights: Weights | None = None) -> ModelProto:
     """LayerNormalization → MatMul → Add(bias) loses the Add. weights: of the graph's model, if the graph lacks some.
 
-    A norm whose output anything but products and norms reads is left alone, and so is one without a bias behind it.
+    A norm whose output anything but products reads is left alone, and so is one without a bias behind it.
     """
     rewriter = GraphRewriter(model.graph, "folded", weights)
     readers, uses = defaultdict[str, list[NodeProto]](list), Counter(value.name for value in model.graph.output)
@@ -60,10 +62,9 @@ def _fold_behind(
     norm: NodeProto, rewriter: GraphRewriter, readers: dict[str, list[NodeProto]], uses: Counter[str]
 ) -> None:
     y, (gain_at, shift_at) = norm.output[0], (GAIN[norm.op_type], GAIN[norm.op_type] + 1)
-    products = [_product(node, y, rewriter, readers, uses) for node in readers[y] if node.op_type == "MatMul"]
-    norms = [node for node in readers[y] if node.op_type == "SkipLayerNormalization"]
+    products = [_product(node, y, rewriter, readers, uses) for node in readers[y]]
     found = [product for product in products if product is not None]
-    if len(found) + len(norms) < uses[y] or not any(product.add for product in found):
+    if len(found) < uses[y] or not any(product.add for product in found):
         return
     if attributes_of(norm).get("axis", -1) != -1 or len(norm.input) <= shift_at or not norm.input[shift_at]:
         return
@@ -89,18 +90,13 @@ def _fold_behind(
         if add is not None:
             product.output[0] = add.output[0]
             add.Clear()
-    for other in norms:
-        bias_M = rewriter.array(other.input[SKIP_BIAS]) if len(other.input) > SKIP_BIAS else np.zeros_like(gain_M)
-        other.input.extend([""] * (SKIP_BIAS + 1 - len(other.input)))
-        name = f"{other.input[SKIP_BIAS] or norm.input[shift_at]}.straight"
-        other.input[SKIP_BIAS] = rewriter.constant(name, (bias_M - added_M).astype(np.float16))
 
 
 def _product(
     node: NodeProto, y: str, rewriter: GraphRewriter, readers: dict[str, list[NodeProto]], uses: Counter[str]
 ) -> _Product | None:
     """The product of y and a constant matrix; None for any other."""
-    if node.input[0] != y or node.input[1] not in rewriter.constants:
+    if node.op_type != "MatMul" or node.input[0] != y or node.input[1] not in rewriter.constants:
         return None
     if len(rewriter.constants[node.input[1]].dims) != 2:
         return None

@@ -10,7 +10,7 @@ CORE: dict[str, frozenset[str]] = {  # module → the parameters of its quick te
     "test_leftovers": frozenset(["alibi"]),
     "test_answers": frozenset(["translation, head size 64", "generation, llama with groups, head size 64"]),
     "test_loop": frozenset(["generation", "generation-greedy", "generation-beams"]),
-    "test_placement": frozenset(["demo", "LSTM", "experts"]),
+    "test_placement": frozenset(["demo", "LSTM", "experts", "translation"]),
     "test_served": frozenset(["decoder-shape1"]),
 }
 """One model of a kind in each module. The others trace each preset and each variant of attention in float16, which
