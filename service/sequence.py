@@ -55,10 +55,12 @@ class Search(Protocol):
     """The decoding strategy of one request. It belongs to the sequence it was made for.
 
     top_k: how many of the most likely tokens of a row it needs; 0: one, without log-probabilities.
+    needs_rows: it may need the whole distributions of its rows.
     is_greedy: it has one hypothesis, which takes the most likely token wherever none is forced, without processors.
     """
 
     top_k: int
+    needs_rows: bool
     is_greedy: bool
 
     def start(self) -> Hypothesis:
@@ -86,6 +88,7 @@ class Sequence:
     rows: tuple[int, ...] = ()  # in the last plan
     max_shape: CacheShape = field(default_factory=CacheShape)  # the most it may need from its start on
     num_computed: int = 0  # positions in the cache of each of its rows
+    unread: int = 0  # tokens that turns have chosen for it which were not read yet
     draft_tokens: tuple[int, ...] = ()  # guesses at the tokens after the newest one, verified by the last plan
     slot: int | None = None  # where its rows are stored while it is parked: it has none then, and waits for new ones
     row_s: float = 0.0  # `FairShares.row_s` when it got its rows

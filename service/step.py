@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -149,12 +149,17 @@ class DecodeStep(NamedTuple):
     tokens, starts: input token and its position, by row.
     prefilling_rows: rows with unread prompt tokens. They step along because live rows are a prefix; the result is
         meaningless, and the next chunk overwrites what the step caches.
+    fed: rows whose token is not known yet: each with the row whose most likely token it is, in the turn before.
+    more: further steps, in which each row takes its own most likely token. still: rows that stay at their position.
     """
 
     tokens: tuple[int, ...]
     starts: tuple[int, ...]
     prefilling_rows: frozenset[int] = frozenset()
     extra: ExtraSteps | None = None
+    fed: tuple[tuple[int, int], ...] = ()
+    more: int = 0
+    still: frozenset[int] = frozenset()
 
 
 class StepPlan(NamedTuple):
@@ -168,6 +173,7 @@ class StepPlan(NamedTuple):
     drafts: at most one a row. A row with a draft takes part in the step of the others, if there is one.
     shortlist_rows: rows with a shortlist.
     top_k: most likely tokens wanted of each row, with log-probabilities; 0: the most likely one, without.
+    read_rows: rows whose whole distributions may be read.
     """
 
     rows_before: int
@@ -180,6 +186,7 @@ class StepPlan(NamedTuple):
     drafts: tuple[Draft, ...] = ()
     shortlist_rows: frozenset[int] = frozenset()
     top_k: int = 1
+    read_rows: tuple[int, ...] = ()
 
     @property
     def step_rows(self) -> int:
@@ -215,6 +222,10 @@ class Plain:
         """The prediction for one row in another line of the turn."""
         return Plain({row: self.tokens[line]}, self.deferred)
 
+    def moved(self, lines: Mapping[int, int]) -> Plain:
+        """The predictions for rows that have been moved. lines: by row, its place in the turn."""
+        return Plain({row: self.tokens[line] for row, line in lines.items()}, self.deferred)
+
 
 @dataclass(slots=True, eq=False)
 class Ranked:
@@ -238,6 +249,12 @@ class Ranked:
         """The prediction for one row in another line of the turn."""
         return Ranked({row: self.top_ids[line]}, {row: self.top_logprobs[line]}, {row: line}, self.deferred)
 
+    def moved(self, lines: Mapping[int, int]) -> Ranked:
+        """The predictions for rows that have been moved. lines: by row, its place in the turn."""
+        ids = {row: self.top_ids[line] for row, line in lines.items()}
+        scores = {row: self.top_logprobs[line] for row, line in lines.items()}
+        return Ranked(ids, scores, lines, self.deferred)
+
     def logprobs(self, row: int) -> np.ndarray:
         """The distribution, float32 (V,): log-softmax of the logits, -inf outside a shortlist. Read-only."""
         return self.deferred.logprobs(row, self.lines[row])
@@ -252,8 +269,8 @@ Predictions = Plain | Ranked
 
 
 class Burst(NamedTuple):
-    """Extra greedy steps of a single row. tokens: their inputs. lines: of the predictions after the first step and
-    after each of these."""
+    """Greedy steps of a row after its first one. tokens: their inputs. lines: of the predictions after the first step
+    and after each of these."""
 
     tokens: Sequence[int]
     lines: range
@@ -284,21 +301,21 @@ class TurnOutput:
 
     predictions: in lines: first one for each row of the step, by row, then one for each draft token or extra step.
     non_finite: lines whose best score is NaN or infinite.
-    drafts: by row. burst: extra steps, if any was made. prefill: None where nothing was encoded or prefilled.
+    drafts, bursts: by row. prefill: None where nothing was encoded or prefilled.
     step_s: seconds of one step.
     """
 
     predictions: Predictions
     non_finite: Sequence[int] = ()
     drafts: Mapping[int, VerifiedDraft]
-    burst: Burst | None = None
+    bursts: Mapping[int, Burst] = field(default_factory=dict)
     prefill: PrefillCost | None = None
     step_s: float
 
     @property
     def extra_steps(self) -> int:
-        """Steps of the only row after the first one."""
-        return 0 if self.burst is None else len(self.burst.tokens)
+        """Steps of each row after the first one."""
+        return max([len(burst.tokens) for burst in self.bursts.values()], default=0)
 
 
 def non_finite(scores: Iterable[float]) -> list[int]:
@@ -357,3 +374,15 @@ class Runner(Protocol):
 
     def mark_idle(self) -> None:
         """Reports that no row is live and none is waiting: other engines may use the cores."""
+
+
+@runtime_checkable
+class AheadRunner(Runner, Protocol):
+    """A runner that takes a plan while it computes another one: `launch` and `collect` are the halves of `run`."""
+
+    def launch(self, plan: StepPlan) -> None:
+        """Begins a turn behind those that were not collected yet, of which there may be one. Raises like `run`."""
+
+    def collect(self) -> TurnOutput:
+        """Waits for the oldest turn that was launched and not collected. Its output is valid until the next launch, and
+        of the distributions only those of StepPlan.read_rows if another turn is launched already."""

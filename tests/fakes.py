@@ -139,7 +139,7 @@ def scripted_output(logprobs_LV, sources, top_k=1, *, rows=None, drafts=(), extr
         predictions=ranked if top_k else Plain(plain, deferred),
         non_finite=non_finite(scores_LK[:, 0].tolist()),
         drafts=verified,
-        burst=Burst(extra_tokens, range(1 + len(extra_tokens))) if extra_tokens else None,
+        bursts={0: Burst(extra_tokens, range(1 + len(extra_tokens)))} if extra_tokens else {},
         **{"step_s": 0.0, **turn},
     )
 
@@ -527,7 +527,7 @@ class FakeCuda:
 
     def __init__(self, fail=0, *, lost=0, driver=13000, count=1, free=8 << 30):
         self.fail, self.live, self.waits, self.batches = fail, {}, 0, list[int]()
-        self.lost, self.driver, self.count, self.free = lost, driver, count, free
+        self.lost, self.driver, self.count, self.free, self.event_waits = lost, driver, count, free, 0
 
     def cudaDriverGetVersion(self, version):
         version._obj.value = self.driver
@@ -577,6 +577,25 @@ class FakeCuda:
         assert stream.value == 0x5000
         self.waits += 1
         return self.fail
+
+    def cudaEventCreate(self, event):
+        event._obj.value = 0x6000
+        return self.fail
+
+    def cudaEventRecord(self, event, stream):
+        assert (event.value, stream.value) == (0x6000, 0x5000)
+        return self.fail
+
+    def cudaEventSynchronize(self, event):
+        self.event_waits += 1
+        return self.fail
+
+    def cudaEventElapsedTime(self, milliseconds, start, end):
+        milliseconds._obj.value = 1.5
+        return self.fail
+
+    def cudaEventDestroy(self, event):
+        return 0
 
     def cudaMemcpy2DAsync(self, target, target_pitch, source, source_pitch, width, height, kind, stream):
         assert (kind.value, stream.value) == (3, 0x5000), "device to device, on the stream"

@@ -29,7 +29,8 @@ from service.engine.scheduler import Scheduler
 from service.memory.engine_limits import EngineLimits
 from service.options import DecodingOptions
 from service.request import Request
-from service.runtime.runner import OnnxModel, OnnxRunner
+from service.runtime.onnx_model import OnnxModel
+from service.runtime.runner import OnnxRunner
 from service.sequence import Sequence
 
 ROWS = 48

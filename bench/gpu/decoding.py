@@ -20,7 +20,8 @@ from service.engine.scheduler import Scheduler
 from service.memory.engine_limits import EngineLimits
 from service.options import DecodingOptions
 from service.request import Request
-from service.runtime.runner import OnnxModel, OnnxRunner
+from service.runtime.onnx_model import OnnxModel
+from service.runtime.runner import OnnxRunner
 from service.sequence import Sequence as DecodedSequence
 from service.settings.engine_settings import Device
 from service.step import Ranked, StepPlan

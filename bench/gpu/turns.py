@@ -22,12 +22,39 @@ from service.engine.engine import Engine
 from service.memory.engine_limits import EngineLimits
 from service.options import DecodingOptions
 from service.request import Event, Finished, Request, TextDelta
-from service.runtime.cuda_memory import CudaMemory
+from service.runtime.runner import OnnxRunner
+from service.step import StepPlan, TurnOutput
 
 CALLERS = (1, 16, 64, 256)
 PROMPT_TOKENS, TOKENS = 21, 32  # of a source or a prompt, and of an answer
 WARM_UP, ANSWERS, LEAST = 2, 8, 40  # answers of each caller; of all together, at least
 SMALL_ONE = "translation"  # of smoke runs
+
+
+class Waiting:
+    """A runner whose turns are read before the next one is launched."""
+
+    def __init__(self, runner: OnnxRunner) -> None:
+        self._runner = runner
+        self.limits, self.layout, self.eos_ids = runner.limits, runner.layout, runner.eos_ids
+        self.max_rows, self.reset, self.mark_idle = runner.max_rows, runner.reset, runner.mark_idle
+
+    def run(self, plan: StepPlan) -> TurnOutput:
+        return self._runner.run(plan)
+
+
+class _Way(NamedTuple):
+    """How turns are computed. steps: of a turn, at most."""
+
+    is_waiting: bool
+    steps: int
+
+
+WAYS = {
+    "each turn waited for": _Way(True, 1),
+    "launched ahead": _Way(False, 1),
+    "launched ahead, several steps a turn": _Way(False, EngineLimits().greedy_steps_per_turn),
+}
 
 
 class _Found(NamedTuple):
@@ -42,11 +69,16 @@ class _Found(NamedTuple):
 class _Loop:
     """Requests of random tokens, each followed by another one at its end."""
 
-    def __init__(self, path: Path, rows: int, tokens: int) -> None:
-        self.runner = runner_for(open_model(path, "cuda"), rows)
-        self._manifest, self._most, self._rng = self.runner.model.manifest, tokens, random.Random(1)
-        limits = EngineLimits(max_rows=rows, kv_cache_bytes=1 << 40, prefix_cache_bytes=0, greedy_steps_per_turn=1)
-        self.engine = Engine(self.runner, Tokenizer.load(path / TOKENIZER), limits)
+    def __init__(self, runner: OnnxRunner, path: Path, tokens: int, way: _Way) -> None:
+        self.runner = runner
+        self._manifest, self._most, self._rng = runner.model.manifest, tokens, random.Random(1)
+        limits = EngineLimits(
+            max_rows=runner.max_rows,
+            kv_cache_bytes=1 << 40,
+            prefix_cache_bytes=0,
+            greedy_steps_per_turn=way.steps,
+        )
+        self.engine = Engine(Waiting(runner) if way.is_waiting else runner, Tokenizer.load(path / TOKENIZER), limits)
         self.engine.start(self._deliver, is_manual=True)
         self._tokens = self._asked = self._ended = self._left = 0
         self._parts = defaultdict[str, float](float)
@@ -71,8 +103,6 @@ class _Loop:
     @contextmanager
     def timed(self) -> Iterator[None]:
         """Times the calls of a turn that concern the device."""
-        memory = self.runner.memory
-        assert isinstance(memory, CudaMemory)
 
         def timed(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
             def run(*arguments: Any) -> Any:
@@ -85,7 +115,7 @@ class _Loop:
             return run
 
         with ExitStack() as stack:
-            for owner, name in ((self.runner, "run"), (self.runner, "_start_rows"), (memory.stream, "wait")):
+            for owner, name in ((self.runner, "launch"), (self.runner, "_start_rows"), (self.runner, "collect")):
                 stack.enter_context(mock.patch.object(owner, name, timed(name, getattr(owner, name))))
             yield
 
@@ -120,15 +150,18 @@ def engine(setting: Setting, found: Findings) -> None:
     """tokens a second of an engine alone by requests at a time, and where its turns' time goes"""
     callers, tokens = setting.pick((2,), CALLERS), setting.pick(4, TOKENS)
     name = setting.pick(SMALL_ONE, LARGE[0])
-    loop = _Loop(path_of(setting.models, name), max(callers), tokens)
+    path = path_of(setting.models, name)
+    runner = runner_for(open_model(path, "cuda"), max(callers))
+    loops = {how: _Loop(runner, path, tokens, way) for how, way in WAYS.items()}
     for count in callers:
-        loop.run(count, WARM_UP * count)
-        with loop.timed():
-            seconds, turns, answered, parts = loop.run(count, max(ANSWERS * count, setting.pick(1, LEAST)))
-        place = f"{name}, {count} requests at a time"
-        found.time(f"{place}: tokens/s", f"{answered / seconds:.0f}")
-        found.time(f"{place}: µs a turn", f"{1e6 * seconds / turns:.0f}")
-        starting, waiting = parts["_start_rows"], parts["wait"]
-        spent = (starting, parts["run"] - starting - waiting, waiting, seconds - parts["run"])
-        shares = "; ".join(f"{part / seconds:.0%}" for part in spent)
-        found.time(f"{place}: of it starting rows; other launches; waiting; host", shares)
+        for how, loop in loops.items():
+            loop.run(count, WARM_UP * count)
+            with loop.timed():
+                seconds, turns, answered, parts = loop.run(count, max(ANSWERS * count, setting.pick(1, LEAST)))
+            place = f"{name}, {count} requests at a time, {how}"
+            found.time(f"{place}: tokens/s", f"{answered / seconds:.0f}")
+            found.time(f"{place}: µs a turn", f"{1e6 * seconds / turns:.0f}")
+            starting, launching, reading = parts["_start_rows"], parts["launch"], parts["collect"]
+            spent = (starting, launching - starting, reading, seconds - launching - reading)
+            shares = "; ".join(f"{part / seconds:.0%}" for part in spent)
+            found.time(f"{place}: of it starting rows; other launches; reading; host", shares)

@@ -43,7 +43,7 @@ def check_invariants(scheduler: Scheduler) -> list[str]:
 def _of_sequence(sequence: Sequence, draft_tokens: int) -> Iterator[str]:
     """Those of one live sequence."""
     request, hypotheses, drafted = sequence.request, sequence.hypotheses, sequence.draft_tokens
-    expected = max(0, sequence.num_computed - len(request.prompt) + 1)
+    expected = max(0, sequence.num_computed - len(request.prompt) + 1) - sequence.unread
     if any(len(hypothesis.tokens) != expected for hypothesis in hypotheses):
         yield f"hypotheses must have {expected} tokens"
     if not hypotheses:

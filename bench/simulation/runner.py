@@ -8,7 +8,7 @@ a row that went wrong gives other tokens, and the right answer to a greedy reque
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -82,8 +82,32 @@ class ScriptedFailure(RuntimeError):
     """A turn that a seed wants to fail."""
 
 
+class _Outputs(NamedTuple):
+    """See `service.step.DeferredOutputs`. lines: of the table. sources: of new rows."""
+
+    table: Table
+    lines: list[int]
+    sources: dict[int, tuple[int, ...]]
+
+    def logprobs(self, row: int, line: int) -> np.ndarray:
+        found: np.ndarray = self.table.logprobs_LV[self.lines[line]]
+        return found
+
+    def logsumexp(self, row: int, line: int) -> float:
+        return 3.0
+
+    def encoder_output(self, row: int) -> EncoderOutput:
+        return EncoderOutput(vector=np.array(self.sources[row], np.float32))
+
+    def cross_attention(self, row: int, tokens: Sequence[int]) -> Any:
+        raise NotImplementedError
+
+    def attention(self, source: Sequence[int], tokens: Sequence[int], kinds: Sequence[str]) -> Any:
+        raise NotImplementedError
+
+
 class SimulatedRunner:
-    """See `service.step.Runner` and `DeferredOutputs`.
+    """See `service.step.Runner`.
 
     next_fault: one of FAULTS or None, for each turn. spend: takes the seconds that a turn lasts. report: takes what is
     wrong with a plan.
@@ -109,7 +133,7 @@ class SimulatedRunner:
         self._kept: dict[int, list[int]] = {}  # of the prefix cache, by slot
         self._parked: dict[int, list[list[int]]] = {}  # by slot
         self._lines: list[int] = []  # of the last turn
-        self._sources: dict[int, tuple[int, ...]] = {}  # of its new rows
+        self._newest: list[int] = []  # of its last step
 
     def reset(self) -> None:
         self._rows = []
@@ -117,28 +141,36 @@ class SimulatedRunner:
     def mark_idle(self) -> None: ...
 
     def run(self, plan: StepPlan) -> TurnOutput:
+        return self._end(*self._begin(plan))
+
+    def _begin(self, plan: StepPlan) -> tuple[TurnOutput | ScriptedFailure, float]:
         try:
             return self._run(plan)
-        except ScriptedFailure:
-            raise
         except Exception as error:
             self._report(f"a plan cannot be executed: {error!r}")
             raise
 
-    def _run(self, plan: StepPlan) -> TurnOutput:
+    def _end(self, found: TurnOutput | ScriptedFailure, seconds: float) -> TurnOutput:
+        self._spend(seconds)
+        if isinstance(found, ScriptedFailure):
+            raise found
+        return found
+
+    def _run(self, plan: StepPlan) -> tuple[TurnOutput | ScriptedFailure, float]:
+        """What a plan computes or fails with, and the seconds that it takes."""
         fault = self._next_fault()
         prefill = sum([len(new.source) for new in plan.new_rows])
         prefill += sum([len(chunk.tokens) for chunk in plan.prompts.chunks])
         step_s = self._step_s * (1 + plan.shape.rows / 16)
         prefill_s = self._step_s * prefill / 32
         if fault == "raises":
-            self._spend(prefill_s)
-            raise ScriptedFailure("the graph failed")
+            return ScriptedFailure("the graph failed"), prefill_s
         if fault == "kills its thread":
             raise SystemExit("the thread was ended")
         self._place(plan)
         lines = [row[-1] for row in self._feed(plan.decode)] if plan.decode else []
-        extra = self._extra(plan.decode.extra, lines, step_s) if plan.decode and plan.decode.extra else []
+        bursts = self._more(plan.decode, lines, step_s) if plan.decode else {}
+        extra = max([len(burst.tokens) for burst in bursts.values()], default=0)
         drafts = {}
         for draft in plan.drafts:
             row, first = self._rows[draft.row], len(lines)
@@ -148,16 +180,16 @@ class SimulatedRunner:
                 lines.append(row[-1])
             drafts[draft.row] = VerifiedDraft(draft.tokens[1:], range(first, len(lines)), step_s)
         self._lines = [line % LINES for line in lines]
-        self._sources = {new.row: new.source for new in plan.new_rows}
-        self._spend(prefill_s + step_s * (1 + len(extra) + len(plan.drafts)))
-        return TurnOutput(
+        self._newest = self._lines[-len(self._rows) :]
+        output = TurnOutput(
             predictions=self._predictions(plan),
             non_finite=[0] if lines and fault == "is not finite" else [],
             drafts=drafts,
-            burst=Burst(extra, range(1 + len(extra))) if extra else None,
+            bursts=bursts,
             prefill=PrefillCost(prefill_s, 0.0, prefill, 0) if prefill else None,
             step_s=step_s,
         )
+        return output, prefill_s + step_s * (1 + extra + len(plan.drafts))
 
     def _place(self, plan: StepPlan) -> None:
         del self._rows[plan.rows_before :]
@@ -188,7 +220,10 @@ class SimulatedRunner:
             self._kept[save.slot] = self._rows[save.row][: save.start + save.count + 1]
 
     def _feed(self, step: DecodeStep) -> Iterator[list[int]]:
-        for place, (row, token, start) in enumerate(zip(self._rows, step.tokens, step.starts, strict=True)):
+        tokens = list(step.tokens)
+        for place, line in step.fed:
+            tokens[place] = self.table.ids[self._newest[line]][0]
+        for place, (row, token, start) in enumerate(zip(self._rows, tokens, step.starts, strict=True)):
             assert start < len(row), "a row lacks positions before its input"
             del row[start + 1 :]
             if place in step.prefilling_rows:
@@ -197,35 +232,54 @@ class SimulatedRunner:
                 row.append(following(row[-1], token))
                 yield row
 
-    def _extra(self, steps: ExtraSteps, lines: list[int], step_s: float) -> list[int]:
-        """Inputs of the extra steps of the only row."""
-        extra: list[int] = []
+    def _more(self, step: DecodeStep, lines: list[int], step_s: float) -> dict[int, Burst]:
+        """The extra steps of the only row."""
+        steps, extra = step.extra or ExtraSteps(0, 0.0), list[int]()
         most = min(steps.most, int(steps.max_s / step_s))
         while len(extra) < most and (token := self.table.ids[lines[-1] % LINES][0]) != EOS:
             extra.append(token)
             lines.append(following(lines[-1], token))
             self._rows[0].append(lines[-1])
-        return extra
+        return {0: Burst(extra, range(1 + len(extra)))} if extra else {}
 
     def _predictions(self, plan: StepPlan) -> Predictions:
         table, lines, top_k = self.table, self._lines, plan.top_k
+        deferred = _Outputs(table, lines, {new.row: new.source for new in plan.new_rows})
         if not top_k:
-            return Plain([table.ids[line][0] for line in lines], self)
+            return Plain([table.ids[line][0] for line in lines], deferred)
         ids, scores = [table.ids[line][:top_k] for line in lines], [table.scores[line][:top_k] for line in lines]
-        return Ranked(ids, scores, range(plan.step_rows), self)
+        return Ranked(ids, scores, range(plan.step_rows), deferred)
 
-    def logprobs(self, row: int, line: int) -> np.ndarray:
-        found: np.ndarray = self.table.logprobs_LV[self._lines[line]]
-        return found
 
-    def logsumexp(self, row: int, line: int) -> float:
-        return 3.0
+class SimulatedAheadRunner(SimulatedRunner):
+    """See `service.step.AheadRunner`. A turn takes its time when it is collected, and fails then."""
 
-    def encoder_output(self, row: int) -> EncoderOutput:
-        return EncoderOutput(vector=np.array(self._sources[row], np.float32))
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._launched: list[tuple[TurnOutput | ScriptedFailure, float]] = []
 
-    def cross_attention(self, row: int, tokens: Sequence[int]) -> Any:
-        raise NotImplementedError
+    def reset(self) -> None:
+        super().reset()
+        self._launched.clear()
 
-    def attention(self, source: Sequence[int], tokens: Sequence[int], kinds: Sequence[str]) -> Any:
-        raise NotImplementedError
+    def launch(self, plan: StepPlan) -> None:
+        assert len(self._launched) <= 1, "too many turns are launched"
+        failed = [found for found, _ in self._launched if isinstance(found, ScriptedFailure)]
+        self._launched.append((failed[0], 0.0) if failed else self._begin(plan))
+
+    def collect(self) -> TurnOutput:
+        return self._end(*self._launched.pop(0))
+
+    def _more(self, step: DecodeStep, lines: list[int], step_s: float) -> dict[int, Burst]:
+        """Further steps of all rows."""
+        rows = len(self._rows)
+        for _ in range(step.more):
+            for place, row in enumerate(self._rows):
+                if place in step.still:
+                    del row[-1]
+                row.append(following(row[-1], self.table.ids[lines[-rows] % LINES][0]))
+                lines.append(row[-1])
+        if not step.more:
+            return {}
+        best = [self.table.ids[line % LINES][0] for line in lines]
+        return {row: Burst(best[row:-rows:rows], range(row, len(lines), rows)) for row in range(rows)}

@@ -18,7 +18,7 @@ from bench.simulation.ledger import CheckedPool, Ledger
 from bench.simulation.loop import End, SimulatedLoop, connection
 from bench.simulation.preparation import SimulatedPreparation
 from bench.simulation.process import CHOICE, DIGEST, SimulatedProcess
-from bench.simulation.runner import SimulatedRunner
+from bench.simulation.runner import SimulatedAheadRunner, SimulatedRunner
 from bench.simulation.scenario import MAX_SOURCE, TABLE, TOKENIZER, Scenario
 from bench.simulation.transport import Transport
 from service.decoding.vocabulary import Vocabulary
@@ -124,7 +124,8 @@ class World:
     def _new_engine(self, process: SimulatedProcess, measure: Measure, place: int) -> Engine:
         scenario, limits = self.scenario, self.scenario.manifest().limits
         has_source = scenario.task == "translation"
-        runner = SimulatedRunner(
+        kind = SimulatedAheadRunner if self.seed % 2 else SimulatedRunner
+        runner = kind(
             TABLE,
             limits,
             CacheLayout(target_bytes=10, source_bytes=10 if has_source else 0),

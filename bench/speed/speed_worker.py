@@ -102,7 +102,7 @@ def glossa(path: str) -> Callable[[Order, Workload], Lengths]:
     from service.machine.processors import processors
     from service.options import DecodingOptions
     from service.request import Request
-    from service.runtime.runner import OnnxModel
+    from service.runtime.onnx_model import OnnxModel
 
     bundle = Path(path)
     manifest, tokenizer = load_bundle(bundle), Tokenizer.load(bundle / TOKENIZER)

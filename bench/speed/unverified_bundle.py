@@ -18,7 +18,7 @@ from model.architectures import GenerativeModel
 from model.tokenizer import SPECIAL, Tokenizer
 from service.engine.golden_check import decode_single
 from service.request import Request
-from service.runtime.runner import OnnxModel
+from service.runtime.onnx_model import OnnxModel
 
 Samples = Sequence[tuple[Sequence[int], Sequence[int]]]
 

@@ -37,9 +37,11 @@ class Shortlist:
         """
         found = {*self.always, *given, *(source if self.copies else ())}
         lists = [self.by_source[token] for token in dict.fromkeys(source) if token in self.by_source]
+        if not self.is_ranked:
+            return frozenset(found.union(*lists))
         for rank, ranked in enumerate(itertools.zip_longest(*lists)):
             for target in ranked:
-                if self.is_ranked and len(found) >= most and rank >= LEAST_WORDS:
+                if len(found) >= most and rank >= LEAST_WORDS:
                     return frozenset(found)
                 if target is not None:
                     found.add(target)

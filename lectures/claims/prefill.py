@@ -19,7 +19,7 @@ from lectures.claim import Claim, Finding, Measured, verdict_of
 from lectures.graphs import CachedRow, encode_ms, fresh_model, sessions
 from model.architecture_config import model_config
 from service.request import Request
-from service.runtime.runner import OnnxModel
+from service.runtime.onnx_model import OnnxModel
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

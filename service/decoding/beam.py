@@ -54,7 +54,7 @@ class BeamSearch:
         # without processors, prefix, stop strings and alternatives
         self._is_plain = selector.is_plain and not (selector.stops or options.top_logprobs)
         self._groups: list[_Group] = []
-        self.is_greedy = False
+        self.is_greedy, self.needs_rows = False, not selector.is_plain or options.num_beam_groups > 1
         self._candidates_per_slot = max(2, 1 + len(selector.eos_ids))
         self.top_k = max(self._candidates_per_slot * options.beam_size, options.top_logprobs) + selector.spare
 

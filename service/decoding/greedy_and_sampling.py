@@ -25,11 +25,11 @@ class GreedyAndSampling:
         self._count = options.width
         self._samplers: dict[Hypothesis, Sampler] = {}
         self._all: list[Hypothesis] = []  # after the fork, in the order of the answers
-        is_single = self._count == 1 and not (options.is_sampling or options.top_logprobs)
-        self.is_greedy = is_single and not selector.processors
+        self.is_greedy = self._count == 1 and not (options.is_sampling or selector.processors)
         # without processors, prefix, stop strings and alternatives
-        self._is_plain = self.is_greedy and not (selector.request.prefix or selector.stops)
+        self._is_plain = self.is_greedy and not (selector.request.prefix or selector.stops or options.top_logprobs)
         self._is_scored = selector.is_scored = not self.is_greedy or options.returns_hypotheses
+        self.needs_rows = self._is_scored and (options.is_sampling or not selector.is_plain)
         wanted = TOP_CANDIDATES if options.is_sampling else options.num_hypotheses
         top_k = max(1, options.top_logprobs, wanted) + (0 if options.is_sampling else selector.spare)
         self.top_k = top_k if self._is_scored else 0

@@ -34,7 +34,7 @@ class SingleTurn:
     of that step is ignored. Attention weights come from a separate pass, which `service.engine.response` requests.
     """
 
-    top_k, is_greedy = 0, False
+    top_k, needs_rows, is_greedy = 0, False, False
 
     def start(self) -> Hypothesis:
         """Returns the only hypothesis, which stays without tokens."""
@@ -86,7 +86,9 @@ def advance(
     seconds, before_s = {}, clock()
     for sequence in sequences:
         try:
-            if several := turn.burst or (sequence.draft_tokens and turn.drafts[sequence.rows[0]]):
+            if several := turn.bursts.get(sequence.rows[0]) or (
+                sequence.draft_tokens and turn.drafts[sequence.rows[0]]
+            ):
                 _extend(sequence, several, turn.predictions)
             else:
                 sequence.search.advance(sequence, turn.predictions)

@@ -11,7 +11,8 @@ import logging
 import math
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
 
 from service.decoding.search import advance
 from service.engine.response import Response
@@ -34,7 +35,7 @@ from service.measurements import (
 from service.memory.engine_limits import EngineLimits
 from service.request import Event, Finished, TextDelta
 from service.sequence import Sequence
-from service.step import Runner, StepPlan, TurnOutput
+from service.step import AheadRunner, Runner, TurnOutput
 
 MAX_STREAM_GAP_S = 0.1
 """Longest time for which a token waits for the next ones, however many streams there are."""
@@ -45,6 +46,7 @@ USED_S = 0.2
 log = logging.getLogger(__name__)
 
 
+T = TypeVar("T")
 EventBatch = tuple[list[tuple[int, Event]], int]
 """The events of a turn, each with the ticket of its request, in order, and how many of them are final."""
 
@@ -63,10 +65,25 @@ class Snapshot(NamedTuple):
     kv_used_bytes: int = 0
 
 
+class Run(Protocol):
+    """Calls a function that may block, and returns its result."""
+
+    def __call__(self, call: Callable[[], T], /) -> T: ...
+
+
+class _Launched(NamedTuple):
+    """A turn that was not read yet. advancing: the sequences that it brings forward. began_s: when it was launched, or
+    when the turn before it was read."""
+
+    plan: Plan
+    advancing: list[Sequence]
+    began_s: float
+
+
 class EngineCore:
     """The state of one engine.
 
-    run: computes a plan; the only call that blocks. clock: seconds, the clock of deadlines.
+    run: calls a function of the runner; the only call that blocks. clock: seconds, the clock of deadlines.
     """
 
     def __init__(
@@ -75,13 +92,16 @@ class EngineCore:
         limits: EngineLimits,
         measure: Measure,
         *,
-        run: Callable[[StepPlan], TurnOutput],
+        run: Run,
         clock: Callable[[], float],
     ) -> None:
         self.scheduler = Scheduler(limits, runner.limits, runner.layout)
+        self._ahead = runner if isinstance(runner, AheadRunner) else None
+        self.scheduler.is_ahead = self._ahead is not None
         self.snapshot = Snapshot()
         self.failures_in_a_row = 0
-        self._reset_runner, self._run, self._clock, self._measure = runner.reset, run, clock, measure
+        self._runner, self._run, self._clock, self._measure = runner, run, clock, measure
+        self._launched: _Launched | None = None
         self._responses: dict[Sequence, Response] = {}
         self._tickets: dict[int, Sequence] = {}
         self._events: list[tuple[int, Event]] = []
@@ -107,7 +127,9 @@ class EngineCore:
             self._measure(Admitted(now_s - response.arrived_s, len(request.source) + len(request.prompt)))
         if plan.parked:
             self._measure(Preempted(len(plan.parked)))
-        if plan.live:
+        if self._ahead is not None and (plan.live or self._launched is not None):
+            self._run_ahead(self._ahead, plan)
+        elif plan.live:
             self._compute(plan)
         self._report(now_s)
         return self._take_events()
@@ -126,14 +148,53 @@ class EngineCore:
             self.scheduler.submit(response.sequence)
 
     def _compute(self, plan: Plan) -> None:
+        began_s = self._clock()
         try:
-            began_s = self._clock()
-            turn = self._run(plan.step)
+            turn = self._run(partial(self._runner.run, plan.step))
             run_s = self._clock() - began_s
-            advanced = self.scheduler.commit(plan)
-            generated = sum([sequence.num_generated for sequence in advanced])
-            own_s = advance(advanced, turn, self._clock)
-            generated = sum([sequence.num_generated for sequence in advanced]) - generated
+            advancing = self.scheduler.commit(plan)
+        except Exception:
+            self._fail(plan)
+            return
+        self._take_in(plan, advancing, turn, began_s, run_s)
+
+    def _run_ahead(self, runner: AheadRunner, plan: Plan) -> None:
+        """Launches a turn and reads the one before it; the new one too, unless the next can be planned before that."""
+        before, self._launched = self._launched, None
+        if plan.live:
+            began_s = self._clock()
+            try:
+                self._run(partial(runner.launch, plan.step))
+                self._launched = _Launched(plan, self.scheduler.launched(plan), began_s)
+            except Exception:
+                self._fail(plan)
+                return
+        if before is not None:
+            self._read(runner, before)
+            if self._launched is not None:
+                self._launched = self._launched._replace(began_s=self._clock())
+        if (last := self._launched) is not None and not self.scheduler.can_run_ahead:
+            self._launched = None
+            self._read(runner, last)
+
+    def _read(self, runner: AheadRunner, launched: _Launched) -> None:
+        """Takes in what a turn has computed."""
+        plan, advancing, began_s = launched
+        try:
+            turn = self._run(runner.collect)
+            run_s = self._clock() - began_s
+            advancing = self.scheduler.read(plan, advancing, turn)
+        except Exception:
+            self._fail(plan)
+            return
+        self._take_in(plan, advancing, turn, began_s, run_s)
+
+    def _take_in(self, plan: Plan, advancing: Items[Sequence], turn: TurnOutput, began_s: float, run_s: float) -> None:
+        """Extends sequences by what a turn has computed in `run_s` seconds."""
+        try:
+            generated = sum([sequence.num_generated for sequence in advancing])
+            own_s = advance(advancing, turn, self._clock)
+            generated = sum([sequence.num_generated for sequence in advancing]) - generated
             drafted, accepted = self.scheduler.record_drafts(plan, turn)
             self.scheduler.shares.record(run_s, plan.live, own_s)
         except Exception:
@@ -143,7 +204,8 @@ class EngineCore:
         if cost := turn.prefill:
             self._measure(Prefilled(cost.seconds, cost.tokens, cost.padding_tokens))
             for sequence in {*plan.admitted, *plan.prefill.computed}:
-                self._responses[sequence].prefilled(began_s, cost)
+                if response := self._responses.get(sequence):  # else it has ended
+                    response.prefilled(began_s, cost)
         if plan.prefix_queried_tokens:
             hits = len({load.row for load in plan.step.prompts.loads})
             self._measure(LookedUp(plan.prefix_queried_tokens, hits, plan.prefix_hit_tokens))
@@ -153,7 +215,7 @@ class EngineCore:
             self._measure(Speculated(drafted, accepted))
             self._measure(NextTokens(0.0, accepted))  # they came with others
         self._measure(Generated(generated))
-        self._emit(advanced, turn)
+        self._emit(advancing, turn)
 
     def _emit(self, advanced: Items[Sequence], turn: TurnOutput) -> None:
         """Turns the newly committed tokens of each sequence into text and events."""
@@ -200,8 +262,11 @@ class EngineCore:
         log.exception("a turn failed; its requests: %s", ", ".join(sequence.request.log_name for sequence in plan.live))
         self.failures_in_a_row += 1
         self._measure(TurnFailed())
-        self._reset_runner()
+        self._launched = None
+        self._runner.reset()
         for sequence in self.scheduler.drop_live():
+            if sequence not in self._responses:  # it ended in an earlier turn that was read while this one was computed
+                continue
             error = InternalFailure(sequence.request.request_id)
             sequence.finish(error)
             self._finish(sequence, error)

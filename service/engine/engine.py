@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from model.tokenizer import Tokenizer
 from service.decoding.prompt_form import PLAIN, PromptForm
@@ -29,12 +30,13 @@ from service.measurements import Measure, not_measured
 from service.memory.engine_limits import EngineLimits
 from service.request import Event, Request
 from service.sequence import Sequence
-from service.step import DeviceLost, Runner, StepPlan, TurnOutput
+from service.step import DeviceLost, Runner
 
 log = logging.getLogger(__name__)
 
 LOST = "the engine's device failed before the answer was complete"
 RESTART_S = 1.0  # about as long as another process takes to open a model
+T = TypeVar("T")
 IDLE_TURN_S = 0.25  # an idle engine turns at least so often, to show that it is alive
 
 Deliver = Callable[[list[tuple[int, Event]]], None]
@@ -182,11 +184,11 @@ class Engine:
         with self._ownership:
             self._end_all(InternalFailure)
 
-    def _compute(self, step: StepPlan) -> TurnOutput:
+    def _compute(self, run: Callable[[], T]) -> T:
         """The only blocking part of a turn. `close` may take over meanwhile, if it does not come back."""
         self._ownership.release()
         try:
-            return self._runner.run(step)
+            return run()
         finally:
             self._ownership.acquire()
             if self._is_abandoned:

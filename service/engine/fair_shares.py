@@ -101,7 +101,7 @@ class FairShares:
             used_s = count * share_s + own_s.get(sequence, 0.0)
             self._charge(sequence.request, used_s)
             tenant = sequence.request.tenant
-            if share_s:
+            if count and share_s:  # rows that were parked before the turn was read are no longer its own
                 rows_per_row = max(1.0, used_s / (count * share_s))
                 self._burdens[tenant] += BURDEN_WEIGHT * (rows_per_row - self._burdens[tenant])
             if sequence.lane in self.guests:

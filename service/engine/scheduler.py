@@ -1,7 +1,11 @@
 """The scheduler of one engine: what the next turn computes, and for whom. Pure: no threads, sockets or clocks.
 
 A turn is `plan`, the runner's `run`, `commit`, then `service.decoding.search.advance`, which extends the sequences, and
-`record_drafts`. `Scheduler.plan` shows the order inside a plan:
+`record_drafts`. With a runner that is ahead, the next turn may be planned and launched before one is read: it is then
+`plan`, the runner's `launch`, `launched`, and later its `collect`, `read` and `advance`. Rows that follow the most
+likely token go on in the turn between, where the device has that token; the others repeat their input in it (`held`).
+
+`Scheduler.plan` shows the order inside a plan:
 
 1. ends: cancelled sequences and passed deadlines (`service.engine.waiting_queue`)
 2. parking: live sequences that give way to others (`service.engine.fair_shares`, `service.engine.parking`)
@@ -19,7 +23,8 @@ or more, a row outgrows the buffers, and the contents of all rows are moved once
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -31,6 +36,7 @@ from service.engine.prefill import Prefill, PrefillPlanner
 from service.engine.prefix_cache import PrefixCache
 from service.engine.prompt_lookup import DraftProposer
 from service.engine.row_assignment import Assigned, Assignment, assign, is_settled
+from service.engine.run_ahead import can_run_ahead, goes_on, inputs, more_steps, place
 from service.engine.waiting_queue import WaitingQueue
 from service.memory.cache_layout import CacheLayout, CacheShape
 from service.memory.engine_limits import EngineLimits
@@ -43,6 +49,7 @@ class Plan(NamedTuple):
     were live before.
 
     prefill: of this turn. prefix_queried_tokens: tokens of admitted prompts that were looked up in the prefix cache.
+    rows: see `Scheduler`. held: sequences that need their last turn's output before they go on.
     """
 
     step: StepPlan
@@ -52,6 +59,8 @@ class Plan(NamedTuple):
     prefill: Prefill
     prefix_queried_tokens: int = 0
     parked: tuple[Sequence, ...] = ()
+    rows: Items[Assigned] = ()
+    held: frozenset[Sequence] = frozenset()
 
     @property
     def prefix_hit_tokens(self) -> int:
@@ -74,6 +83,7 @@ class Scheduler:
 
     limits: of the engine. waiting: sequences without rows. live: those with rows, in the order of admission. rows: by
     row, the sequence and the hypothesis that had it in the last plan. draft_proposer: None where nothing is drafted.
+    is_ahead: turns are launched, and read later.
     """
 
     def __init__(self, limits: EngineLimits, model: Limits, layout: CacheLayout) -> None:
@@ -91,6 +101,9 @@ class Scheduler:
             max_idle_tokens=limits.max_idle_prefill_tokens,
             prefix_slots=_prefix_slots(limits, layout, chunk),
         )
+        self._can_repeat = not layout.row_bytes  # an input: state without positions would take it in twice
+        self._is_parking_due = self.is_ahead = False
+        self._step_s = 0.0
 
     @property
     def prefix_cache(self) -> PrefixCache:
@@ -113,7 +126,7 @@ class Scheduler:
         ended = self.waiting.expire(now_s, len(self.live))
         for sequence in ended:
             self.parking.free(sequence)
-        rows_before = len(self.rows)
+        before, self._is_parking_due = self.rows, False
         self._prefill.abandon(self.live)
         self.live = [sequence for sequence in self.live if sequence.outcome is None]
         self.shares.at(now_s)
@@ -134,20 +147,53 @@ class Scheduler:
             self.parking.free(sequence)
         prefill = self._prefill.plan(self.rows, unfinished, turn.admitted, live=len(self.live))
         moves = Moves(prefill.abandoned_rows, tuple(turn.stored), assignment.resumed, slots, assignment.copies)
-        step = self._step(rows_before, moves, turn.admitted, prefill)
+        held = frozenset([sequence for sequence in self.live if sequence.unread and not goes_on(sequence)])
+        step = self._step(before, moves, turn.admitted, prefill, held)
         queried = sum([len(new.request.prompt) for new in turn.admitted]) if self.prefix_cache.slots else 0
         admitted, parked = tuple(turn.admitted), tuple(turn.parked)
-        return Plan(step, tuple(self.live), admitted, tuple(ended), prefill, queried, parked)
+        return Plan(step, tuple(self.live), admitted, tuple(ended), prefill, queried, parked, self.rows, held)
 
     def commit(self, plan: Plan) -> list[Sequence]:
         """Records that the inputs of `plan`, the last one made, are cached. Returns the sequences whose whole prompts
         are: the output of the turn for each of their rows is about a new token, if there is a decoder."""
         for chunk in plan.step.prompts.chunks:
             self.rows[chunk.row][0].num_computed += len(chunk.tokens)
-        unfinished = plan.prefill.unfinished
+        paused = plan.prefill.unfinished | plan.held
         for sequence in plan.live:
-            sequence.num_computed += sequence not in unfinished
-        return [sequence for sequence in plan.live if sequence.num_computed >= len(sequence.request.prompt)]
+            sequence.num_computed += sequence not in paused
+        return [
+            sequence
+            for sequence in plan.live
+            if sequence.num_computed >= len(sequence.request.prompt) and sequence not in plan.held
+        ]
+
+    def launched(self, plan: Plan) -> list[Sequence]:
+        """`commit` of a turn that is read later: until then its tokens are not known here."""
+        advancing, more = self.commit(plan), plan.step.decode.more if plan.step.decode else 0
+        for sequence in advancing:
+            sequence.unread += 1 + more
+            sequence.num_computed += more
+        return advancing
+
+    def read(self, plan: Plan, advancing: Iterable[Sequence], turn: TurnOutput) -> list[Sequence]:
+        """Takes in the output of an earlier plan, and gives it by the rows that sequences have now. Returns those that
+        advance in it and have not ended since."""
+        left, more = [], plan.step.decode.more if plan.step.decode else 0
+        self._step_s = turn.step_s
+        for sequence in advancing:
+            sequence.unread -= 1 + more
+            sequence.num_computed -= more  # until they are accepted
+            if sequence.outcome is None:
+                left.append(sequence)
+        place(turn, plan.rows, [] if plan.rows is self.rows else self.live)
+        return left
+
+    @property
+    def can_run_ahead(self) -> bool:
+        """Whether the next turn can be planned before the last one was read, and brings a sequence forward."""
+        if self._is_parking_due or self.draft_proposer is not None:
+            return False
+        return can_run_ahead(self.live, can_repeat=self._can_repeat)
 
     def record_drafts(self, plan: Plan, turn: TurnOutput) -> tuple[int, int]:
         """Records the times of `plan`, the last one made, and how many drafted tokens were accepted, after its
@@ -180,13 +226,20 @@ class Scheduler:
         left, leaving, stored = self.shares.rows_for_guests, list[Sequence](), 0
         for sequence in [sequence for sequence in self.live if sequence.lane in self.shares.guests]:
             rows = self.shares.rows_of(sequence)
-            if rows > left and self.parking.can_take(sequence, stored):
+            if rows > left and self._can_park(sequence, stored):
                 leaving.append(sequence)
                 stored += self.parking.bytes_of(sequence)
             else:
                 left -= rows
         for sequence in reversed(leaving):  # each before all that wait, so that the oldest is the first to continue
             self._park(sequence, turn, is_first=True)
+
+    def _can_park(self, sequence: Sequence, stored: int) -> bool:
+        """Whether a sequence can be parked in this turn, beside `stored` bytes. One with a token that was not read can
+        in the next one, which is planned after that."""
+        can_take = self.parking.can_take(sequence, stored)
+        self._is_parking_due |= can_take and sequence.unread > 0
+        return can_take and not sequence.unread
 
     def _park(self, sequence: Sequence, turn: _Changes, *, is_first: bool) -> None:
         turn.stored.append(self.parking.park(sequence))
@@ -247,7 +300,7 @@ class Scheduler:
         leaving: list[Sequence] = []
         staying, stored = self.live.copy(), 0
         for one in sorted(self.live, key=lambda one: -one.width):
-            if self.shares.makes_room(one, sequence) and self.parking.can_take(one, stored):
+            if self.shares.makes_room(one, sequence) and self._can_park(one, stored):
                 leaving.append(one)
                 staying.remove(one)
                 stored += self.parking.bytes_of(one)
@@ -255,26 +308,37 @@ class Scheduler:
                     return leaving
         return []
 
-    def _step(self, rows_before: int, moves: Moves, admitted: list[Sequence], prefill: Prefill) -> StepPlan:
+    def _step(
+        self,
+        before: Items[Assigned],
+        moves: Moves,
+        admitted: list[Sequence],
+        prefill: Prefill,
+        held: frozenset[Sequence],
+    ) -> StepPlan:
+        """before: the rows of the last turn."""
         chunks, drafts = prefill.prompts.chunks, self._drafts(prefill.unfinished)
-        starts = [sequence.num_computed for sequence, _ in self.rows]
+        starts = [sequence.num_computed - (sequence in held) for sequence, _ in self.rows]
         for chunk in chunks:
             starts[chunk.row] = chunk.start + len(chunk.tokens)
         decode, end = None, max(starts, default=-1) + 1
         if self._model.max_target_len > 0 and len(prefill.unfinished) + len(drafts) < len(self.live):
-            tokens = [
-                hypothesis.tokens[-1] if at >= len(prompt := sequence.request.prompt) else prompt[at]
-                for at, (sequence, hypothesis) in zip(starts, self.rows, strict=True)
-            ]
+            tokens, fed = inputs(self.rows, starts, before)
             prefilling_rows = frozenset([row for sequence in prefill.unfinished for row in sequence.rows])
-            extra = None if prefill.unfinished else self._extra_steps(starts[0])
-            decode = DecodeStep(tuple(tokens), tuple(starts), prefilling_rows, extra)
-            end += extra.most if extra else 0
+            still = frozenset([row for sequence in held for row in sequence.rows])
+            extra, more = None, 0
+            if self.is_ahead:
+                most = self.limits.greedy_steps_per_turn
+                more = more_steps(self.live, held, step_s=self._step_s, most=most)
+            elif not prefill.unfinished:
+                extra = self._extra_steps(starts[0])
+            decode = DecodeStep(tokens, tuple(starts), prefilling_rows, extra, fed, more, still)
+            end += extra.most if extra else more
         ends = [chunk.start + padded(len(chunk.tokens)) for chunk in chunks]
         ends += [draft.start + len(draft.tokens) for draft in drafts]
         with_shortlist = [sequence for sequence in self.live if sequence.request.shortlist]
         return StepPlan(
-            rows_before=rows_before,
+            rows_before=len(before),
             shape=CacheShape(
                 len(self.rows),
                 max([end, *ends]),
@@ -289,6 +353,7 @@ class Scheduler:
             drafts=tuple(drafts),
             shortlist_rows=frozenset([row for sequence in with_shortlist for row in sequence.rows]),
             top_k=max([sequence.search.top_k for sequence in self.live], default=0),
+            read_rows=tuple([row for one in self.live if one.search.needs_rows for row in one.rows]),
         )
 
     def _drafts(self, unfinished: frozenset[Sequence]) -> list[Draft]:
@@ -313,7 +378,7 @@ class Scheduler:
         (sequence,) = self.live
         request = sequence.request
         is_free = start + 1 >= len(request.prompt) and sequence.steps >= len(request.prefix)
-        most = min(self.limits.greedy_steps_per_turn - 1, request.max_tokens - sequence.steps - 1)
+        most = min(self.limits.greedy_steps_per_turn, request.max_tokens - sequence.steps - sequence.unread) - 1
         if request.is_streamed or not (is_free and sequence.search.is_greedy) or most <= 0:
             return None
         return ExtraSteps(most, self.limits.greedy_turn_s)

@@ -64,13 +64,17 @@ def prefill_batches(chunks: Sequence[PrefillChunk]) -> Iterator[list[PrefillChun
         yield batch
 
 
-def contiguous_runs(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The index ranges [first, stop) in which row numbers are consecutive."""
+def contiguous_runs(rows: Sequence[int] | Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The index ranges [first, stop) in which row numbers, or both of each pair, are consecutive."""
     first = 0
     for stop in range(1, len(rows) + 1):
-        if stop == len(rows) or rows[stop] != rows[stop - 1] + 1:
+        if stop == len(rows) or rows[stop] != _after(rows[stop - 1]):
             yield first, stop
             first = stop
+
+
+def _after(rows: int | tuple[int, int]) -> int | tuple[int, int]:
+    return (rows[0] + 1, rows[1] + 1) if isinstance(rows, tuple) else rows + 1
 
 
 def source_width(new: NewRow) -> int:

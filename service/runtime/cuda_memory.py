@@ -9,7 +9,9 @@ only such copies are asynchronous in order (CUDA Runtime API, "API synchronizati
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,6 +114,33 @@ class _Pinned:
             self._runtime.status("cudaFreeHost", ctypes.c_void_p(self.address))
 
 
+class CudaEvent:
+    """A point on a stream: what was put there before it has been done when it has passed."""
+
+    def __init__(self, stream: CudaStream) -> None:
+        self._stream, event = stream, ctypes.c_void_p()
+        stream.runtime.call("cudaEventCreate", ctypes.byref(event))
+        self._event = event
+
+    def record(self) -> None:
+        """Puts it on the stream, in place of where it was before."""
+        self._stream.runtime.call("cudaEventRecord", self._event, self._stream.argument)
+
+    def wait(self) -> None:
+        """Blocks until it has passed. Raises CudaError."""
+        self._stream.runtime.call("cudaEventSynchronize", self._event)
+
+    def seconds_since(self, earlier: CudaEvent) -> float:
+        """The device's time between two events that have passed."""
+        milliseconds = ctypes.c_float()
+        self._stream.runtime.call("cudaEventElapsedTime", ctypes.byref(milliseconds), earlier._event, self._event)
+        return milliseconds.value / 1e3
+
+    def __del__(self) -> None:
+        if self._event:
+            self._stream.runtime.status("cudaEventDestroy", self._event)
+
+
 class _Staged(NamedTuple):
     """Bytes of pinned memory, uint8, and as many on the device."""
 
@@ -134,9 +163,9 @@ class _StagingPart:
 
 
 class _Staging:
-    """Memory through which values go to the device and back. It is handed out anew after each wait for the stream:
-    until then copies may read it, and so may a run that is not on the stream yet. Hence another part is added when one
-    is full; only the first one stays."""
+    """Memory through which values go to the device and back. It is handed out anew when the turn is over, or after a
+    wait for the stream: until then copies may read it, and so may a run that is not on the stream yet. Hence another
+    part is added when one is full; only the first one stays."""
 
     def __init__(self, stream: CudaStream, size: int) -> None:
         self._stream, self._parts = stream, [_StagingPart(stream, size)]
@@ -148,20 +177,93 @@ class _Staging:
         return self._parts[-1].take(size)
 
     def free(self) -> None:
-        """Takes all of it back. To be called after a wait for the stream."""
+        """Takes all of it back. No copy may be left that reads it."""
         del self._parts[1:]
         self._parts[0].used = 0
 
 
+class _Turn:
+    """What belongs to one of the turns that are on the stream: memory for its copies, and events of its course.
+
+    fetched: arrays on their way to main memory.
+    """
+
+    def __init__(self, stream: CudaStream) -> None:
+        self.staging, self.fetched = _Staging(stream, STAGING_BYTES), list[np.ndarray]()
+        self.begun, self.prefilled, self.stepped, self.done = (CudaEvent(stream) for _ in range(4))
+        self._runtime = stream.runtime
+        self._parts, self._used = [_Pinned(self._runtime, STAGING_BYTES)], 0
+
+    def begin(self) -> None:
+        """Takes back all memory of the last turn."""
+        self.staging.free()
+        self.fetched, self._used = [], 0
+        del self._parts[1:]
+        self.begun.record()
+
+    def room(self, stored: StoredArray) -> tuple[int, np.ndarray]:
+        """Pinned memory for an array: its address, and the array."""
+        size = -(-_size(stored) // ALIGNMENT) * ALIGNMENT
+        if self._used + size > len(self._parts[-1].bytes):
+            self._parts.append(_Pinned(self._runtime, max(size, 2 * len(self._parts[-1].bytes))))
+            self._used = 0
+        part, start = self._parts[-1], self._used
+        self._used += size
+        return part.address + start, np.ndarray(stored.shape, stored.dtype, part.bytes.data, start)
+
+
+class Fetched:
+    """The arrays that a turn fetched. They stay valid until the next turn but one begins."""
+
+    def __init__(self, turn: _Turn) -> None:
+        self._turn = turn
+
+    def wait(self) -> list[np.ndarray]:
+        """Blocks until the turn is over. Raises CudaError."""
+        self._turn.done.wait()
+        return self._turn.fetched
+
+    def seconds(self) -> tuple[float, float, float]:
+        """The device's time until its rows were prefilled, until they had stepped, and until the turn was over."""
+        turn = self._turn
+        events = (turn.begun, turn.prefilled, turn.stepped, turn.done)
+        first, second, third = [later.seconds_since(earlier) for earlier, later in itertools.pairwise(events)]
+        return first, second, third
+
+
 class CudaMemory:
     """Memory of the current device, used in the order of a stream. See `service.runtime.memory.Memory`: only `read`
-    waits."""
+    waits.
+
+    turn: the one that is being put on the stream. There may be another one on it.
+    """
 
     device = "cuda"
 
     def __init__(self, stream: CudaStream) -> None:
         self.stream, self._runtime = stream, stream.runtime
-        self._staging = _Staging(stream, STAGING_BYTES)
+        self.turn, self._other = _Turn(stream), _Turn(stream)
+
+    @property
+    def _staging(self) -> _Staging:
+        return self.turn.staging
+
+    def begin_turn(self) -> None:
+        """A turn begins; the last one but one is over."""
+        self.turn, self._other = self._other, self.turn
+        self.turn.begin()
+
+    def fetch(self, arrays: Iterable[StoredArray]) -> None:
+        """Copies arrays to main memory, as they are at this point of the turn. Does not wait."""
+        for stored in arrays:
+            address, array = self.turn.room(stored)
+            self._transfer(address, stored.block.address + stored.offset, _size(stored), DEVICE_TO_HOST)
+            self.turn.fetched.append(array)
+
+    def end_turn(self) -> Fetched:
+        """All of the turn is on the stream."""
+        self.turn.done.record()
+        return Fetched(self.turn)
 
     def allocate(self, size: int) -> CudaBlock:
         return CudaBlock(self.stream, size)
@@ -212,7 +314,7 @@ class CudaMemory:
         """One wait for all arrays."""
         staged = []
         for stored in arrays:
-            size = int(np.prod(stored.shape, dtype=np.int64)) * stored.dtype.itemsize
+            size = _size(stored)
             staged.append(self._staging.take(size))
             self._transfer(staged[-1].pinned_address, stored.block.address + stored.offset, size, DEVICE_TO_HOST)
         self.stream.wait()
@@ -257,3 +359,8 @@ class CudaMemory:
                 self.stream.argument,
                 size=size,
             )
+
+
+def _size(stored: StoredArray) -> int:
+    """Bytes."""
+    return math.prod(stored.shape) * stored.dtype.itemsize

@@ -104,7 +104,7 @@ class Decoder:
         num_logits, shortlist = logits_rows(plan), self._shortlist if plan.shortlist_rows else None
         room = rows if is_host else self._pad(rows)
         binding = self._step(room, 0, room if num_logits else 0)
-        self._run(binding)
+        self._run(binding, step.fed)
         extra: list[Scored] = []
         line = 0
         if shortlist is not None:
@@ -125,6 +125,17 @@ class Decoder:
             if shortlist is not None:
                 shortlist.rank(rows, line)
         return extra
+
+    def follow(self, plan: StepPlan, number: int) -> None:
+        """A further step of a plan on a device, the one of this number after the first: each row takes the best token
+        of its last one, which was kept there."""
+        step, rows = plan.decode, plan.shape.rows
+        assert step is not None
+        self._place([start + (number if row not in step.still else 0) for row, start in enumerate(step.starts)])
+        room = row_capacity_for(rows, self._caches.rows)
+        self._run(self._step(room, 0, room if logits_rows(plan) else 0), [(row, row) for row in range(rows)])
+        if self._shortlist is not None and plan.shortlist_rows:
+            self._shortlist.rank(rows, 0)
 
     def _place(self, starts: Sequence[int]) -> None:
         """Sets the inputs that follow from the positions of the first rows' tokens."""
@@ -178,9 +189,9 @@ class Decoder:
         caches.clear()
         return captured
 
-    def _run(self, binding: Binding) -> None:
+    def _run(self, binding: Binding, fed: Sequence[tuple[int, int]] = ()) -> None:
         """Runs a step with the inputs of its rows."""
-        self._inputs.write()
+        self._inputs.write(fed)
         binding.run()
 
     def _bind(self, first: int, rows: int, *, lines: tuple[int, int]) -> Binding:

@@ -69,6 +69,7 @@ class ModelSessions:
     """The sessions of one bundle. None of them is ever replaced.
 
     sessions, single_engine_sessions: by role; the latter are used in place of the former by a single busy engine.
+    divides_shortlists: these also where each row has a shortlist, so that a step reads no weights of the vocabulary.
     busy_engines: shared by all engines that use the same cores. graph_ids: of captured CUDA graphs, unique in a model.
     stream: on which all of them compute on CUDA; run_options: of runs there that leave nothing in main memory.
     """
@@ -84,6 +85,7 @@ class ModelSessions:
     ) -> None:
         self.manifest, self.choice, self.sessions = manifest, choice, sessions
         self.single_engine_sessions: Sessions = {}
+        self.divides_shortlists = True
         self.busy_engines = busy_engines or BusyEngines()
         self.graph_ids = itertools.count(1)
         self.stream = stream
@@ -137,8 +139,10 @@ class ModelSessions:
                 open_graph or graph_opener(path, manifest), file, providers_of(choice.provider, stream=stream)
             )
         graphs = model.variant.graphs
-        is_large = manifest.graph_bytes(graphs[single_engine_role(graphs)]) >= single_engine_min_bytes
-        if choice.provider == CPU and single_engine_threads > 1 and is_large:
+        size = manifest.graph_bytes(graphs[single_engine_role(graphs)])
+        of_words = manifest.graph_bytes(graphs["project_shortlist"]) if "project_shortlist" in graphs else 0
+        model.divides_shortlists = size - of_words >= single_engine_min_bytes
+        if choice.provider == CPU and single_engine_threads > 1 and size >= single_engine_min_bytes:
             if single_engine_eagerly:
                 threads = single_engine_threads
                 model.single_engine_sessions = open_single_engine_sessions(path, manifest, choice, threads=threads)

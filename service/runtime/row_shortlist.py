@@ -126,20 +126,29 @@ class RowShortlist(OutputBlocks):
 
     def best(self, lines: int) -> tuple[list[list[int]], list[list[float]]]:
         """Ids and log-probabilities of the best tokens of each of the first lines; fewer where a shortlist is short."""
-        ids, logprobs = self._read_best(0, lines)
-        for line, own in enumerate(logprobs):
-            if own[-1] == -np.inf:
-                count = max(1, own.index(-np.inf))
-                ids[line], logprobs[line] = ids[line][:count], own[:count]
-        return ids, logprobs
+        return possible(*self._read_best(0, lines))
 
-    def logprobs(self, row: int, line: int) -> np.ndarray:
+    def stored_row(self, row: int, line: int) -> tuple[StoredArray, ...]:
+        """Where the arrays are that `distribution` takes of a line."""
+        offset = dict(self._ids.offsets(row))[IDS]
+        ids = StoredArray(self._ids.block, offset, (int(self._counts[row]),), self._ids.dtype)
+        return ids, self.stored("logprobs", line, 1)
+
+    def distribution(self, ids: np.ndarray, logprobs_1W: np.ndarray) -> np.ndarray:
         """The distribution of a line over the full vocabulary, float32 (V,): -inf outside the row's shortlist."""
-        count = int(self._counts[row])
         logprobs_V = np.full(self._vocab_size, -np.inf, FLOAT)
-        logprobs_V[self._shortlist_of(row, count)] = self._read("logprobs", line, 1)[0, :count]
+        logprobs_V[ids] = logprobs_1W[0, : len(ids)]
         return logprobs_V
 
-    def _shortlist_of(self, row: int, count: int) -> np.ndarray:
-        offset = dict(self._ids.offsets(row))[IDS]
-        return self._memory.read(StoredArray(self._ids.block, offset, (count,), self._ids.dtype))[0]
+    def logprobs(self, row: int, line: int) -> np.ndarray:
+        """`distribution` of a line, in main memory."""
+        return self.distribution(*self._memory.read(*self.stored_row(row, line)))
+
+
+def possible(ids: list[list[int]], logprobs: list[list[float]]) -> tuple[list[list[int]], list[list[float]]]:
+    """The best tokens of each line without those that its shortlist does not have."""
+    for line, own in enumerate(logprobs):
+        if own[-1] == -np.inf:
+            count = max(1, own.index(-np.inf))
+            ids[line], logprobs[line] = ids[line][:count], own[:count]
+    return ids, logprobs

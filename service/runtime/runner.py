@@ -1,8 +1,7 @@
 """One engine's turns on ONNX Runtime: the rows' caches, and the order of a plan's operations.
 
-`OnnxModel` holds the sessions and is shared by engines; an `OnnxRunner` belongs to one engine, and only its thread uses
-it, except for `memory_bytes`, which any thread may read. The scheduler decides which rows exist and what they
-are for.
+An `OnnxRunner` belongs to one engine, and only its thread uses it, except for `memory_bytes`, which any thread may
+read. The scheduler decides which rows exist and what they are for.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ from service.encoder_request import EncoderOutput
 from service.runtime.attention_passes import AttentionPasses
 from service.runtime.batching import TokenCount, prefill_batches, source_batches, source_width
 from service.runtime.bindings import Arena
-from service.runtime.cuda_memory import CudaMemory
 from service.runtime.decoder import Decoder, logits_rows
 from service.runtime.encoder import Encoder
 from service.runtime.fixed_caches import FixedCaches
 from service.runtime.kv_cache import CacheBuffers, Scratch
-from service.runtime.memory import HostMemory, Memory
+from service.runtime.memory import Memory
 from service.runtime.model_sessions import ModelSessions
 from service.runtime.row_shortlist import RowShortlist
 from service.runtime.sessions import Sessions
@@ -39,6 +37,7 @@ from service.step import (
     Scored,
     StepPlan,
     TurnOutput,
+    VerifiedDraft,
     non_finite,
     padded,
 )
@@ -53,28 +52,20 @@ PROMPT_TOKENS_PER_STEP = 4
 """Tokens of a prompt that take as long as a step of one row, or longer."""
 
 
-class OnnxModel(ModelSessions):
-    """The sessions of one bundle, and runners on them."""
-
-    def runner(self, *, max_rows: int, kv_cache_bytes: int | None = None, draft_tokens: int = 0) -> OnnxRunner:
-        """Caches and bindings for one engine. On CUDA, caches of `kv_cache_bytes` are allocated and all decode steps
-        captured now: a single engine can have a model there, and no other model may be in use.
-
-        kv_cache_bytes, draft_tokens: the most that plans will ask for; None: all rows of the largest size.
-        """
-        if self.stream is None:
-            return OnnxRunner(self, HostMemory(), max_rows=max_rows)
-        memory = CudaMemory(self.stream)
-        runner = OnnxRunner(self, memory, max_rows=max_rows, kv_cache_bytes=kv_cache_bytes, draft_tokens=draft_tokens)
-        runner.capture()
-        return runner
-
-
 class _Passes(NamedTuple):
     """The passes over one set of sessions; a model may lack either."""
 
     encoder: Encoder | None
     decoder: Decoder | None
+
+
+class Computed(NamedTuple):
+    """What a turn computed beside predictions; see `TurnOutput`. extra: inputs of extra steps, with their scores."""
+
+    prefill: PrefillCost | None
+    extra: list[Scored]
+    step_s: float
+    drafts: dict[int, VerifiedDraft]
 
 
 class OnnxRunner:
@@ -178,6 +169,19 @@ class OnnxRunner:
 
     def run(self, plan: StepPlan) -> TurnOutput:
         """Executes one turn in the order of StepPlan."""
+        prefill, extra, step_s, drafts = self._compute(plan)
+        predictions, wrong = self._read(plan, extra)
+        return TurnOutput(
+            predictions=predictions,
+            non_finite=wrong,
+            drafts=drafts,
+            bursts={0: Burst([token for token, _ in extra], range(1 + len(extra)))} if extra else {},
+            prefill=prefill,
+            step_s=step_s,
+        )
+
+    def _compute(self, plan: StepPlan) -> Computed:
+        """All of a turn but the choice of its best tokens."""
         assert 0 < plan.shape.rows <= self.max_rows, plan.shape.rows
         self._passes = self._passes_for(plan)
         started_s = time.perf_counter()
@@ -188,22 +192,18 @@ class OnnxRunner:
         extra = decoder.step(plan.decode, plan) if decoder and plan.decode else []
         prompt_tokens = sum([len(chunk.tokens) for chunk in plan.prompts.chunks])
         self._steps = 1 + len(extra) + prompt_tokens // PROMPT_TOKENS_PER_STEP
-        stepped_s = time.perf_counter()
-        drafts = decoder.verify(plan.drafts, plan.step_rows) if decoder and plan.drafts else {}
-        predictions, wrong = self._read(plan, extra)
-        return TurnOutput(
-            predictions=predictions,
-            non_finite=wrong,
-            drafts=drafts,
-            burst=Burst([token for token, _ in extra], range(1 + len(extra))) if extra else None,
-            prefill=prefill,
-            step_s=(stepped_s - prefilled_s) / (1 + len(extra)),
-        )
+        step_s = (time.perf_counter() - prefilled_s) / (1 + len(extra))
+        return Computed(prefill, extra, step_s, self._verify(plan))
+
+    def _verify(self, plan: StepPlan) -> dict[int, VerifiedDraft]:
+        decoder = self._passes.decoder
+        return decoder.verify(plan.drafts, plan.step_rows) if decoder and plan.drafts else {}
 
     def _passes_for(self, plan: StepPlan) -> _Passes:
         """The sessions of this turn. Chosen anew for each: a step on cores that other engines need is short."""
         is_single = self.model.busy_engines.mark_busy(self)
-        if not is_single or plan.shape.rows > SINGLE_ENGINE_ROWS:
+        is_small = not (logits_rows(plan) or self.model.divides_shortlists)
+        if not is_single or is_small or plan.shape.rows > SINGLE_ENGINE_ROWS:
             return self._shared
         if self._single_engine is None and (sessions := self.model.sessions_for_single_engine(self._steps)):
             self._single_engine = self._passes_of({**self.model.sessions, **sessions})
@@ -262,7 +262,7 @@ class OnnxRunner:
         """Fills the caches of new rows: encoder, shortlists, stored prefixes, prompts. started_s: of the turn."""
         encoder, decoder = self._passes
         encoded_s, count = started_s, TokenCount()
-        self._encoder_outputs.clear()
+        self._encoder_outputs = {}  # that of the last turn may not have been read yet
         for new_rows in source_batches(plan.new_rows):
             assert encoder is not None
             self._encoder_outputs |= encoder.encode(new_rows)
@@ -284,13 +284,19 @@ class OnnxRunner:
             return None
         return PrefillCost(time.perf_counter() - started_s, encoded_s - started_s, count.tokens, count.padding)
 
-    def _read(self, plan: StepPlan, extra: list[Scored]) -> tuple[Predictions, list[int]]:
-        """The predictions of the turn, and the lines that are not finite."""
-        logits, rows = self._logits, plan.step_rows
-        lines = rows + (len(extra) if logits.is_ranked else 0) + sum([len(draft.tokens) for draft in plan.drafts])
+    def _rank(self, plan: StepPlan, extra: list[Scored]) -> int:
+        """Ranks the lines of the turn, if they are to be, and returns their number."""
+        logits = self._logits
+        lines = plan.step_rows + sum([len(draft.tokens) for draft in plan.drafts])
+        lines += len(extra) if logits.is_ranked else 0
         if lines and logits.is_ranked and logits_rows(plan):
             logits.rank(0, lines)
         self._shortlist_rows = plan.shortlist_rows
+        return lines
+
+    def _read(self, plan: StepPlan, extra: list[Scored]) -> tuple[Predictions, list[int]]:
+        """The predictions of the turn, and the lines that are not finite."""
+        logits, rows, lines = self._logits, plan.step_rows, self._rank(plan, extra)
         top_ids, top_scores = self._best(rows, lines)
         scores = [best[0] for best in top_scores]
         if logits.is_ranked:

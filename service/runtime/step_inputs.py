@@ -1,18 +1,22 @@
 """The inputs of a decode step per row: its token, that token's position, the lengths of row, source and shortlist.
 
 The arrays are filled in main memory. A device has a block of its own, which is bound once and overwritten as a whole
-before each step: a captured CUDA graph always reads the same addresses.
+before each step: a captured CUDA graph always reads the same addresses. Tokens that only the device knows are copied
+into it there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 import numpy as np
 
+from service.runtime.batching import contiguous_runs
 from service.runtime.bindings import Arena, Binding
+from service.runtime.memory import Region, StoredArray
 
+TOKEN_BYTES = 8
 FIELDS = (  # name, type, values per row; the widest types come first
     ("tokens", np.int64, (1,)),
     ("starts", np.int64, ()),
@@ -40,6 +44,7 @@ class RowInputs:
         }
         self._arrays["positions"][:, 0] = self._arrays["asked"][:] = np.arange(max_rows)
         self._block = None if memory.device == "cpu" else arena.allocate(self._host.nbytes)
+        self._newest = memory.allocate(0 if memory.device == "cpu" else max_rows * TOKEN_BYTES)
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._arrays[name]
@@ -51,10 +56,24 @@ class RowInputs:
         for name in ("lengths", "window_lengths", "source_lengths"):
             self._arrays[name][first:stop] = 1
 
-    def write(self) -> None:
-        """Copies the filled arrays to the device."""
-        if self._block is not None:
-            self._arena.memory.write(self._block, self._host)
+    def write(self, fed: Sequence[tuple[int, int]] = ()) -> None:
+        """Copies the filled arrays to the device. fed: see `service.step.DecodeStep`."""
+        if self._block is None:
+            return
+        self._arena.memory.write(self._block, self._host)
+        tokens, newest = Region(self._block, TOKEN_BYTES), Region(self._newest, TOKEN_BYTES)
+        for first, stop in contiguous_runs(fed):
+            row, line = fed[first]
+            source = newest.at(line * TOKEN_BYTES)
+            target = tokens.at(self._offsets["tokens"] + row * TOKEN_BYTES)
+            self._arena.memory.copy(target, source, width=TOKEN_BYTES, height=stop - first)
+
+    def keep(self, first: int, best: StoredArray) -> None:
+        """Keeps the best tokens of rows from `first` on for the next step. best: ids on the device, int64 (rows, K)."""
+        lines, width = best.shape
+        target = Region(self._newest, TOKEN_BYTES).at(first * TOKEN_BYTES)
+        source = Region(best.block, width * TOKEN_BYTES).at(best.offset)
+        self._arena.memory.copy(target, source, width=TOKEN_BYTES, height=lines)
 
     def bind(self, binding: Binding, rows: int, wanted: Container[str], *, num_logits: int = 0) -> None:
         """Binds the arrays that a graph takes, for the first rows. num_logits: rows of which `decode`

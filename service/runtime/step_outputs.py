@@ -63,16 +63,21 @@ class OutputBlocks:
         return self._arena_of(name).place(self._blocks[name], first * width * dtype.itemsize, dtype, shape)
 
     def _read(self, name: str, first: int, lines: int) -> np.ndarray:
-        return self._memory.read(self._stored(name, first, lines))[0]
+        return self._memory.read(self.stored(name, first, lines))[0]
 
-    def _stored(self, name: str, first: int, lines: int) -> StoredArray:
+    def stored(self, name: str, first: int, lines: int) -> StoredArray:
+        """Where the output `name` of lines [first, first + lines) is."""
         width, dtype = self._widths[name], DTYPES[name]
         return StoredArray(self._blocks[name], first * width * dtype.itemsize, (lines, width), dtype)
 
     def _read_best(self, first: int, lines: int) -> tuple[list[list[int]], list[list[float]]]:
         """Ids and log-probabilities of the best tokens that the graph found of these lines."""
-        ids, scores = self._memory.read(*(self._stored(name, first, lines) for name in ("top_ids", "top_logprobs")))
+        ids, scores = self._memory.read(*self.stored_best(first, lines))
         return ids.tolist(), scores.tolist()
+
+    def stored_best(self, first: int, lines: int) -> tuple[StoredArray, StoredArray]:
+        """Where ids and log-probabilities of the best tokens of these lines are, as far as the graph ranks them."""
+        return self.stored("top_ids", first, lines), self.stored("top_logprobs", first, lines)
 
     def most_likely(self, line: int) -> Scored:
         """The best token of one line that the graph ranked, and its log-probability."""
@@ -165,7 +170,15 @@ class LogitsBlocks(OutputBlocks):
         token = int(logits_V.argmax())
         return token, logits_V.item(token)
 
+    def stored_row(self, row: int, line: int) -> tuple[StoredArray, ...]:
+        """Where the arrays are that `distribution` takes of a ranked line."""
+        return (self.stored("logprobs", line, 1),)
+
+    def distribution(self, logprobs_1V: np.ndarray) -> np.ndarray:
+        """The distribution of a line, float32 (V,)."""
+        row_V: np.ndarray = logprobs_1V[0]
+        return row_V
+
     def logprobs(self, row: int, line: int) -> np.ndarray:
         """The distribution of a ranked line, float32 (V,), in main memory."""
-        row_V: np.ndarray = self._read("logprobs", line, 1)[0]
-        return row_V
+        return self.distribution(*self._memory.read(*self.stored_row(row, line)))

@@ -13,7 +13,8 @@ from typing import Any
 
 from export.bundle.directory import load_bundle
 from service.options import DecodingOptions
-from service.runtime.runner import OnnxModel, OnnxRunner
+from service.runtime.onnx_model import OnnxModel
+from service.runtime.runner import OnnxRunner
 from tests.cuda.fake import FakeCuda
 from tests.runner_requests import decode, requests_for
 

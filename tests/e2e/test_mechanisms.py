@@ -16,7 +16,7 @@ from model.training.train import train
 from service.engine.golden_check import decode_single
 from service.memory.cache_layout import CacheLayout
 from service.request import Request
-from service.runtime.runner import OnnxModel
+from service.runtime.onnx_model import OnnxModel
 from tests.e2e.process import serving
 from tests.export.graphs.kinds import KINDS
 from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer

@@ -18,7 +18,7 @@ from model.pretrained.import_checkpoint import import_checkpoint
 from model.tokenizer import Tokenizer
 from service.options import DecodingOptions
 from service.request import Request
-from service.runtime.runner import OnnxModel
+from service.runtime.onnx_model import OnnxModel
 from tests.decoders import REALISTIC, make_decoder
 from tests.e2e.process import serving
 from tests.engines import engine_limits

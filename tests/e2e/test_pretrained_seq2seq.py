@@ -14,7 +14,7 @@ from model.tokenizer import Tokenizer
 from service.decoding.prompt_form import PromptForm
 from service.options import DecodingOptions
 from service.request import Request
-from service.runtime.runner import OnnxModel
+from service.runtime.onnx_model import OnnxModel
 from tests.engines import engine_limits
 from tests.fakes import CheckedEngine, ask
 

@@ -142,7 +142,7 @@ class TextCalls(ItemCalls):
 def is_slow(model: ServedModel, options: DecodingOptions) -> bool:
     """Whether the request for a short text to translate may take long to build. A template may take as long as its
     bounds allow."""
-    return options.use_shortlist or model.translation is not None
+    return (options.use_shortlist and bool(options.phrases)) or model.translation is not None
 
 
 def check_streamable(options: DecodingOptions) -> None:

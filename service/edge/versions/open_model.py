@@ -232,6 +232,8 @@ def _read(bundle: CheckedBundle) -> dict[str, Any]:
     stamps = verify_files(path, manifest, only={TOKENIZER, *TEMPLATES, manifest.shortlist})
     sizes = manifest.limits.vocab_sizes
     tokenizer = Tokenizer.load(path / TOKENIZER, **sizes)
+    for side in (tokenizer, tokenizer.target):
+        side.encode("a")  # the first text takes longer
     shortlist = load_shortlist(path / manifest.shortlist, **sizes) if manifest.shortlist else None
     chat, translation = _prompts(bundle, tokenizer)
     bundle._replace(stamps={**bundle.stamps, **stamps}).check_unchanged()

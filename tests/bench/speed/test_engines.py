@@ -8,7 +8,7 @@ from export.bundle.manifest import TOKENIZER
 from model.tokenizer import Tokenizer
 from service.errors import InternalFailure
 from service.request import Request
-from service.runtime.runner import OnnxModel
+from service.runtime.onnx_model import OnnxModel
 
 
 @pytest.fixture(scope="module")

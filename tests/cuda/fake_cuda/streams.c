@@ -9,12 +9,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 struct CUevent_st {
   struct CUstream_st *stream; /* where it was recorded last; NULL: never */
   ticket ticket;
   struct capture *capture; /* if it was recorded in one */
+  struct timespec passed;
 };
 
 static struct CUstream_st *streams;
@@ -243,16 +245,19 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
 
 cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
 
+/* It stays, as it may still be on a stream. */
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  (void)event;
   API_CALL(SAFE);
-  free(event);
   return cudaSuccess;
 }
+
+static void pass(const void *arguments) { clock_gettime(CLOCK_MONOTONIC, &(*(const cudaEvent_t *)arguments)->passed); }
 
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t handle, unsigned flags) {
   (void)flags;
   API_CALL(SAFE);
-  const cudaError_t error = append_call(handle, NULL, NULL, 0);
+  const cudaError_t error = append_call(handle, pass, &event, sizeof event);
   if (error) return error;
   struct CUstream_st *stream = find_stream(handle);
   event->stream = stream;
@@ -304,9 +309,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   return error ? error : cudaErrorNotReady;
 }
 
-/* The fake has no notion of time. */
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {
   API_CALL(SAFE);
-  *ms = 0;
+  *ms = (end->passed.tv_sec - start->passed.tv_sec) * 1e3f + (end->passed.tv_nsec - start->passed.tv_nsec) / 1e6f;
   return start->stream && end->stream ? cudaSuccess : failed(cudaErrorInvalidResourceHandle);
 }

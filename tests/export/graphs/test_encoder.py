@@ -17,7 +17,7 @@ from export.to_onnx import export_model
 from export.verification.verifier import verify_bundle
 from service.engine.golden_check import check_golden_decode
 from service.errors import StartupError
-from service.runtime.runner import OnnxModel
+from service.runtime.onnx_model import OnnxModel
 from tests.tiny import ENCODERS, TEXTS, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer(with_mask=True)

@@ -35,8 +35,10 @@ def test_texts_are_normalized_as_by_sentencepiece(name, tmp_path):
         remove_extra_whitespaces=model.remove_extra_whitespaces,
         symbols=[piece.text for piece in model.pieces if piece.type == 4],
     )
-    for text in [*lines(200, 30), "", "  ", "  ＡＢ e\u0302\u0301  ﬃ "]:
-        assert normalize(text) == own.normalize(text)
+    odd, rng = [*" \u3000\u00b4\u0301\u0323ae▁\t ½ﬁ…Å\u1e9b한\u1100\u1161ＡＢ\u00ad", "<user>"], random.Random(5)
+    mixed = ["".join(rng.choices(odd, k=rng.randint(1, 9))) for _ in range(500)]
+    for text in [*lines(200, 30), *mixed, "", "  ", "  ＡＢ e\u0302\u0301  ﬃ "]:
+        assert normalize(text) == own.normalize(text) == normalize.traced(text)[0]
 
 
 def test_each_normalized_character_has_its_span_in_the_text(tmp_path):
@@ -78,6 +80,19 @@ def test_the_most_likely_pieces_are_those_of_a_search_of_all():
         unknown = min(SCORES.values()) - UNKNOWN_PENALTY
         total = sum(scores.get(cut.token, unknown * (cut.end - cut.start)) for cut in cuts)
         assert total == pytest.approx(best_score(text), abs=1e-4)
+
+
+def test_texts_of_known_words_are_segmented_as_those_of_a_search_through_the_whole_text():
+    scores = {"▁": -1.0, "▁a": -1.1, "a": -1.1, "aa": -2.2, "aaa": -3.3, "b": -7.7, "ab": -8.8, "▁ba": -9.9}
+    ids = {text: place for place, text in enumerate([*scores, "a▁"])}
+    by_word = Unigram(scores, [], ids, unknown=UNKNOWN)
+    whole = Unigram({**scores, "a▁": -99.0}, [], ids, unknown=UNKNOWN)  # a piece that no best segmentation has
+    whole._unknown_score = by_word._unknown_score
+    rng = random.Random(7)
+    for length in (0, 1, 3, 9, 30, 300, 3000, 30_000):
+        for _ in range(20 if length < 3000 else 2):
+            text = "".join(rng.choices(["a", "b", "c", "▁"], weights=[8, 1, 1, 3], k=length))
+            assert by_word.cut(text) == by_word.cut(text) == whole.cut(text)
 
 
 def test_unknown_text_is_one_piece_or_its_bytes():

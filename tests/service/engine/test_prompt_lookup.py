@@ -147,7 +147,6 @@ class Nothing:
         {"beam_size": 2},
         {"temperature": 0.7},
         {"num_sequences": 2},
-        {"top_logprobs": 2},
         {"num_hypotheses": 2, "return_alternatives": True},
         {"logits_processors": (Nothing(),)},
         {"prefix": (7, 8)},

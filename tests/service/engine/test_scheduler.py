@@ -97,7 +97,6 @@ def test_streams_several_rows_and_waiting_requests_allow_no_extra_steps():
     [
         {"options": DecodingOptions(beam_size=2)},
         {"options": DecodingOptions(temperature=0.7)},
-        {"options": DecodingOptions(top_logprobs=2)},
         {"prefix": (5, 6, 7, 8, 9, 10)},
     ],
 )

@@ -16,7 +16,7 @@ from service.errors import StartupError
 from service.machine.execution_choice import CPU, CUDA
 from service.machine.processors import Processors
 from service.runtime.cuda_memory import CudaRuntime
-from service.runtime.runner import OnnxModel
+from service.runtime.onnx_model import OnnxModel
 from service.runtime.sessions import graph_opener
 from service.settings.engine_settings import EngineSettings
 from tests.fakes import FakeCuda
@@ -26,6 +26,15 @@ from tests.tiny import tiny_config, tiny_model
 def test_a_directory_without_a_bundle_is_rejected(tmp_path):
     with pytest.raises(StartupError, match=r"manifest\.json"):
         open_engines(tmp_path, EngineSettings())
+
+
+def test_the_check_of_batches_leaves_no_memory(tiny_translation_bundle):
+    settings = EngineSettings(device="cpu")
+    sizes = [
+        open_engines(tiny_translation_bundle, settings, checks_batches=checks).memory_bytes()
+        for checks in (False, True)
+    ]
+    assert sizes[0] == sizes[1]
 
 
 @pytest.mark.parametrize(("single_engine_threads", "checks"), [(1, 1), (2, 2)])

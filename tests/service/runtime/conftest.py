@@ -3,7 +3,7 @@
 import pytest
 
 from export.bundle.directory import load_bundle
-from service.runtime.runner import OnnxModel
+from service.runtime.onnx_model import OnnxModel
 from tests.runner_requests import BUNDLES
 
 

@@ -9,7 +9,7 @@ from export.bundle.directory import load_bundle
 from model.architectures import SourceModel
 from model.reference.greedy import cross_attention
 from service.engine.scheduler import Scheduler
-from service.runtime.runner import OnnxModel
+from service.runtime.onnx_model import OnnxModel
 from service.runtime.sessions import graph_opener
 from tests.engines import engine_limits
 from tests.runner_requests import requests_for, sequence_for

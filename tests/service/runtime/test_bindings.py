@@ -8,7 +8,8 @@ import pytest
 
 from service.runtime.bindings import MAX_BINDINGS, Arena, Binding, BindingCache
 from service.runtime.memory import HostMemory
-from service.runtime.runner import OnnxModel, OnnxRunner
+from service.runtime.onnx_model import OnnxModel
+from service.runtime.runner import OnnxRunner
 from tests.fakes import RecordingSession, array_at
 from tests.runner_requests import CountingSession, alone, assert_same_bits, logprobs_of, requests_for
 

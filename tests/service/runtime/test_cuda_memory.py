@@ -9,7 +9,8 @@ import pytest
 from export.bundle.directory import load_bundle
 from service.runtime.cuda_memory import STAGING_BYTES, CudaError
 from service.runtime.memory import Region, StoredArray
-from service.runtime.runner import OnnxModel, OnnxRunner
+from service.runtime.onnx_model import OnnxModel
+from service.runtime.runner import OnnxRunner
 from service.step import DeviceLost
 from tests.fakes import FakeCuda, array_at, bytes_of, cuda_memory
 

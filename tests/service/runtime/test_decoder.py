@@ -17,7 +17,7 @@ from service.memory.cache_layout import row_capacity_for
 from service.options import DecodingOptions
 from service.request import Request
 from service.runtime.cuda_memory import CudaRuntime, CudaStream
-from service.runtime.runner import OnnxModel
+from service.runtime.onnx_model import OnnxModel
 from service.runtime.step_outputs import FEW_LINES
 from tests.engines import engine_limits
 from tests.fakes import EveryDraft, FakeCuda, RandomDrafts, bytes_at

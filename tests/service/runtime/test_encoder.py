@@ -8,7 +8,7 @@ import torch
 from export.bundle.directory import load_bundle
 from model.architectures import SourceModel
 from service.encoder_request import EncoderRequest
-from service.runtime.runner import OnnxModel
+from service.runtime.onnx_model import OnnxModel
 from tests.runner_requests import decode, requests_for
 from tests.tiny import tiny_config, tiny_model
 

@@ -18,7 +18,8 @@ from service.errors import StartupError
 from service.options import DecodingOptions
 from service.runtime.memory import HostMemory
 from service.runtime.model_sessions import BusyEngines
-from service.runtime.runner import SINGLE_ENGINE_ROWS, OnnxModel, OnnxRunner
+from service.runtime.onnx_model import OnnxModel
+from service.runtime.runner import SINGLE_ENGINE_ROWS, OnnxRunner
 from service.runtime.sessions import open_single_engine_sessions
 from tests.runner_requests import assert_same_bits, decode, logprobs_of, reference, requests_for
 
@@ -92,6 +93,31 @@ def test_small_decoder_uses_one_thread(path, model):
             path, load_bundle(path), device="cpu", single_engine_threads=2, single_engine_min_bytes=least
         )
         assert set(opened.single_engine_sessions) == roles
+
+
+def test_steps_of_a_small_decoder_beside_its_vocabulary_use_one_thread_for_rows_with_shortlists(
+    tiny_attention_bundle,
+):
+    manifest = load_bundle(tiny_attention_bundle)
+    graphs = manifest.variant("fp32").graphs
+    beside = manifest.graph_bytes(graphs["decode"]) - manifest.graph_bytes(graphs["project_shortlist"])
+    for least, divides in ((beside, True), (beside + 1, False)):
+        model = OnnxModel.open(
+            tiny_attention_bundle,
+            manifest,
+            device="cpu",
+            precision="fp32",
+            single_engine_threads=2,
+            single_engine_min_bytes=least,
+        )
+        (request,) = requests_for(model, 1)
+        used = []
+        for shortlist in ((), (2, 7)):
+            runner = Noting(model, max_rows=1)
+            logprobs_of(runner, [replace(request, shortlist=shortlist)])
+            runner.mark_idle()
+            used.append({used_all for _, used_all in runner.noted})
+        assert used == [{True}, {divides}]
 
 
 def test_a_second_session_that_cannot_be_opened_is_a_startup_error(path, model, monkeypatch):

@@ -23,7 +23,8 @@ from service.errors import InternalFailure
 from service.options import DecodingOptions
 from service.request import Priority
 from service.runtime.memory import HostBlock, HostMemory
-from service.runtime.runner import OnnxModel, OnnxRunner
+from service.runtime.onnx_model import OnnxModel
+from service.runtime.runner import OnnxRunner
 from service.step import PrefillCost
 from tests.engines import engine_limits
 from tests.fakes import CheckedEngine, RandomShares, ask

@@ -7,7 +7,7 @@ import pytest
 
 from service.engine.golden_check import check_golden_decode, decode_single, is_batch_invariant
 from service.errors import StartupError
-from service.runtime.runner import OnnxModel
+from service.runtime.onnx_model import OnnxModel
 from tests.runner_requests import reference, requests_for
 
 

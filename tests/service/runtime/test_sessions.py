@@ -13,7 +13,7 @@ from service.machine.execution_choice import CPU, CUDA, LAZY_ROLES
 from service.runtime import sessions
 from service.runtime.cuda_device import check_device
 from service.runtime.cuda_memory import CudaRuntime, CudaStream
-from service.runtime.runner import OnnxModel
+from service.runtime.onnx_model import OnnxModel
 from service.runtime.sessions import providers_of, session_config
 from tests.fakes import FakeCuda, RecordingSession
 from tests.tiny import tiny_config, tiny_model

@@ -11,7 +11,7 @@ from export.bundle.directory import load_bundle
 from service.decoding.search import advance
 from service.engine.scheduler import Scheduler
 from service.options import DecodingOptions
-from service.runtime.runner import OnnxModel
+from service.runtime.onnx_model import OnnxModel
 from service.step import Ranked
 from tests.engines import engine_limits
 from tests.runner_requests import SCORED, decode, logprobs_of, requests_for, sequence_for

@@ -13,7 +13,7 @@ from export.bundle.directory import load_bundle
 from export.bundle.windows import LARGEST_BLOCK, SLACK, places_of
 from service.options import DecodingOptions
 from service.request import Priority, Request
-from service.runtime.runner import OnnxModel
+from service.runtime.onnx_model import OnnxModel
 from tests.fakes import RandomDrafts, RandomShares
 from tests.runner_requests import SCORED, assert_same_bits, decode, decode_together, logprobs_of
 from tests.tiny import tiny_config, tiny_model
