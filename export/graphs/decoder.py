@@ -113,7 +113,7 @@ class DecodeTokenGraph(_Decode):
         attends = self.attends(past, starts_B, (lengths_B, total_length), others)
         sources = [GraphSourceAttention(self.model.config, layer, source_lengths_B - 1) for layer in cross]
         states_BTM = self.model.decoder(tokens_BT, starts_B, attends, sources)
-        return self.outputs(states_BTM[:, 0], attends)
+        return self.outputs(_of_one_token(states_BTM), attends)
 
 
 class DecodeRecurrentGraph(_Decode):
@@ -130,7 +130,7 @@ class DecodeRecurrentGraph(_Decode):
         recurrences = [GraphRecurrence(state_BM, starts_B) for (state_BM,) in past]
         sources = [GraphSourceAttention(self.model.config, layer, source_lengths_B - 1) for layer in cross]
         states_BTM = self.model.decoder(tokens_BT, starts_B, recurrences, sources)
-        return self.outputs(states_BTM[:, 0], recurrences)
+        return self.outputs(_of_one_token(states_BTM), recurrences)
 
 
 class DecodeCompressedGraph(_Decode):
@@ -155,7 +155,12 @@ class DecodeCompressedGraph(_Decode):
             for attend, layer, compression in zip(plain, past, self.model.decoder.compressions, strict=True)
         ]
         states_BTM = self.model.decoder(tokens_BT, starts_B, attends, [None] * len(attends))
-        return self.outputs(states_BTM[:, 0], attends)
+        return self.outputs(_of_one_token(states_BTM), attends)
+
+
+def _of_one_token(states_B1M: Tensor) -> Tensor:
+    """Return the states (B, M) of blocks of one token: in half precision by a node that CUDA starts no kernel for."""
+    return states_B1M.squeeze(1) if states_B1M.dtype == torch.float16 else states_B1M[:, 0]
 
 
 def _gather(states_BTM: Tensor, positions_P2: Tensor) -> Tensor:

@@ -31,7 +31,8 @@ class _Branch(NamedTuple):
 def fuse_norms(model: ModelProto) -> ModelProto:
     """Add(residual, product + bias) → norm becomes one node, which outputs both the sum and its norm.
 
-    Only sums with a product as an operand are fused, which broadcast nothing, and norms over the last axis.
+    Only sums with a product or a recurrent layer as an operand are fused, which broadcast nothing, and norms over the
+    last axis.
     """
     graph = model.graph
     makers, tensors = makers_of(graph), {tensor.name: tensor for tensor in graph.initializer}
@@ -72,9 +73,11 @@ def _branch(
     tensors: Mapping[str, TensorProto],
     uses: Mapping[str, int],
 ) -> _Branch | None:
-    """A product with weights, or one plus a bias that nothing else reads."""
+    """A product with weights, or one plus a bias that nothing else reads; or what a recurrent layer computed."""
     if node is None:
         return None
+    if node.op_type == "Cast" and (relu := makers.get(node.input[0])) is not None and relu.op_type == "Relu":
+        return _Branch(node.output[0], "")
     if node.op_type == "MatMul":
         return _Branch(node.output[0], "") if node.input[1] in tensors else None
     if node.op_type != "Add" or uses[node.output[0]] > 1:

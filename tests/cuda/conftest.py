@@ -10,7 +10,7 @@ CORE: dict[str, frozenset[str]] = {  # module → the parameters of its quick te
     "test_leftovers": frozenset(["alibi"]),
     "test_answers": frozenset(["translation, head size 64", "generation, llama with groups, head size 64"]),
     "test_loop": frozenset(["generation", "generation-greedy", "generation-beams"]),
-    "test_placement": frozenset(["demo", "LSTM", "experts"]),
+    "test_placement": frozenset(["demo", "LSTM", "experts", "translation"]),
     "test_run_ahead": frozenset(["100-translation"]),
     "test_served": frozenset(["decoder-shape1"]),
 }

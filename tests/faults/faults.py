@@ -153,6 +153,13 @@ FAULTS = (
         ("tests/export/passes/test_fuse_norms.py",),
     ),
     Fault(
+        "bias-folded-behind-a-residual",
+        "export/passes/fold_biases.py",
+        "if len(found) < uses[y] or",
+        "if",
+        ("tests/export/passes/test_fold_biases.py",),
+    ),
+    Fault(
         "rotation-of-heads-that-the-operator-refuses",
         "export/passes/fuse_rotary.py",
         "if _head_dim(graph, node.input[3]) % ROTARY_MULTIPLE:",

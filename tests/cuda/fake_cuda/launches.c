@@ -111,6 +111,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *fu
 cudaError_t enqueue(cudaStream_t stream, void (*run)(const void *arguments), const void *arguments, size_t bytes) {
   API_CALL(SAFE);
   count("products", NULL, NULL);
+  fake_cuda_log("product\tstream %p", (void *)stream);
   struct operation *operation = new_operation(run, arguments, bytes);
   operation->is_launch = true;
   return append(stream, operation);
