@@ -30,7 +30,6 @@ from export.passes.calibrate import MAX_SENTENCES as MAX_CALIBRATION
 from export.passes.calibrate import Ranges, calibrate, input_moments, named_tensors
 from export.passes.equalize import Exponents, can_equalize, equalized, find_exponents
 from export.passes.error_feedback import Feedback
-from export.passes.fold_biases import fold_biases
 from export.passes.fuse_norms import fuse_norms
 from export.passes.fuse_rotary import fuse_rotary
 from export.passes.held_weights import Weights, hold, values_of
@@ -324,7 +323,6 @@ def save_variant(
         graph = ModelProto()
         graph.CopyFrom(traced.graphs[role])
         graph = quantize(graph, role, scheme, ranges, feedback, weights)
-        graph = fold_biases(graph, weights) if scheme.name == "fp16" else graph
         made[role] = signature.finish(graph) if signature.finish else graph
         if scheme.is_quantized:
             write_notes(made[role], RoundingNotes(exponents, feedback is not None))

@@ -57,16 +57,40 @@ FAULTS = (
     _engine(
         "step-of-unfinished-prompts",
         "scheduler",
-        "sequence.num_computed += sequence not in unfinished",
+        "sequence.num_computed += sequence not in paused",
         "sequence.num_computed += 1",
         "test_prefill.py",
     ),
     _engine(
         "bound-without-extra-steps",
         "scheduler",
-        "            end += extra.most if extra else 0\n",
+        "            end += extra.most if extra else more\n",
         "",
         "test_scheduler.py",
+    ),
+    _engine(
+        "held-rows-go-on",
+        "run_ahead",
+        "return sequence.search.is_greedy and sequence",
+        "return sequence",
+    ),
+    _engine(
+        "parked-rows-found-in-a-turn",
+        "run_ahead",
+        "enumerate(rows) if sequence in live}",
+        "enumerate(rows)}",
+    ),
+    _engine(
+        "steps-beyond-an-answer",
+        "run_ahead",
+        "count = min(count, request.max_tokens - tokens)",
+        "pass",
+    ),
+    _engine(
+        "inputs-fed-by-place",
+        "run_ahead",
+        "(row, row_of[rows[row][1]])",
+        "(row, row)",
     ),
     _engine(
         "parked-rows-too-small",
@@ -151,13 +175,6 @@ FAULTS = (
         "if uses[total] > 1 else [norm.output[0]]",
         "if uses[total] > 0 else [norm.output[0]]",
         ("tests/export/passes/test_fuse_norms.py",),
-    ),
-    Fault(
-        "bias-folded-behind-a-residual",
-        "export/passes/fold_biases.py",
-        "if len(found) < uses[y] or",
-        "if",
-        ("tests/export/passes/test_fold_biases.py",),
     ),
     Fault(
         "rotation-of-heads-that-the-operator-refuses",
