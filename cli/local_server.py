@@ -38,9 +38,8 @@ OTHERS = frozenset(  # settings of other servers: their file, access, and ports 
 )
 CONNECTION_AGE_S = 24 * 3600  # longer than any work with a temporary server, so that none of its calls is cut
 REPORTED_WITHIN_S = 60.0  # engine processes report four times a second
-READY_WITHIN_S = (
-    330.0  # a server that does not open its bundle ends before, and says why: ServerSettings.start_timeout_s
-)
+READY_WITHIN_S = 330.0
+"""A server that does not open its bundle ends before, and says why: ServerSettings.start_timeout_s."""
 ENDS_WITHIN_S = 60.0  # a server without calls, once it is told to
 
 

@@ -52,6 +52,9 @@ def drawn(runner: OnnxRunner, count: int) -> Iterator[Request]:
         prompt = (1, *(rng.randrange(4, limits.vocab_size) for _ in range(length - 1)))
         max_tokens = rng.randrange(1, min(24, limits.max_target_len - length + 1))
         prefix = (5, 6, 7)[: rng.choice([0, 0, 0, 3])][: max_tokens - 1]
+        shortlist: tuple[int, ...] = ()
+        if source and not prefix and rng.random() < 0.3:
+            shortlist = tuple(sorted({2, *rng.sample(range(4, limits.vocab_size), 12)}))
         yield Request(
             request_id=str(number),
             source=source,
@@ -59,6 +62,7 @@ def drawn(runner: OnnxRunner, count: int) -> Iterator[Request]:
             max_tokens=max_tokens,
             options=options,
             prefix=prefix,
+            shortlist=shortlist,
             seed=number,
             is_streamed=rng.random() < 0.3,
         )

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from service.engine import run_ahead
-from service.engine.run_ahead import can_run_ahead, inputs
+from service.engine.run_ahead import can_run_ahead, inputs, place
 from service.errors import Cancelled, InternalFailure
 from service.memory.cache_layout import CacheLayout
 from service.options import DecodingOptions
 from service.request import Finished
-from service.step import Burst, Moves, Prompts, Ranked
+from service.step import Burst, Moves, Plain, Prompts, Ranked, TurnOutput
 from tests.engines import engine_limits, never_ends, request
 from tests.fakes import ScriptedRunner, Sink, scripted_answer
 from tests.scheduling import Bench
@@ -232,3 +232,15 @@ def test_tokens_come_from_the_prompt_the_prefix_the_answer_or_the_device():
     assert inputs(rows, [2], rows) == ((0,), ((0, 0),))
     sequence.unread = 0
     assert not can_run_ahead([sequence], can_repeat=True), "nothing is unread"
+
+
+def test_a_turn_is_found_by_the_rows_of_those_that_have_one():
+    """A parked sequence names lines of its slot."""
+    bench = Bench()
+    kept, parked = bench.submit(request("a"), request("b"))
+    bench.scheduler.plan(0.0)
+    rows = bench.scheduler.rows
+    parked.hypotheses[0].row = kept.hypotheses[0].row
+    turn = TurnOutput(predictions=Plain([7, 9], None), drafts={}, step_s=0.0)
+    place(turn, rows, [kept])
+    assert turn.predictions.best(0) == 7
