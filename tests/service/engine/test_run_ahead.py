@@ -15,7 +15,7 @@ from service.options import DecodingOptions
 from service.request import Finished
 from service.step import Burst, Moves, Plain, Prompts, Ranked, TurnOutput
 from tests.engines import engine_limits, never_ends, request
-from tests.fakes import ScriptedRunner, Sink, scripted_answer
+from tests.fakes import ScriptedOutputs, ScriptedRunner, Sink, scripted_answer
 from tests.scheduling import Bench
 
 BEAM = DecodingOptions(beam_size=2)
@@ -241,6 +241,6 @@ def test_a_turn_is_found_by_the_rows_of_those_that_have_one():
     bench.scheduler.plan(0.0)
     rows = bench.scheduler.rows
     parked.hypotheses[0].row = kept.hypotheses[0].row
-    turn = TurnOutput(predictions=Plain([7, 9], None), drafts={}, step_s=0.0)
+    turn = TurnOutput(predictions=Plain([7, 9], ScriptedOutputs(None, [])), drafts={}, step_s=0.0)
     place(turn, rows, [kept])
     assert turn.predictions.best(0) == 7
