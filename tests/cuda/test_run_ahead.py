@@ -18,13 +18,14 @@ def test_turns_launched_ahead_give_the_answers_of_turns_that_are_waited_for(fake
     bundle = exported(tiny_model(tiny_config(architecture, **shape)), precisions=("fp32", "fp16"))
     found = json.loads(fake.run_python(fake_cuda, "-m", "tests.cuda.run_ahead", str(bundle), str(count)))
     assert found["requests"] == count - count // 10
-    # Encoder batches of other sources round differently, so a few answers depend on their neighbours, either way.
-    assert found["same"] >= (1.0 if count == 100 else 0.97) * found["requests"], found
+    # Encoder batches round by their sources, and which these are depends on time: so do a few answers, either way.
+    few = 0.05 * count if architecture == "encoder_decoder" else 0
+    assert found["same"] >= found["requests"] - few, found
     assert found["with an end"] == found["cancelled"] == count // 10
     assert found["captures"] == 0
     greedy, turns = found["greedy"], found["greedy"]["turns"]
     assert greedy["stream waits"] == 0
-    assert greedy["others"] <= (0 if count == 100 else 0.03 * count), found
+    assert greedy["others"] <= few, found
     assert turns["several"] < turns["single"], found
     # The device runs dry only when the last rows end, or when all end in one turn.
     assert greedy["read last"] < 0.2 * sum(turns.values()), found
