@@ -40,7 +40,7 @@ CONNECTION_AGE_S = 24 * 3600  # longer than any work with a temporary server, so
 REPORTED_WITHIN_S = 60.0  # engine processes report four times a second
 READY_WITHIN_S = 330.0
 """A server that does not open its bundle ends before, and says why: ServerSettings.start_timeout_s."""
-ENDS_WITHIN_S = 60.0  # a server without calls, once it is told to
+ENDS_WITHIN_S = 60.0  # a server without calls, once it is asked to stop
 
 
 def free_port() -> int:

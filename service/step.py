@@ -381,7 +381,7 @@ class AheadRunner(Runner, Protocol):
     """A runner that takes a plan while it computes another one: `launch` and `collect` are the halves of `run`."""
 
     def launch(self, plan: StepPlan) -> None:
-        """Begins a turn behind those that were not collected yet, of which there may be one. Raises like `run`."""
+        """Begins a turn after those that were not collected yet, of which there may be one. Raises like `run`."""
 
     def collect(self) -> TurnOutput:
         """Waits for the oldest turn that was launched and not collected. Its output is valid until the next launch, and

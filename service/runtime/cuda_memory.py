@@ -182,10 +182,10 @@ class _Staging:
         self._parts[0].used = 0
 
 
-class _Turn:
+class DeviceTurn:
     """What belongs to one of the turns that are on the stream: memory for its copies, and events of its course.
 
-    fetched: arrays on their way to main memory.
+    fetched: arrays on their way to main memory, valid until the next turn but one begins.
     """
 
     def __init__(self, stream: CudaStream) -> None:
@@ -211,22 +211,14 @@ class _Turn:
         self._used += size
         return part.address + start, np.ndarray(stored.shape, stored.dtype, part.bytes.data, start)
 
-
-class Fetched:
-    """The arrays that a turn fetched. They stay valid until the next turn but one begins."""
-
-    def __init__(self, turn: _Turn) -> None:
-        self._turn = turn
-
     def wait(self) -> list[np.ndarray]:
-        """Blocks until the turn is over. Raises CudaError."""
-        self._turn.done.wait()
-        return self._turn.fetched
+        """Blocks until the turn is over, and returns what was fetched. Raises CudaError."""
+        self.done.wait()
+        return self.fetched
 
     def seconds(self) -> tuple[float, float, float]:
         """The device's time until its rows were prefilled, until they had stepped, and until the turn was over."""
-        turn = self._turn
-        events = (turn.begun, turn.prefilled, turn.stepped, turn.done)
+        events = (self.begun, self.prefilled, self.stepped, self.done)
         first, second, third = [later.seconds_since(earlier) for earlier, later in itertools.pairwise(events)]
         return first, second, third
 
@@ -242,7 +234,7 @@ class CudaMemory:
 
     def __init__(self, stream: CudaStream) -> None:
         self.stream, self._runtime = stream, stream.runtime
-        self.turn, self._other = _Turn(stream), _Turn(stream)
+        self.turn, self._other = DeviceTurn(stream), DeviceTurn(stream)
 
     @property
     def _staging(self) -> _Staging:
@@ -260,10 +252,10 @@ class CudaMemory:
             self._transfer(address, stored.block.address + stored.offset, _size(stored), DEVICE_TO_HOST)
             self.turn.fetched.append(array)
 
-    def end_turn(self) -> Fetched:
+    def end_turn(self) -> DeviceTurn:
         """All of the turn is on the stream."""
         self.turn.done.record()
-        return Fetched(self.turn)
+        return self.turn
 
     def allocate(self, size: int) -> CudaBlock:
         return CudaBlock(self.stream, size)

@@ -2,7 +2,7 @@
 
 The host waits for a turn when its output is read, not when it is launched. So the next turn can be put on the stream
 meanwhile: the best tokens of a turn stay on the device too, where the next one takes them (`DecodeStep.fed`). What the
-host may read of a turn is copied to main memory behind it, as the next one overwrites it on the device.
+host may read of a turn is copied to main memory after it, as the next one overwrites it on the device.
 
 Shapes: V vocabulary.
 """
@@ -18,24 +18,24 @@ import numpy as np
 
 from service.encoder_request import EncoderOutput
 from service.runtime.batching import contiguous_runs
-from service.runtime.cuda_memory import CudaMemory, Fetched
+from service.runtime.cuda_memory import CudaMemory, DeviceTurn
 from service.runtime.decoder import logits_rows
 from service.runtime.memory import StoredArray
 from service.runtime.model_sessions import ModelSessions
-from service.runtime.row_shortlist import RowShortlist, possible
+from service.runtime.row_shortlist import possible
 from service.runtime.runner import Computed, OnnxRunner
-from service.runtime.step_outputs import LogitsBlocks
+from service.runtime.step_outputs import OutputBlocks
 from service.step import Burst, PrefillCost, Ranked, StepPlan, TurnOutput, VerifiedDraft, non_finite
 
 
 class _Launched(NamedTuple):
-    """A turn on the stream. fetched: the best tokens of `best`, then `rows`: so many arrays of each of these rows."""
+    """A turn on the stream. It fetches the best tokens of `best`, then so many arrays of each of `rows`."""
 
     plan: StepPlan
     computed: Computed
-    best: list[LogitsBlocks | RowShortlist]
+    best: list[OutputBlocks]
     rows: dict[int, int]
-    fetched: Fetched
+    on_device: DeviceTurn
     encoder_outputs: dict[int, EncoderOutput]
 
 
@@ -68,7 +68,7 @@ class CudaRunner(OnnxRunner):
         self._device.begin_turn()
         self.last_plan = plan
         computed = self._compute(plan)
-        best: list[LogitsBlocks | RowShortlist] = [self._logits] if logits_rows(plan) else []
+        best: list[OutputBlocks] = [self._logits] if logits_rows(plan) else []
         if plan.shortlist_rows and self._shortlist is not None:
             best.append(self._shortlist)
         for number in range(_steps(plan)):
@@ -86,14 +86,14 @@ class CudaRunner(OnnxRunner):
 
     def collect(self) -> TurnOutput:
         turn = self._launched.popleft()
-        plan, steps, arrays = turn.plan, _steps(turn.plan), iter(turn.fetched.wait())
+        plan, steps, arrays = turn.plan, _steps(turn.plan), iter(turn.on_device.wait())
         ids, scores = list[list[int]](), list[list[float]]()
         for _ in range(steps):
             own_ids, own_scores = self._best_of(turn, arrays)
             ids += own_ids
             scores += own_scores
         outputs = {row: [next(arrays) for _ in range(count)] for row, count in turn.rows.items()}
-        prefill_s, step_s, rest_s = turn.fetched.seconds()
+        prefill_s, step_s, rest_s = turn.on_device.seconds()
         drafts = {row: one._replace(seconds=rest_s / len(plan.drafts)) for row, one in turn.computed.drafts.items()}
         bursts = _bursts(ids, plan.step_rows) if steps > 1 else {}
         return TurnOutput(
@@ -123,7 +123,7 @@ class CudaRunner(OnnxRunner):
         self._device.turn.stepped.record()
         return super()._verify(plan)
 
-    def _keep(self, plan: StepPlan, best: Sequence[LogitsBlocks | RowShortlist]) -> None:
+    def _keep(self, plan: StepPlan, best: Sequence[OutputBlocks]) -> None:
         """Keeps the best token of each row for the next step."""
         for outputs in best:
             rows = sorted(plan.shortlist_rows) if outputs is self._shortlist else range(plan.step_rows)

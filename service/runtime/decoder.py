@@ -103,12 +103,9 @@ class Decoder:
         until_s = time.perf_counter() + max_s
         num_logits, shortlist = logits_rows(plan), self._shortlist if plan.shortlist_rows else None
         room = rows if is_host else self._pad(rows)
-        binding = self._step(room, 0, room if num_logits else 0)
-        self._run(binding, step.fed)
+        binding = self._step_all(plan, room, step.fed)
         extra: list[Scored] = []
         line = 0
-        if shortlist is not None:
-            shortlist.rank(rows, line)
         # A device would have to be waited for after each, as it is after a turn.
         while is_host and len(extra) < most and time.perf_counter() < until_s:
             token, score = logits.most_likely(line) if shortlist is None else shortlist.most_likely(line)
@@ -126,16 +123,21 @@ class Decoder:
                 shortlist.rank(rows, line)
         return extra
 
+    def _step_all(self, plan: StepPlan, room: int, fed: Sequence[tuple[int, int]]) -> Binding:
+        """One step of all rows of a plan, computed for `room` of them. Returns its binding."""
+        binding = self._step(room, 0, room if logits_rows(plan) else 0)
+        self._run(binding, fed)
+        if self._shortlist is not None and plan.shortlist_rows:
+            self._shortlist.rank(plan.shape.rows, 0)
+        return binding
+
     def follow(self, plan: StepPlan, number: int) -> None:
         """A further step of a plan on a device, the one of this number after the first: each row takes the best token
         of its last one, which was kept there."""
         step, rows = plan.decode, plan.shape.rows
         assert step is not None
         self._place([start + (number if row not in step.still else 0) for row, start in enumerate(step.starts)])
-        room = row_capacity_for(rows, self._caches.rows)
-        self._run(self._step(room, 0, room if logits_rows(plan) else 0), [(row, row) for row in range(rows)])
-        if self._shortlist is not None and plan.shortlist_rows:
-            self._shortlist.rank(rows, 0)
+        self._step_all(plan, row_capacity_for(rows, self._caches.rows), [(row, row) for row in range(rows)])
 
     def _place(self, starts: Sequence[int]) -> None:
         """Sets the inputs that follow from the positions of the first rows' tokens."""

@@ -134,15 +134,12 @@ class RowShortlist(OutputBlocks):
         ids = StoredArray(self._ids.block, offset, (int(self._counts[row]),), self._ids.dtype)
         return ids, self.stored("logprobs", line, 1)
 
-    def distribution(self, ids: np.ndarray, logprobs_1W: np.ndarray) -> np.ndarray:
+    def distribution(self, *arrays: np.ndarray) -> np.ndarray:
         """The distribution of a line over the full vocabulary, float32 (V,): -inf outside the row's shortlist."""
+        ids, logprobs_1W = arrays
         logprobs_V = np.full(self._vocab_size, -np.inf, FLOAT)
         logprobs_V[ids] = logprobs_1W[0, : len(ids)]
         return logprobs_V
-
-    def logprobs(self, row: int, line: int) -> np.ndarray:
-        """`distribution` of a line, in main memory."""
-        return self.distribution(*self._memory.read(*self.stored_row(row, line)))
 
 
 def possible(ids: list[list[int]], logprobs: list[list[float]]) -> tuple[list[list[int]], list[list[float]]]:

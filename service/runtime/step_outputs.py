@@ -84,6 +84,19 @@ class OutputBlocks:
         ids, scores = self._read_best(line, 1)
         return ids[0][0], scores[0][0]
 
+    def stored_row(self, row: int, line: int) -> tuple[StoredArray, ...]:
+        """Where the arrays are that `distribution` takes of a ranked line."""
+        return (self.stored("logprobs", line, 1),)
+
+    def distribution(self, *arrays: np.ndarray) -> np.ndarray:
+        """The distribution of a line, float32 (V,)."""
+        row_V: np.ndarray = arrays[0][0]
+        return row_V
+
+    def logprobs(self, row: int, line: int) -> np.ndarray:
+        """The distribution of a ranked line, float32 (V,), in main memory."""
+        return self.distribution(*self._memory.read(*self.stored_row(row, line)))
+
     def logsumexp(self, row: int, line: int) -> float:
         """Log-sum-exp of the logits of a ranked line."""
         return float(self._read("normaliser", line, 1)[0, 0])
@@ -169,16 +182,3 @@ class LogitsBlocks(OutputBlocks):
         logits_V = self._first_V[line] if line < len(self._first_V) else self._read("logits", line, 1)[0]
         token = int(logits_V.argmax())
         return token, logits_V.item(token)
-
-    def stored_row(self, row: int, line: int) -> tuple[StoredArray, ...]:
-        """Where the arrays are that `distribution` takes of a ranked line."""
-        return (self.stored("logprobs", line, 1),)
-
-    def distribution(self, logprobs_1V: np.ndarray) -> np.ndarray:
-        """The distribution of a line, float32 (V,)."""
-        row_V: np.ndarray = logprobs_1V[0]
-        return row_V
-
-    def logprobs(self, row: int, line: int) -> np.ndarray:
-        """The distribution of a ranked line, float32 (V,), in main memory."""
-        return self.distribution(*self._memory.read(*self.stored_row(row, line)))
