@@ -39,7 +39,8 @@ from service.edge.requests.catalog import Catalog, services_of
 from service.edge.requests.glossaries import Glossaries
 from service.edge.requests.request_limits import TextLimits
 from service.edge.rpcs.reflection import add_reflection
-from service.edge.rpcs.servicer import RPCS, SERVICES, generic_handlers
+from service.edge.rpcs.rpc_handlers import handlers_of
+from service.edge.rpcs.servicer import RPCS, SERVICES, Servicer
 from service.edge.security.access import HEALTH
 from service.edge.security.checked_services import CheckedServices
 from service.edge.security.security import Port, Security
@@ -155,16 +156,15 @@ class Server:
         port = self._listen()
         self.port = port.number
         await _open_models(self._reloader, settings, self._opening)
-        handlers = generic_handlers(
-            self.calls, self._catalog, self._preparation, self._glossaries, log_text=settings.log_text
+        servicer = Servicer(
+            self._catalog, self._preparation, self.calls.items, self._glossaries, log_text=settings.log_text
         )
+        handlers = handlers_of(Servicer.FILE, servicer, self.calls)
         backlog = self.calls.admission.backlog
         self._grpc.add_generic_rpc_handlers((*handlers, backlog.handler()))
-        self._adaptors.add_to(
-            self._grpc, self._security.guard, self.calls, self._catalog, self._preparation, self.not_ready
-        )
-        self.metrics.measure_backlog(lambda: backlog.age_s)
         guard = self._security.guard
+        self._adaptors.add_to(self._grpc, guard, self.calls, servicer, self.not_ready)
+        self.metrics.measure_backlog(lambda: backlog.age_s)
         urgent: Any = CheckedServices(self._grpc, guard, is_urgent=True)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, urgent)
         if settings.reflection:

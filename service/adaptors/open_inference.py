@@ -18,18 +18,17 @@ from glossa.version import VERSION
 from service.adaptors.inference import open_inference_pb2 as oip
 from service.adaptors.inference_options import InferenceOptions, inference_options
 from service.adaptors.tensors import BYTES, Tensor, add_output, input_tensors
-from service.edge.admission.preparation import Preparation
 from service.edge.admission.request_memory import message_bytes
 from service.edge.calls.batches import merged
 from service.edge.calls.budget import Slots
 from service.edge.calls.call import Call
-from service.edge.calls.items import ItemRunner
 from service.edge.calls.record import together
 from service.edge.models.served_model import ServedModel
 from service.edge.observability.status import abort, shown, status_code
-from service.edge.requests.catalog import DECODER_TASKS, Catalog
+from service.edge.requests.catalog import DECODER_TASKS
 from service.edge.rpcs.model_calls import submitted
 from service.edge.rpcs.sentence_calls import SentenceCalls, WholeRequest
+from service.edge.rpcs.servicer import Servicer
 from service.errors import InvalidRequest, RequestError
 from service.options import DecodingOptions
 from service.request import Finished, FinishReason, HypothesisResult, Request
@@ -65,16 +64,9 @@ class OpenInference(SentenceCalls):
     FILE = oip.DESCRIPTOR
     PROBES = ("ServerLive", "ServerReady", "ModelReady")  # answered at once, as health checks are
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        preparation: Preparation,
-        items: ItemRunner,
-        settings: ServerSettings,
-        not_ready: Callable[[], Sequence[str]],
-    ) -> None:
+    def __init__(self, glossa: Servicer, settings: ServerSettings, not_ready: Callable[[], Sequence[str]]) -> None:
         """not_ready: why the server or one of its models is not ready, or nothing."""
-        super().__init__(catalog, preparation, items, log_text=settings.log_text)
+        super().__init__(glossa.catalog, glossa.preparation, glossa.items, log_text=settings.log_text)
         self._not_ready = not_ready
 
     async def ServerLive(self, _request: oip.ServerLiveRequest, _context: Any) -> oip.ServerLiveResponse:

@@ -13,11 +13,10 @@ import grpc
 
 from service.adaptors.open_inference import OpenInference
 from service.adaptors.vllm_engine import VllmEngine
-from service.edge.admission.preparation import Preparation
 from service.edge.calls.calls import Calls
 from service.edge.observability.metrics import Method
-from service.edge.requests.catalog import Catalog
 from service.edge.rpcs.rpc_handlers import handlers_of, rpcs_of, services_of
+from service.edge.rpcs.servicer import Servicer
 from service.edge.security.access import Guard
 from service.edge.security.checked_services import CheckedServices
 from service.settings.config import ServerSettings
@@ -42,14 +41,13 @@ class Adaptors:
         server: Any,
         guard: Guard,
         calls: Calls,
-        catalog: Catalog,
-        preparation: Preparation,
+        glossa: Servicer,
         not_ready: Callable[[], Sequence[str]],
     ) -> None:
-        """Adds the services to a gRPC server that has not started. not_ready: why it is not ready, or nothing.
-        Raises StartupError for models that an adaptor cannot serve."""
+        """Adds the services to a gRPC server that has not started. glossa: answers the calls of glossa.v1. not_ready:
+        why the server is not ready, or nothing. Raises StartupError for models that an adaptor cannot serve."""
         for kind in self._kinds:
-            servicer = kind(catalog, preparation, calls.items, self._settings, not_ready)
+            servicer = kind(glossa, self._settings, not_ready)
             server.add_generic_rpc_handlers(tuple(handlers_of(kind.FILE, servicer, calls, without=kind.PROBES)))
             for service in kind.FILE.services_by_name.values():
                 probes = {

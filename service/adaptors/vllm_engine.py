@@ -18,12 +18,10 @@ from glossa.version import VERSION
 from service.adaptors.sampling_params import sampling_options
 from service.adaptors.tokenizer_archive import tokenizer_archive
 from service.adaptors.vllm import vllm_engine_pb2 as vllm
-from service.edge.admission.preparation import Preparation
 from service.edge.calls.call import Call
-from service.edge.calls.items import ItemRunner
 from service.edge.models.served_model import ServedModel
-from service.edge.requests.catalog import Catalog
 from service.edge.rpcs.model_calls import ModelCalls, submitted
+from service.edge.rpcs.servicer import Servicer
 from service.errors import Cancelled, InvalidRequest, StartupError
 from service.request import Finished, FinishReason, HypothesisResult, Request
 from service.settings.config import ServerSettings
@@ -40,21 +38,14 @@ class VllmEngine(ModelCalls):
     FILE = vllm.DESCRIPTOR
     PROBES = ("HealthCheck", "GetLoads")  # answered at once, as health checks are
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        preparation: Preparation,
-        _items: ItemRunner,
-        settings: ServerSettings,
-        not_ready: Callable[[], Sequence[str]],
-    ) -> None:
+    def __init__(self, glossa: Servicer, settings: ServerSettings, not_ready: Callable[[], Sequence[str]]) -> None:
         """not_ready: why the server or one of its models is not ready, or nothing. Raises StartupError unless one model
         generates."""
-        super().__init__(catalog, preparation, log_text=settings.log_text)
+        super().__init__(glossa.catalog, glossa.preparation, log_text=settings.log_text)
         self._settings, self._not_ready = settings, not_ready
         self._started_s = time.monotonic()
         self._running: dict[tuple[str, str], Call] = {}  # by tenant and the request's own id
-        found = [model.name for model in catalog if model.manifest.task == TASK]
+        found = [model.name for model in self.catalog if model.manifest.task == TASK]
         if len(found) != 1:
             raise StartupError(
                 "adaptors: vllm needs exactly one generation model, as its requests name none; "

@@ -11,13 +11,10 @@ from collections.abc import AsyncGenerator
 from functools import partial
 from typing import TypeVar
 
-import grpc
-
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.admission.preparation import Preparation
 from service.edge.calls.batches import merged
 from service.edge.calls.call import Call
-from service.edge.calls.calls import Calls
 from service.edge.calls.conversation import takes_items
 from service.edge.calls.items import ItemRunner
 from service.edge.models.answer_confidence import answer_confidence
@@ -38,7 +35,7 @@ from service.edge.rpcs.proto_conversion import (
     score_response,
 )
 from service.edge.rpcs.rewriting import Rewriting, check_not_rewritten, is_rewritten, summed
-from service.edge.rpcs.rpc_handlers import handlers_of, rpcs_of, services_of
+from service.edge.rpcs.rpc_handlers import rpcs_of, services_of
 from service.edge.rpcs.sentence_calls import SentenceCalls
 from service.edge.rpcs.text_calls import is_slow
 from service.edge.rpcs.token_calls import TokenCalls
@@ -54,7 +51,9 @@ _Answer = tuple[Request, str, tuple[int, ...], Finished]
 
 
 class Servicer(TokenCalls, DocumentCalls, EncodingCalls, SentenceCalls):
-    """The RPCs of all services. Event-loop thread only."""
+    """The RPCs of all services of glossa.v1. Event-loop thread only."""
+
+    FILE = pb.DESCRIPTOR
 
     def __init__(
         self,
@@ -231,11 +230,3 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls, SentenceCalls):
         build = partial(rewriting.request, partial(decoding, context=call.context), options)
         request = await self.built(build, message, call, is_slow=is_slow(model, options))
         return request, *await self.answered(model, request, call, has_memory=is_again)
-
-
-def generic_handlers(
-    calls: Calls, catalog: Catalog, preparation: Preparation, glossaries: Glossaries, *, log_text: bool = False
-) -> list[grpc.GenericRpcHandler]:
-    """The handlers of every RPC in the .proto, each a method of that name."""
-    servicer = Servicer(catalog, preparation, calls.items, glossaries, log_text=log_text)
-    return handlers_of(pb.DESCRIPTOR, servicer, calls)
