@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 PROTO := glossa/v1/glossa.proto glossa/v1/admin.proto
 BASELINE := protos/baseline.txtpb
 STUBS := clients/python
-ADAPTOR_PROTOS := inference/open_inference.proto vllm/vllm_engine.proto
+ADAPTOR_PROTOS := inference/open_inference.proto vllm/vllm_engine.proto riva/riva_translation.proto google_translation/translation_service.proto
 ADAPTOR_STUBS := service/adaptors
 
 .DEFAULT_GOAL := help

@@ -11,7 +11,9 @@ from typing import Any
 
 import grpc
 
+from service.adaptors.google_translation_service import GoogleTranslation
 from service.adaptors.open_inference import OpenInference
+from service.adaptors.riva_translation import RivaTranslation
 from service.adaptors.vllm_engine import VllmEngine
 from service.edge.calls.calls import Calls
 from service.edge.observability.metrics import Method
@@ -21,7 +23,12 @@ from service.edge.security.access import Guard
 from service.edge.security.checked_services import CheckedServices
 from service.settings.config import ServerSettings
 
-ADAPTORS: dict[str, Any] = {"open-inference": OpenInference, "vllm": VllmEngine}
+ADAPTORS: dict[str, Any] = {
+    "open-inference": OpenInference,
+    "vllm": VllmEngine,
+    "riva": RivaTranslation,
+    "google-translation": GoogleTranslation,
+}
 
 
 class Adaptors:

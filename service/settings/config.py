@@ -137,7 +137,8 @@ class ServerSettings(_LimitSettings):  # type: ignore[misc]
     adaptors: Adaptors = Field(
         (),
         description="other protocols on the gRPC port, comma-separated: open-inference (KServe, clients of Triton), "
-        "vllm (gateways to engines of vLLM, for one generation model)",
+        "vllm (gateways to engines of vLLM, for one generation model), riva and google-translation (their clients' "
+        "translation)",
     )
 
     device: Literal["auto", "cpu", "cuda"] = Field(

@@ -29,6 +29,7 @@ class Access(enum.Enum):
 
 
 OPEN_INFERENCE, VLLM = "inference.GRPCInferenceService", "vllm.grpc.engine.VllmEngine"
+RIVA, GOOGLE = "nvidia.riva.nmt.RivaTranslation", "google.cloud.translation.v3.TranslationService"
 
 POLICY: Mapping[str, Access] = {
     f"/{HEALTH}/Check": Access.PUBLIC,
@@ -58,6 +59,11 @@ POLICY: Mapping[str, Access] = {
     f"/{VLLM}/GetServerInfo": Access.TENANT,
     f"/{VLLM}/GetLoads": Access.TENANT,
     f"/{VLLM}/GetTokenizer": Access.TENANT,
+    f"/{RIVA}/TranslateText": Access.TENANT,
+    f"/{RIVA}/ListSupportedLanguagePairs": Access.TENANT,
+    f"/{GOOGLE}/TranslateText": Access.TENANT,
+    f"/{GOOGLE}/DetectLanguage": Access.TENANT,
+    f"/{GOOGLE}/GetSupportedLanguages": Access.TENANT,
 }
 
 

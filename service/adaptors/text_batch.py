@@ -1,0 +1,70 @@
+"""Several texts of one message of another protocol, each translated as `Translate` of glossa.v1 does (`translate_all`).
+
+What a protocol's messages mean is in its servicer; how its fields are called, in the names that errors get here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from glossa.v1 import glossa_pb2 as pb
+from service.edge.calls.call import Call
+from service.edge.calls.items import RESULT_FACTOR, Answer, Item
+from service.edge.rpcs.servicer import Servicer
+from service.errors import InvalidRequest
+
+
+def check_known(message: Message) -> None:
+    """Refuses fields that this version of the protocol does not know: they may change the answer. Raises
+    InvalidRequest."""
+    if unknown := [str(field.field_number) for field in UnknownFieldSet(message)]:
+        raise InvalidRequest(f"field {unknown[0]}", "must be left out: this server does not know it")
+
+
+@contextlib.contextmanager
+def named(names: Mapping[str, str], index: int = 0) -> Iterator[None]:
+    """Errors about fields of glossa.v1 name those of the protocol: `names`, in which {} is the text's index."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise InvalidRequest(names.get(error.field, error.field).format(index), error.problem) from None
+
+
+async def translate_all(
+    glossa: Servicer,
+    requests: Sequence[pb.TranslateRequest],
+    call: Call,
+    names: Mapping[str, str],
+    answer: Answer | None = None,
+) -> list[pb.TranslateResponse]:
+    """The answers to requests for one model, side by side; if one fails, so does the call, and the others are
+    cancelled. answer: instead of `Translate`. names: see `named`."""
+    answer = answer or glossa.Translate
+    responses = list[pb.TranslateResponse]()
+    if len(requests) == 1:
+        with named(names):
+            response = await answer(requests[0], call)
+        assert isinstance(response, pb.TranslateResponse)
+        return [response]
+    with named(names):
+        model = glossa.find_for(requests[0], call, "translation", by_prompt=True)
+
+    async def source() -> AsyncGenerator[list[Item], None]:
+        yield [Item(str(index), request) for index, request in enumerate(requests)]
+
+    window = model.pool.window
+    outcomes = glossa.items.run(call, source(), answer, window=window, in_order=True, is_one=True)
+    async with contextlib.aclosing(outcomes):
+        async for some in outcomes:
+            for outcome in some:
+                with named(names, int(outcome.id)):
+                    if outcome.error is not None:
+                        raise outcome.error
+                assert isinstance(outcome.response, pb.TranslateResponse)
+                call.budget.memory.grow(RESULT_FACTOR * outcome.size)
+                responses.append(outcome.response)
+    return responses
