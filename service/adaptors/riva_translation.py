@@ -96,18 +96,24 @@ def _requests(message: riva.TranslateTextRequest) -> list[pb.TranslateRequest]:
 
 def fixed_phrases(entries: Iterable[str]) -> dict[str, str]:
     """The translation of each phrase of dnt_phrases: `phrase##translation`, or `phrase` alone, several separated by
-    commas. Raises InvalidRequest for an entry that has no phrase, and for a phrase with two translations."""
+    commas. Raises InvalidRequest for a part without a phrase, for a phrase with two translations, and for parts with
+    and without a translation in one entry: clients do not escape the commas of phrases."""
     phrases: dict[str, str] = {}
     for index, entry in enumerate(entries):
-        for part in entry.split(","):
-            phrase, _, translation = (one.strip() for one in part.partition(_SEPARATOR))
-            if not phrase:
-                problem = f"must be phrase{_SEPARATOR}translation or phrase, separated by commas"
-                raise InvalidRequest(f"dnt_phrases[{index}]", f"{problem}, got {shorten(part, 64)!r}")
-            known = phrases.setdefault(phrase, translation or phrase)
-            if known != (translation or phrase):
-                problem = f"{shorten(phrase, 64)!r} has two translations, {shorten(known, 64)!r} and "
-                raise InvalidRequest(f"dnt_phrases[{index}]", problem + repr(shorten(translation or phrase, 64)))
+        parts = [part.partition(_SEPARATOR) for part in entry.split(",")]
+        field = f"dnt_phrases[{index}]"
+        if len({separator for _, separator, _ in parts}) > 1:
+            problem = (
+                "must separate phrases by commas, all with a translation or all without: no phrase may have a comma"
+            )
+            raise InvalidRequest(field, f"{problem}, got {shorten(entry, 64)!r}")
+        for phrase, _, translation in parts:
+            source, target = phrase.strip(), translation.strip() or phrase.strip()
+            if not source:
+                raise InvalidRequest(field, f"must name a phrase before {_SEPARATOR}, got {shorten(entry, 64)!r}")
+            if (known := phrases.setdefault(source, target)) != target:
+                both = " and ".join(repr(shorten(one, 64)) for one in (known, target))
+                raise InvalidRequest(field, f"{shorten(source, 64)!r} has two translations, {both}")
     return phrases
 
 

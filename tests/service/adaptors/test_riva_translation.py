@@ -47,6 +47,7 @@ async def test_one_text_that_is_refused_fails_the_call_by_its_place(edge, channe
         ({"max_len_variation": "20"}, "max_len_variation"),
         ({"dnt_phrases": ["##Haus"]}, "dnt_phrases[0]"),
         ({"dnt_phrases": ["red##rot", "red##rote"]}, "dnt_phrases[1]"),
+        ({"dnt_phrases": ["Washington, DC##Washington"]}, "dnt_phrases[0]"),
         ({"texts": (TEXT, "the <dnt>red house")}, "texts[1]"),
     ],
 )
@@ -72,7 +73,7 @@ async def test_fields_of_later_versions_are_refused(channel):
     [
         ([], {}),
         (["red house##Haus, cat ##"], {"red house": "Haus", "cat": "cat"}),
-        (["Glossa", "old##alt,old##alt"], {"Glossa": "Glossa", "old": "alt"}),
+        (["Glossa, ONNX", "old##alt,old##alt"], {"Glossa": "Glossa", "ONNX": "ONNX", "old": "alt"}),
         (["a##b##c"], {"a": "b##c"}),
     ],
 )
