@@ -1,7 +1,7 @@
 """Translation for clients of NVIDIA Riva: `nvidia.riva.nmt.RivaTranslation`.
 
-Texts are translated as `Translate` of glossa.v1 does. Phrases with fixed translations are terms of a glossary, and so is
-what a text has between <dnt> and </dnt>, which stays as it is. Speech is not answered.
+Texts are translated as `Translate` of glossa.v1 does. Phrases with fixed translations are terms of a glossary, as is
+what a text has between <dnt> and </dnt>, which stays. Speech is not answered.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
 
 from service.edge.admission.request_memory import Reservation
 from service.edge.models.served_model import ServedModel
@@ -84,6 +85,18 @@ class Budget:
     def let_wait(self, wait: Wait | None) -> None:
         """From now on the call waits where it would be refused; with None no longer."""
         self.wait = wait
+
+    @contextlib.contextmanager
+    def window(self, most: int) -> Iterator[int]:
+        """How many requests, at most `most`, may be in flight together for the call; of an item, those that its own
+        call leaves it."""
+        slots = self.slots
+        more = slots.take(most - 1) if slots else most - 1
+        try:
+            yield 1 + more
+        finally:
+            if slots:
+                slots.give(more)
 
     def share(self, slots: Slots) -> None:
         """Requests beyond the first one of each text take from these from now on."""

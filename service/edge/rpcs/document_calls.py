@@ -14,9 +14,19 @@ from glossa.v1 import glossa_pb2 as pb
 from service.edge.calls.batches import defaults_bytes, merged
 from service.edge.calls.call import Call
 from service.edge.calls.conversation import takes_items
+from service.edge.calls.items import Answer, Outcome
 from service.edge.models.served_model import ServedModel
+from service.edge.requests.prompt_encoder import PromptEncoder
 from service.edge.rpcs.document_context import TextInContext, check_context
-from service.edge.rpcs.documents import Document, check_document, check_splitter, fits, text_of, translation_of
+from service.edge.rpcs.documents import (
+    DOCUMENT_FACTOR,
+    Document,
+    check_document,
+    check_splitter,
+    fits,
+    text_of,
+    translation_of,
+)
 from service.edge.rpcs.item_calls import ItemCalls
 from service.edge.rpcs.model_calls import languages_of
 from service.edge.rpcs.proto_conversion import decoding_options
@@ -41,7 +51,69 @@ class DocumentCalls(ItemCalls):
     ) -> AsyncGenerator[pb.TranslateDocumentResponse, None]:
         first = await anext(messages)
         model = self.find(first.model, call, "translation", by_prompt=True)
+        prompts, defaults = await self._checked(first, model, call)
         limits = self.catalog.limits_of(model)
+        text = await text_of(first, messages, call, self.items, limit=limits.max_document_bytes)
+        document = Document(text, first, call, partial(fits, prompts, limits), self.preparation)
+        await document.read()
+        outcomes = self.items.run(
+            call,
+            document.items(),
+            self._answer(first, defaults, model, call),
+            window=model.pool.window,
+            in_order=True,
+            has_client=False,
+            item_bytes=defaults_bytes(defaults),
+        )
+        async with contextlib.aclosing(outcomes):
+            async for message in document.responses(outcomes, self.items.clock):
+                yield message
+
+    async def translated_document(
+        self, message: pb.TranslateRequest, format: pb.DocumentFormat, call: Call
+    ) -> pb.TranslateResponse:
+        """The translation of a text that is a document, as a part of one request. What fails one of its segments fails
+        the request. Of the message's fields, those that a document has too are read."""
+        first = pb.TranslateDocumentRequest(
+            model=message.model,
+            text=message.text,
+            format=format,
+            source_language=message.source_language,
+            target_language=message.target_language,
+            glossary=message.glossary if message.HasField("glossary") else None,
+        )
+        model = self.find(first.model, call, "translation", by_prompt=True)
+        prompts, defaults = await self._checked(first, model, call)
+        limits, size = self.catalog.limits_of(model), len(first.text.encode())
+        if size > limits.max_document_bytes:
+            raise InvalidRequest("text", f"must be at most {limits.max_document_bytes} bytes, got {size}; split it")
+        await call.reserve(DOCUMENT_FACTOR * size)
+        document = Document(first.text, first, call, partial(fits, prompts, limits), self.preparation)
+        await document.read()
+        response = pb.TranslateResponse()
+        with call.budget.window(model.pool.window) as window:
+            outcomes = self.items.run(
+                call,
+                document.items(),
+                self._answer(first, defaults, model, call),
+                window=window,
+                in_order=True,
+                is_one=True,
+                item_bytes=defaults_bytes(defaults),
+            )
+            async with contextlib.aclosing(_without_errors(outcomes)) as successes:
+                async for part in document.responses(successes, self.items.clock):
+                    for segment in part.segments:
+                        if segment.HasField("error"):
+                            raise InvalidRequest("text", segment.error.message)
+                        response.text += segment.text
+        return response
+
+    async def _checked(
+        self, first: pb.TranslateDocumentRequest, model: ServedModel, call: Call
+    ) -> tuple[PromptEncoder, pb.TranslateRequest]:
+        """What encodes the texts of a document, and the request for each, but for its text. Refuses what would be
+        refused of every text. Raises InvalidRequest and Unsupported."""
         options, builder = decoding_options(first.options), self.builder(model, call)
         check = partial(check_document, model, options, languages_of(first), builder)
         prompts = await self.built(check, first, call, is_slow=is_slow(model, options))
@@ -51,6 +123,12 @@ class DocumentCalls(ItemCalls):
             raise InvalidRequest("markup.tags", "must be false: tags are those of the format; choose html or xliff")
         defaults = translation_of(first)
         await self.check_translation(defaults, model, call)
+        return prompts, defaults
+
+    def _answer(
+        self, first: pb.TranslateDocumentRequest, defaults: pb.TranslateRequest, model: ServedModel, call: Call
+    ) -> Answer:
+        """What translates the texts of a document, each an item of the call."""
 
         async def translate(text: TextInContext, item: Call) -> pb.TranslateResponse:
             response = None
@@ -68,18 +146,14 @@ class DocumentCalls(ItemCalls):
             finally:
                 text.end(response)
 
-        text = await text_of(first, messages, call, self.items, limit=limits.max_document_bytes)
-        document = Document(text, first, call, partial(fits, prompts, limits), self.preparation)
-        await document.read()
-        outcomes = self.items.run(
-            call,
-            document.items(),
-            translate,
-            window=model.pool.window,
-            in_order=True,
-            has_client=False,
-            item_bytes=defaults_bytes(defaults),
-        )
-        async with contextlib.aclosing(outcomes):
-            async for message in document.responses(outcomes, self.items.clock):
-                yield message
+        return translate
+
+
+async def _without_errors(outcomes: AsyncGenerator[list[Outcome], None]) -> AsyncGenerator[list[Outcome], None]:
+    """The outcomes of items until one has failed. Raises its error."""
+    async with contextlib.aclosing(outcomes):
+        async for some in outcomes:
+            for outcome in some:
+                if outcome.error is not None:
+                    raise outcome.error
+            yield some

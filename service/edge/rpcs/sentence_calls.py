@@ -228,19 +228,16 @@ class SentenceCalls(TextCalls):
         async def source() -> AsyncGenerator[Iterable[Item], None]:
             yield [Item(str(index), index) for index in range(len(sentences.text.sentences))]
 
-        slots = call.budget.slots
-        most = min(sentences.window, model.pool.window)
-        more = slots.take(most - 1) if slots else most - 1
-        outcomes = self.items.run(
-            call,
-            source(),
-            begun,
-            window=1 + more,
-            in_order=True,
-            is_one=True,
-            item_bytes=defaults_bytes(sentences.base),
-        )
-        try:
+        with call.budget.window(min(sentences.window, model.pool.window)) as window:
+            outcomes = self.items.run(
+                call,
+                source(),
+                begun,
+                window=window,
+                in_order=True,
+                is_one=True,
+                item_bytes=defaults_bytes(sentences.base),
+            )
             async with contextlib.aclosing(outcomes):
                 async for some in outcomes:
                     for outcome in some:
@@ -251,9 +248,6 @@ class SentenceCalls(TextCalls):
                             return
                         call.budget.memory.grow(RESULT_FACTOR * outcome.size)
                         yield outcome.response
-        finally:
-            if slots:
-                slots.give(more)
 
     async def _joined(
         self,
