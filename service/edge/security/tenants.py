@@ -36,9 +36,10 @@ class Tenants:
         tenant, priority = ANONYMOUS, None
         for key, value in metadata:
             if key == TENANT:
-                if tenant:
-                    raise InvalidRequest(TENANT, "must be given once, got it twice")
-                tenant = _checked(value)
+                named = _checked(value)
+                if tenant not in (ANONYMOUS, named):
+                    raise InvalidRequest(TENANT, f"must be given once, got {tenant} and {named}")
+                tenant = named
             elif key == PRIORITY:
                 priority = str(value)
         if self._tokens is not None:

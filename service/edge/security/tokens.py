@@ -65,11 +65,11 @@ class Tokens:
 
         Digests are compared in constant time, and a wrong token takes as long as a right one.
         """
-        values = [value for key, value in metadata if key == AUTHORIZATION]
+        values = {value for key, value in metadata if key == AUTHORIZATION}  # Riva's client repeats it
         if not values:
             raise Unauthenticated("the call has no token; send the metadata authorization: Bearer TOKEN")
-        value = values[0]
-        if len(values) > 1 or not isinstance(value, str) or value[: len(SCHEME)].lower() != SCHEME:
+        value = values.pop()
+        if values or not isinstance(value, str) or value[: len(SCHEME)].lower() != SCHEME:
             raise Unauthenticated("authorization must be given once, as Bearer TOKEN")
         digest = digest_of(value[len(SCHEME) : len(SCHEME) + MAX_TOKEN_LENGTH + 1])
         known, holder = self._holders.get(digest, UNKNOWN)

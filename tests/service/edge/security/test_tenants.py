@@ -38,7 +38,8 @@ def test_an_unsafe_name_is_refused(value):
 
 def test_two_names_are_refused():
     with pytest.raises(InvalidRequest, match="must be given once"):
-        caller((TENANT, "acme"), (TENANT, "acme"))
+        caller((TENANT, "acme"), (TENANT, "other"))
+    assert caller((TENANT, "acme"), (TENANT, "acme")) == caller((TENANT, "acme"))
 
 
 def test_a_stranger_may_not_claim_a_high_priority():
