@@ -10,13 +10,12 @@ import html
 import re
 from collections.abc import Callable, Sequence
 
-from google.protobuf.message import Message
-
 from glossa.v1 import glossa_pb2 as pb
 from service.adaptors.google_translation import translation_service_pb2 as google
 from service.adaptors.text_batch import check_known, named, translate_all
 from service.edge.calls.call import Call
-from service.edge.requests.prompt_encoder import shorten
+from service.edge.requests.language_routes import AUTO, Route
+from service.edge.requests.prompt_encoder import LanguagePair, shorten
 from service.edge.rpcs.model_calls import ModelCalls
 from service.edge.rpcs.servicer import Servicer
 from service.errors import InvalidRequest
@@ -50,29 +49,60 @@ class GoogleTranslation(ModelCalls):
 
     async def TranslateText(self, message: google.TranslateTextRequest, call: Call) -> google.TranslateTextResponse:
         requests = await self.built(lambda: _requests(message), message, call)
-        is_html = _is_html(message.mime_type)
+        is_html, count = _is_html(message.mime_type), len(message.contents)
+        detected = [""] * count if message.source_language_code else await self._detected(requests[:count], call)
+        if message.HasField("glossary_config"):
+            requests += _with_glossary(requests, _glossary_of(message.glossary_config))
 
-        async def answer(request: pb.TranslateRequest, item: Call) -> Message:
+        async def translate(route: Route, request: pb.TranslateRequest, item: Call) -> pb.TranslateResponse:
             if is_html and re.search("[<&]", request.text):
-                return await self._glossa.translated_document(request, pb.DOCUMENT_FORMAT_HTML, item)
-            response = await self._glossa.Translate(request, item)
-            response.text = html.escape(response.text, quote=False) if is_html else response.text
+                return await self._glossa.translated_document(route, request, pb.DOCUMENT_FORMAT_HTML, item)
+            response = await self._glossa.translated_item(route, request, item)
+            if is_html:
+                response.text = html.escape(response.text, quote=False)
             return response
 
-        responses = await translate_all(self._glossa, requests, call, NAMES, answer)
-        count, has_glossary = len(message.contents), message.HasField("glossary_config")
+        responses = await translate_all(self._glossa, requests, call, NAMES, translate)
         translations = [
             google.Translation(
                 translated_text=response.text,
                 model=message.model,
                 glossary_config=message.glossary_config if index >= count else None,
-                detected_language_code=response.detected_language.language,
+                detected_language_code=detected[index % count],
             )
             for index, response in enumerate(responses)
         ]
         return google.TranslateTextResponse(
-            translations=translations[:count], glossary_translations=translations[count:] if has_glossary else ()
+            translations=translations[:count], glossary_translations=translations[count:]
         )
+
+    async def _detected(self, requests: Sequence[pb.TranslateRequest], call: Call) -> list[str]:
+        """The language of each request's text, which it names from then on. One that is too short for it has the
+        language of all texts together. Raises InvalidRequest."""
+        together = " ".join(request.text for request in requests)
+        for index, request in enumerate(requests):
+            text = _text_of_page(request.text)
+            try:
+                await self._glossa.detected_source(request, call, text)
+            except InvalidRequest:
+                with named(NAMES, index):
+                    await self._glossa.detected_source(request, call, _text_of_page(together))
+        self._check_one_route(requests)
+        return [request.source_language for request in requests]
+
+    def _check_one_route(self, requests: Sequence[pb.TranslateRequest]) -> None:
+        """Refuses texts of several languages that different models translate."""
+        languages = sorted({request.source_language for request in requests})
+        if requests[0].model or len(languages) == 1:
+            return
+        pairs = [LanguagePair(language, requests[0].target_language) for language in languages]
+        with named(NAMES):
+            routes = [self._glossa.routes.route(pair) for pair in pairs]
+        if any(route != routes[0] for route in routes):
+            problem = (
+                f"must be in languages that one model translates, got {', '.join(languages)}; make a call for each"
+            )
+            raise InvalidRequest("contents", problem)
 
     async def DetectLanguage(self, message: google.DetectLanguageRequest, call: Call) -> google.DetectLanguageResponse:
         check_known(message)
@@ -114,8 +144,7 @@ class GoogleTranslation(ModelCalls):
 
 
 def _requests(message: google.TranslateTextRequest) -> list[pb.TranslateRequest]:
-    """The requests for the texts of a message: without its glossary, and, if it has one, once more with it. Raises
-    InvalidRequest."""
+    """The requests for the texts of a message, without its glossary. Raises InvalidRequest."""
     check_known(message)
     _check_parent(message.parent)
     if not 1 <= len(message.contents) <= MAX_TEXTS:
@@ -125,23 +154,23 @@ def _requests(message: google.TranslateTextRequest) -> list[pb.TranslateRequest]
         raise InvalidRequest("transliteration_config.enable_transliteration", problem)
     if not message.target_language_code:
         raise InvalidRequest("target_language_code", "must name the language to translate into")
-    _is_html(message.mime_type)
-    base = pb.TranslateRequest(
-        model=_model_of(message.model),
-        source_language=message.source_language_code or "auto",
-        target_language=message.target_language_code,
-    )
-    bases = [base]
-    if message.HasField("glossary_config"):
-        bases.append(pb.TranslateRequest())
-        bases[1].CopyFrom(base)
-        bases[1].glossary.name = _glossary_of(message.glossary_config)
-    requests = []
-    for each in bases:
-        for text in message.contents:
-            requests.append(pb.TranslateRequest(text=text))
-            requests[-1].MergeFrom(each)
-    return requests
+    return [
+        pb.TranslateRequest(
+            model=_model_of(message.model),
+            text=text,
+            source_language=message.source_language_code or AUTO,
+            target_language=message.target_language_code,
+        )
+        for text in message.contents
+    ]
+
+
+def _with_glossary(requests: Sequence[pb.TranslateRequest], name: str) -> list[pb.TranslateRequest]:
+    """The same requests with a glossary of the server."""
+    found = [pb.TranslateRequest.FromString(request.SerializeToString()) for request in requests]
+    for request in found:
+        request.glossary.name = name
+    return found
 
 
 def _is_html(mime_type: str) -> bool:
@@ -172,10 +201,10 @@ def _model_of(name: str) -> str:
 
 def _glossary_of(config: google.TranslateTextGlossaryConfig) -> str:
     """The name of a glossary of the server."""
-    for field, fix in (("ignore_case", "its file says so for each term"), ("contextual_translation_enabled", "")):
-        if getattr(config, field):
-            problem = f"must be false{': ' if fix else ''}{fix}"
-            raise InvalidRequest(f"glossary_config.{field}", problem)
+    if config.ignore_case:
+        raise InvalidRequest("glossary_config.ignore_case", "must be false: the glossary's file says so for each term")
+    if config.contextual_translation_enabled:
+        raise InvalidRequest("glossary_config.contextual_translation_enabled", "must be false: no model does that")
     return _name_of("glossaries", "glossary_config.glossary", config.glossary)
 
 

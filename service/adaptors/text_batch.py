@@ -1,4 +1,5 @@
-"""Several texts of one message of another protocol, each translated as `Translate` of glossa.v1 does (`translate_all`).
+"""Several texts of one message of another protocol, each translated as an item of a batch of glossa.v1
+(`translate_all`).
 
 What a protocol's messages mean is in its servicer; how its fields are called, in the names that errors get here.
 """
@@ -6,16 +7,21 @@ What a protocol's messages mean is in its servicer; how its fields are called, i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.calls.call import Call
-from service.edge.calls.items import RESULT_FACTOR, Answer, Item
+from service.edge.calls.items import RESULT_FACTOR, Item
+from service.edge.requests.language_routes import Route
 from service.edge.rpcs.servicer import Servicer
 from service.errors import InvalidRequest
+
+Translate = Callable[[Route, pb.TranslateRequest, Call], Awaitable[pb.TranslateResponse]]
+"""Answers an item of a call by the models of a route, as `Servicer.translated_item`."""
 
 
 def check_known(message: Message) -> None:
@@ -39,24 +45,18 @@ async def translate_all(
     requests: Sequence[pb.TranslateRequest],
     call: Call,
     names: Mapping[str, str],
-    answer: Answer | None = None,
+    translate: Translate | None = None,
 ) -> list[pb.TranslateResponse]:
-    """The answers to requests for one model, side by side; if one fails, so does the call, and the others are
-    cancelled. answer: instead of `Translate`. names: see `named`."""
-    answer = answer or glossa.Translate
-    responses = list[pb.TranslateResponse]()
-    if len(requests) == 1:
-        with named(names):
-            response = await answer(requests[0], call)
-        assert isinstance(response, pb.TranslateResponse)
-        return [response]
+    """The answers to requests that have model and languages in common, side by side. If one fails, so does the call,
+    and the others are cancelled. translate: instead of `Servicer.translated_item`. names: see `named`."""
     with named(names):
-        model = glossa.find_for(requests[0], call, "translation", by_prompt=True)
+        route = glossa.route_of_items(requests[0], call)
 
     async def source() -> AsyncGenerator[list[Item], None]:
         yield [Item(str(index), request) for index, request in enumerate(requests)]
 
-    window = model.pool.window
+    responses, answer = list[pb.TranslateResponse](), partial(translate or glossa.translated_item, route)
+    window = route.model.pool.window
     outcomes = glossa.items.run(call, source(), answer, window=window, in_order=True, is_one=True)
     async with contextlib.aclosing(outcomes):
         async for some in outcomes:

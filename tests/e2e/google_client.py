@@ -43,7 +43,9 @@ print(
             "errors": [
                 failure(lambda: translate(*texts, model=f"{PARENT}/models/none", **english)),
                 failure(lambda: translate(texts[0], "", **english)),
-                failure(lambda: translate(*texts, glossary_config={"glossary": f"{PARENT}/glossaries/none"}, **english)),
+                failure(
+                    lambda: translate(*texts, glossary_config={"glossary": f"{PARENT}/glossaries/none"}, **english)
+                ),
                 failure(lambda: translate(*texts * 64, timeout=0.001, **english)),
             ],
             "languages": [[one.language_code, one.support_source, one.support_target] for one in listed],

@@ -30,7 +30,9 @@ print(
     json.dumps(
         {
             "many": translated(*texts),
-            "future": [one.text for one in client.translate(texts[:1], model, "en", "de", future=True).result().translations],
+            "future": [
+                one.text for one in client.translate(texts[:1], model, "en", "de", future=True).result().translations
+            ],
             "errors": [
                 failure(lambda: client.translate(texts, "no-model", "en", "de")),
                 failure(lambda: translated(texts[0], "")),

@@ -16,8 +16,11 @@ from service.edge.calls.call import Call
 from service.edge.calls.conversation import takes_items
 from service.edge.calls.items import Answer, Outcome
 from service.edge.models.served_model import ServedModel
-from service.edge.requests.prompt_encoder import PromptEncoder
+from service.edge.requests.language_routes import AUTO, Route
+from service.edge.requests.prompt_encoder import LanguagePair, PromptEncoder
+from service.edge.requests.request_limits import TextLimits
 from service.edge.rpcs.document_context import TextInContext, check_context
+from service.edge.rpcs.document_formats import format_of
 from service.edge.rpcs.documents import (
     DOCUMENT_FACTOR,
     Document,
@@ -27,21 +30,23 @@ from service.edge.rpcs.documents import (
     text_of,
     translation_of,
 )
-from service.edge.rpcs.item_calls import ItemCalls
+from service.edge.rpcs.languages.pivot_calls import PivotCalls, check_pivot
+from service.edge.rpcs.languages.routed_calls import joined_words
 from service.edge.rpcs.model_calls import languages_of
 from service.edge.rpcs.proto_conversion import decoding_options
 from service.edge.rpcs.text_calls import is_slow
 from service.errors import InvalidRequest
+from service.options import DEFAULTS
+from service.text.language_detection import Guess
+from service.text.languages import Languages
+from service.text.segmentation import splitter_for
+from service.text.segments import DocumentError, Text
 
 
-class DocumentCalls(ItemCalls):
+class DocumentCalls(PivotCalls):
     """Calls for documents. Event-loop thread only."""
 
     if TYPE_CHECKING:  # of the class that has all RPCs
-
-        async def translated(
-            self, model: ServedModel, message: pb.TranslateRequest, call: Call
-        ) -> pb.TranslateResponse: ...
 
         async def check_translation(self, request: pb.TranslateRequest, model: ServedModel, call: Call) -> None: ...
 
@@ -50,52 +55,60 @@ class DocumentCalls(ItemCalls):
         self, messages: AsyncGenerator[Any, None], call: Call
     ) -> AsyncGenerator[pb.TranslateDocumentResponse, None]:
         first = await anext(messages)
-        model = self.find(first.model, call, "translation", by_prompt=True)
-        prompts, defaults = await self._checked(first, model, call)
-        limits = self.catalog.limits_of(model)
-        text = await text_of(first, messages, call, self.items, limit=limits.max_document_bytes)
+        text = sample = None
+        if first.source_language == AUTO:
+            text = await text_of(first, messages, call, self.items, limit=self.catalog.limits.max_document_bytes)
+            sample = await self._sample(text, first, call)
+        routed = await self.routed(first, call, sample=sample, is_logged=False)
+        if text is not None and routed.guess is None:  # the document named it
+            routed = routed._replace(guess=Guess(first.source_language, 1.0))
+        prompts, defaults = await self._checked(first, routed.route, call)
+        limits = self._limits(routed.route)
+        if text is None:
+            text = await text_of(first, messages, call, self.items, limit=limits.max_document_bytes)
         document = Document(text, first, call, partial(fits, prompts, limits), self.preparation)
         await document.read()
         outcomes = self.items.run(
             call,
             document.items(),
-            self._answer(first, defaults, model, call),
-            window=model.pool.window,
+            self._answer(first, defaults, routed.route, call),
+            window=routed.route.model.pool.window,
             in_order=True,
             has_client=False,
             item_bytes=defaults_bytes(defaults),
         )
         async with contextlib.aclosing(outcomes):
             async for message in document.responses(outcomes, self.items.clock):
+                if message.HasField("final"):
+                    routed.note(message.final)
                 yield message
 
     async def translated_document(
-        self, message: pb.TranslateRequest, format: pb.DocumentFormat, call: Call
+        self, route: Route, message: pb.TranslateRequest, format: pb.DocumentFormat, item: Call
     ) -> pb.TranslateResponse:
-        """The translation of a text that is a document, as a part of one request. What fails one of its segments fails
-        the request. Of the message's fields, those that a document has too are read."""
+        """The translation of a text that is a document, an item of a call. What fails one of its segments fails the
+        item. Of the message, languages and glossary are read. route: that of `route_of_items`."""
         first = pb.TranslateDocumentRequest(
-            model=message.model,
             text=message.text,
             format=format,
             source_language=message.source_language,
             target_language=message.target_language,
             glossary=message.glossary if message.HasField("glossary") else None,
         )
-        model = self.find(first.model, call, "translation", by_prompt=True)
-        prompts, defaults = await self._checked(first, model, call)
-        limits, size = self.catalog.limits_of(model), len(first.text.encode())
+        item.use(route.model)
+        prompts, defaults = await self._checked(first, route, item)
+        limits, size = self._limits(route), len(first.text.encode())
         if size > limits.max_document_bytes:
             raise InvalidRequest("text", f"must be at most {limits.max_document_bytes} bytes, got {size}; split it")
-        await call.reserve(DOCUMENT_FACTOR * size)
-        document = Document(first.text, first, call, partial(fits, prompts, limits), self.preparation)
+        await item.reserve(DOCUMENT_FACTOR * size)
+        document = Document(first.text, first, item, partial(fits, prompts, limits), self.preparation)
         await document.read()
         response = pb.TranslateResponse()
-        with call.budget.window(model.pool.window) as window:
+        with item.budget.window(route.model.pool.window) as window:
             outcomes = self.items.run(
-                call,
+                item,
                 document.items(),
-                self._answer(first, defaults, model, call),
+                self._answer(first, defaults, route, item),
                 window=window,
                 in_order=True,
                 is_one=True,
@@ -109,26 +122,37 @@ class DocumentCalls(ItemCalls):
                         response.text += segment.text
         return response
 
+    def _limits(self, route: Route) -> TextLimits:
+        """The limits of the texts of a document."""
+        return self.catalog.limits_of(route.first or route.model)
+
     async def _checked(
-        self, first: pb.TranslateDocumentRequest, model: ServedModel, call: Call
+        self, first: pb.TranslateDocumentRequest, route: Route, call: Call
     ) -> tuple[PromptEncoder, pb.TranslateRequest]:
         """What encodes the texts of a document, and the request for each, but for its text. Refuses what would be
         refused of every text. Raises InvalidRequest and Unsupported."""
-        options, builder = decoding_options(first.options), self.builder(model, call)
-        check = partial(check_document, model, options, languages_of(first), builder)
-        prompts = await self.built(check, first, call, is_slow=is_slow(model, options))
+        model, options, languages = route.model, decoding_options(first.options), languages_of(first)
+        prompts = None
+        if route.first is not None:
+            check_pivot(first)
+            before = partial(check_document, route.first, DEFAULTS, LanguagePair(languages.source, route.middle))
+            prompts = await self.built(partial(before, self.builder(route.first, call)), first, call, is_slow=True)
+            languages = LanguagePair(route.middle, languages.target)
+        check = partial(check_document, model, options, languages, self.builder(model, call))
+        own = await self.built(check, first, call, is_slow=is_slow(model, options))
         check_splitter(first.splitter_language)
         check_context(model, first.context_sentences)
         if first.markup.tags:
             raise InvalidRequest("markup.tags", "must be false: tags are those of the format; choose html or xliff")
         defaults = translation_of(first)
         await self.check_translation(defaults, model, call)
-        return prompts, defaults
+        return prompts or own, defaults
 
     def _answer(
-        self, first: pb.TranslateDocumentRequest, defaults: pb.TranslateRequest, model: ServedModel, call: Call
+        self, first: pb.TranslateDocumentRequest, defaults: pb.TranslateRequest, route: Route, call: Call
     ) -> Answer:
         """What translates the texts of a document, each an item of the call."""
+        translated = self.translated if route.first is None else partial(self.pivoted, route)
 
         async def translate(text: TextInContext, item: Call) -> pb.TranslateResponse:
             response = None
@@ -140,13 +164,31 @@ class DocumentCalls(ItemCalls):
                     item.read_after(await text.context())
                     await item.reserve(reserved)
                     self.items.begin(item, call)
-                item.use(model)
-                response = await self.translated(model, merged(text.request, defaults), item)
+                item.use(route.model)
+                response = await translated(route.model, merged(text.request, defaults), item)
                 return response
             finally:
                 text.end(response)
 
         return translate
+
+    async def _sample(self, text: str, first: Any, call: Call) -> str:
+        """The beginning of a document's texts. first: its first message, which names its language from then on if the
+        document does: an XLIFF file must, what an HTML page says is often that of its template."""
+        format = format_of(first.format)
+
+        def read() -> tuple[str, str]:
+            try:
+                named = format.check(text, first.target_language)
+            except DocumentError as error:
+                raise InvalidRequest("text", str(error)) from None
+            segments = format.segments(text, splitter_for(""), Languages("", first.target_language))
+            return named, joined_words(part.plain for one in segments for part in one.parts if isinstance(part, Text))
+
+        named, sample = await self.preparation.prepare(call.rpc.caller, read)
+        if named and first.format == pb.DOCUMENT_FORMAT_XLIFF:
+            first.source_language = named
+        return sample
 
 
 async def _without_errors(outcomes: AsyncGenerator[list[Outcome], None]) -> AsyncGenerator[list[Outcome], None]:
