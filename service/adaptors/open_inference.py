@@ -242,7 +242,7 @@ class OpenInference(SentenceCalls):
     ) -> AsyncGenerator[oip.ModelInferResponse, None]:
         """The responses of a stream whose text is translated sentence by sentence."""
         ((request, text),) = inference.texts
-        stream = self.stream_in_sentences(text, request, inference.model, call)
+        stream = self.stream_in_sentences(text, request, inference.model, call, self.stream_translated)
         with _of_text(0):
             async with contextlib.aclosing(stream) as pieces:
                 async for piece in pieces:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -27,8 +28,9 @@ Translate = Callable[[Route, pb.TranslateRequest, Call], Awaitable[pb.TranslateR
 def check_known(message: Message) -> None:
     """Refuses fields that this version of the protocol does not know: they may change the answer. Raises
     InvalidRequest."""
-    if unknown := [str(field.field_number) for field in UnknownFieldSet(message)]:
-        raise InvalidRequest(f"field {unknown[0]}", "must be left out: this server does not know it")
+    unknown: Any = UnknownFieldSet(message)
+    if len(unknown):
+        raise InvalidRequest(f"field {unknown[0].field_number}", "must be left out: this server does not know it")
 
 
 @contextlib.contextmanager
