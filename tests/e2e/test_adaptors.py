@@ -7,20 +7,24 @@ import pytest
 from grpc_reflection.v1alpha import reflection_pb2
 
 from glossa.client import Client
+from service.adaptors.google_translation import translation_service_pb2 as google
 from service.adaptors.inference import open_inference_pb2 as oip
+from service.adaptors.riva import riva_translation_pb2 as riva
 from service.adaptors.tensors import input_tensors
 from service.adaptors.vllm import vllm_engine_pb2 as vllm
-from service.edge.security.access import OPEN_INFERENCE, VLLM
+from service.edge.security.access import GOOGLE, OPEN_INFERENCE, RIVA, VLLM
 from tests.e2e.process import serving
-from tests.tiny import TEXTS, tiny_tokenizer
+from tests.tiny import TEXTS, tiny_config, tiny_model, tiny_tokenizer
 
 LONG = 40  # tokens
+ADDED = (OPEN_INFERENCE, VLLM, RIVA, GOOGLE)
 
 
 @pytest.fixture(scope="module")
-def server(tiny_translation_bundle, tiny_generation_bundle):
-    models = {"en-de": str(tiny_translation_bundle), "en": str(tiny_generation_bundle)}
-    with serving(models=models, adaptors="open-inference,vllm") as server:
+def server(exported, tiny_generation_bundle):
+    bundle = exported(tiny_model(tiny_config("encoder_decoder", source_language="en", target_language="de")))
+    models = {"en-de": str(bundle), "en": str(tiny_generation_bundle)}
+    with serving(models=models, adaptors="open-inference,vllm,riva,google-translation") as server:
         yield server
 
 
@@ -99,6 +103,30 @@ def test_continued_tokens_are_those_of_our_client(channel, client, is_streamed):
         assert list(last.complete.output_logprobs.token_logprobs) == expected
 
 
+def test_translations_are_those_of_our_client(channel, client):
+    expected = [client.translate(text, model="en-de").text for text in TEXTS]
+    ask: Any = channel.unary_unary(
+        f"/{RIVA}/TranslateText",
+        request_serializer=riva.TranslateTextRequest.SerializeToString,
+        response_deserializer=riva.TranslateTextResponse.FromString,
+    )
+    message = riva.TranslateTextRequest(texts=TEXTS, model="en-de", source_language="en-US", target_language="de-DE")
+    assert [one.text for one in ask(message, timeout=30).translations] == expected
+    ask = channel.unary_unary(
+        f"/{GOOGLE}/TranslateText",
+        request_serializer=google.TranslateTextRequest.SerializeToString,
+        response_deserializer=google.TranslateTextResponse.FromString,
+    )
+    languages: Any = {"source_language_code": "en", "target_language_code": "de"}
+    for mime_type, start, end in (("text/plain", "", ""), ("text/html", "<p>", "</p>\n")):
+        contents = [f"{start}{text}{end}" for text in TEXTS]
+        message = google.TranslateTextRequest(
+            parent="projects/any", contents=contents, mime_type=mime_type, **languages
+        )
+        found = [one.translated_text for one in ask(message, timeout=30).translations]
+        assert found == [f"{start}{text}{end}" for text in expected]
+
+
 def test_reflection_describes_the_adaptors(channel):
     ask: Any = channel.stream_stream(
         "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
@@ -106,7 +134,7 @@ def test_reflection_describes_the_adaptors(channel):
         response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
     )
     listing = reflection_pb2.ServerReflectionRequest(list_services="")
-    symbols = [reflection_pb2.ServerReflectionRequest(file_containing_symbol=name) for name in (OPEN_INFERENCE, VLLM)]
+    symbols = [reflection_pb2.ServerReflectionRequest(file_containing_symbol=name) for name in ADDED]
     services, *files = ask(iter([listing, *symbols]), timeout=10)
-    assert {OPEN_INFERENCE, VLLM} <= {one.name for one in services.list_services_response.service}
+    assert set(ADDED) <= {one.name for one in services.list_services_response.service}
     assert all(one.file_descriptor_response.file_descriptor_proto for one in files)

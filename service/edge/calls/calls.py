@@ -38,7 +38,7 @@ from service.edge.observability.call_trace import PARENT, TRACE_PARENT
 from service.edge.observability.metrics import Method, Metrics
 from service.edge.observability.status import abort, check_time, client_may_leave, status_code
 from service.edge.observability.tracing import open_tracing
-from service.edge.security.access import OPEN_INFERENCE, VLLM, Guard
+from service.edge.security.access import GOOGLE, OPEN_INFERENCE, RIVA, VLLM, Guard
 from service.edge.security.tenants import Tenants
 from service.errors import (
     Cancelled,
@@ -64,6 +64,8 @@ WITHOUT_ENGINES = frozenset(
             if service.name in ("ModelService", "TokenService", "LanguageService") or method.name == "Similarity"
         ),
         *((OPEN_INFERENCE, method) for method in ("ServerMetadata", "ModelMetadata")),
+        *((GOOGLE, method) for method in ("DetectLanguage", "GetSupportedLanguages")),
+        (RIVA, "ListSupportedLanguagePairs"),
         *((VLLM, method) for method in ("Abort", "GetModelInfo", "GetServerInfo", "GetTokenizer")),
     ]
 )
