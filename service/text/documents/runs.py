@@ -22,7 +22,8 @@ from service.text.spans import Span
 MAX_TAGS = 64  # of a sentence that is translated with them
 MAX_TAGGED_BYTES = 4096  # of such a sentence, with what stands for its tags
 _TAG = re.compile(r"<(/?)((?!\d)[\w:][^\s/>.]*)")  # without the classes of WebVTT
-_STAND_IN = re.compile(r'<(?:(?:g|x) id="glossa-\d+"/?|/g)>| ?<br id="glossa-\d+"/> ?')
+BREAK = re.compile(r' ?<br id="glossa-\d+"/> ?')  # stands for white space that is kept
+_STAND_IN = re.compile(rf'<(?:(?:g|x) id="glossa-\d+"/?|/g)>|{BREAK.pattern}')
 _OPEN, _CLOSE = "\ufdd0\ufdd1"  # noncharacters, between which the number of a value stands
 _NUMBERED_VALUE = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
 _SPACE = re.compile(r"[ \t\n\r\f]+")
