@@ -1,0 +1,63 @@
+"""The header `Plural-Forms` of catalogs: how many forms of a number there are, and which one is that of 1.
+
+Source of the table: the manual of GNU gettext, "Plural forms", and CLDR for languages that it does not list.
+"""
+
+from __future__ import annotations
+
+import gettext
+import re
+from typing import NamedTuple
+
+from service.text.languages import primary_language
+
+MAX_FORMS = 9
+_HEADER = re.compile(r"\s*nplurals\s*=\s*([1-9])\s*;\s*plural\s*=\s*([^;]+?)\s*;?\s*")
+_SLAVIC = "n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2"
+# Languages by their header; those without numbers of words first.
+_TABLE = {
+    "nplurals=1; plural=0;": "id ja ka km ko lo ms my th vi zh",
+    "nplurals=2; plural=(n != 1);": """
+af an az bg bn ca da de el en eo es et eu fi fo fur fy gl gu he hi hu hy ia is it kk kn ku ky lb ml mn mr nb ne nl nn no
+or pa ps rm sd so sq sv sw ta te tk tr ug ur uz
+""",
+    "nplurals=2; plural=(n > 1);": "ak am fa fil fr ln mg oc pt ti tl wa",
+    "nplurals=2; plural=(n%10!=1 || n%100==11);": "mk",
+    f"nplurals=3; plural=({_SLAVIC});": "be bs hr ru sr uk",
+    "nplurals=3; plural=(n==1) ? 0 : (n>=2 && n<=4) ? 1 : 2;": "cs sk",
+    "nplurals=3; plural=(n==1 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2);": "pl",
+    "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n%10>=2 && (n%100<10 || n%100>=20) ? 1 : 2);": "lt",
+    "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n != 0 ? 1 : 2);": "lv",
+    "nplurals=3; plural=(n==1 ? 0 : (n==0 || (n%100>0 && n%100<20)) ? 1 : 2);": "ro",
+    "nplurals=4; plural=(n%100==1 ? 0 : n%100==2 ? 1 : n%100==3 || n%100==4 ? 2 : 3);": "sl hsb dsb",
+    "nplurals=5; plural=(n==1 ? 0 : n==2 ? 1 : n<7 ? 2 : n<11 ? 3 : 4);": "ga",
+    "nplurals=6; plural=(n==0 ? 0 : n==1 ? 1 : n==2 ? 2 : n%100>=3 && n%100<=10 ? 3 : n%100>=11 ? 4 : 5);": "ar",
+}
+
+
+class PluralForms(NamedTuple):
+    """The forms of a language. header: as a catalog has it. count: of forms. one: the form of the number 1."""
+
+    header: str
+    size: int
+    one: int
+
+
+def plural_forms(header: str) -> PluralForms | None:
+    """The forms that a header names; None if it is not valid, as in a template."""
+    found = _HEADER.fullmatch(header)
+    if not found:
+        return None
+    count = int(found[1])
+    try:
+        one = gettext.c2py(found[2])(1)
+    except (ValueError, ZeroDivisionError, OverflowError, RecursionError):
+        return None
+    return PluralForms(header.strip(), count, one) if 0 <= one < count else None
+
+
+def plural_forms_of(language: str) -> PluralForms | None:
+    """The forms of a language by its code; None if it is unknown."""
+    primary = primary_language(language)
+    headers = (header for header, languages in _TABLE.items() if primary in languages.split())
+    return next(map(plural_forms, headers), None)
