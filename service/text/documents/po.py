@@ -115,7 +115,9 @@ def _segment(source: str, entry: Entry, splitter: Splitter, forms: PluralForms |
     contents = [_Content(source, entry.source.strings, entry.flags, splitter)]
     if entry.plural and forms:
         other = _Content(source, entry.plural.strings, entry.flags, splitter)
-        one = contents[0] if forms.size > 1 else other
+        # The form of 1 may be that of 21 too, where a message without the number would be wrong.
+        is_singular = forms.is_of_one_alone or (forms.size > 1 and contents[0].placeholders == other.placeholders)
+        one = contents[0] if is_singular else other
         contents = [one if number == forms.one else other for number in range(forms.size)]
     if not any(content.sentences for content in contents):
         return None
@@ -137,11 +139,13 @@ def _newline(source: str) -> str:
 
 
 class _Content:
-    """What becomes of a message: its strings with a translation for each sentence."""
+    """What becomes of a message: its strings with a translation for each sentence. placeholders: that it has."""
 
     def __init__(self, source: str, strings: Span, flags: Set[str], splitter: Splitter) -> None:
         self._source, self._strings = source, strings
         runs = list(_with_marks(characters(source, strings), flags))
+        text = "".join(run.text for run in runs)
+        self.placeholders = sorted(text[mark.start : mark.end] for mark in scan(text, Kinds(placeholders=True)))
         self.sentences = [
             sentence for some in paragraphs_of(runs) for sentence in sentences_of(source, some, splitter, escaped)
         ]

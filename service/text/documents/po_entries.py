@@ -23,6 +23,7 @@ _TOKEN = re.compile(
 )
 _FLAGS = re.compile(r"[\w+-]+")
 _CHARACTER = re.compile(r'(?P<gap>"\s*")|\\(?P<escape>x[0-9A-Fa-f]{1,2}|[0-7]{1,3}|.)|[^"\\]+')
+_EMPTY = re.compile(r'"(?:"\s*")*+"')
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _WRITTEN = {ord(character): f"\\{name}" for name, character in _ESCAPES.items()} | {92: "\\\\", 34: '\\"'}
 
@@ -102,7 +103,7 @@ def _character(escape: str) -> str:
 
 def is_empty(source: str, strings: Span) -> bool:
     """Whether strings have no character."""
-    return not source[strings.start : strings.end].strip('" \t\r\n')
+    return _EMPTY.fullmatch(source, *strings) is not None
 
 
 def entries_of(source: str) -> Iterator[Entry]:
