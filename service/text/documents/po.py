@@ -131,7 +131,7 @@ def _segment(source: str, entry: Entry, splitter: Splitter, forms: PluralForms |
         parts += [opening, *content.parts(is_whole=True)]
         pieces += [opening, *content.parts(is_whole=False)]
     span = Span(start, entry.translations[-1].strings.end)
-    return Segment(span, tuple(parts), tuple(pieces), Place.LATER)
+    return Segment(span, tuple(parts), tuple(pieces), Place.FIRST)
 
 
 def _newline(source: str) -> str:
