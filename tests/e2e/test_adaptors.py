@@ -110,7 +110,9 @@ def test_translations_are_those_of_our_client(channel, client):
         request_serializer=riva.TranslateTextRequest.SerializeToString,
         response_deserializer=riva.TranslateTextResponse.FromString,
     )
-    message = riva.TranslateTextRequest(texts=TEXTS, model="en-de", source_language="en-US", target_language="de-DE")
+    message: Any = riva.TranslateTextRequest(
+        texts=TEXTS, model="en-de", source_language="en-US", target_language="de-DE"
+    )
     assert [one.text for one in ask(message, timeout=30).translations] == expected
     ask = channel.unary_unary(
         f"/{GOOGLE}/TranslateText",
