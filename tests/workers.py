@@ -9,11 +9,12 @@ import itertools
 import os
 import traceback
 from multiprocessing.connection import Pipe, wait
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-_SHARED = pytest.StashKey()  # the directory of a run
+_SHARED = pytest.StashKey[Path]()  # the directory of a run
 
 
 def pytest_addoption(parser):
@@ -43,7 +44,7 @@ class Worker(NamedTuple):
 
     pid: int
     connection: object
-    tests: list
+    tests: list[int]
 
 
 class _Run:
