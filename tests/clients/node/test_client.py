@@ -35,7 +35,9 @@ def project(tmp_path_factory):
     assert not missing(NODE), missing(NODE)
     folder = tmp_path_factory.mktemp("npm")
     source, installed = folder / "repository/clients/node", folder / "node_modules"
-    shutil.copytree(ROOT / "clients/node", source, ignore=shutil.ignore_patterns("node_modules", "generated", "protos", "types"))
+    shutil.copytree(
+        ROOT / "clients/node", source, ignore=shutil.ignore_patterns("node_modules", "generated", "protos", "types")
+    )
     shutil.copytree(ROOT / "protos", folder / "repository/protos")
     shutil.copy(ROOT / "LICENSE", folder / "repository")
     (source / "node_modules").symlink_to(NODE_PACKAGES)
