@@ -34,7 +34,8 @@ def subtitle_problems(source: str, translation: str, *, is_webvtt: bool, is_iden
             yield f"{head!r:.120} became {new_head!r:.120}"
         if len(new_lines) > len(lines):
             yield f"{lines!r:.120} has more lines: {new_lines!r:.120}"
-    tags = [sorted(re.findall(r"</?\w[^<>\n]*>", text)) for text in (source, translation)]
+    pattern = r"</?\w[^<>\n]*>" if is_webvtt else r"</?[A-Za-z][^<>\n]*>"  # in SubRip <3,5> is text
+    tags = [sorted(re.findall(pattern, text)) for text in (source, translation)]
     if tags[0] != tags[1]:
         yield f"tags {set(tags[0]) ^ set(tags[1])}"
     shown = [collapsed(unescape(unescape(text)) if is_webvtt else text) for text in (source, translation)]

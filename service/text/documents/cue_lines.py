@@ -24,8 +24,8 @@ _UNSPACED = re.compile(f"[{UNSPACED}]")
 
 
 class Layout(NamedTuple):
-    """Where a text is shown. cues: the lengths of the lines of each one, in characters; none: one line. newline: what
-    ends a line. has_tags: translations are markup, with a stand-in between two cues."""
+    """Where a text is shown. cues: the lengths of the lines of each one, in characters; none: no word, or one line.
+    newline: what ends a line. has_tags: translations are markup, with a stand-in between two cues."""
 
     cues: Sequence[Sequence[int]]
     newline: str
@@ -47,11 +47,12 @@ def arranged(layout: Layout, write: Callable[[str], str], translation: str) -> s
     text = _ARROW.sub("-", _WHITE_SPACE.sub(" ", translation))  # an arrow would begin a cue
     pieces, marks = [text], list[str]()
     if len(layout.cues) > 1:
-        marks = sorted((mark.strip() for mark in BREAK.findall(text)), key=lambda mark: (len(mark), mark))
+        gaps = BREAK.findall(text)
+        marks = sorted(map(str.strip, gaps), key=lambda mark: (len(mark), mark))
         pieces = [piece.strip() for piece in BREAK.split(text)]
         assert len(pieces) == len(layout.cues), "each mark is in the translation once"
         if not _is_balanced(pieces, [sum(lengths) for lengths in layout.cues]):
-            pieces = _spread(pieces, [sum(lengths) for lengths in layout.cues])
+            pieces = _spread(pieces, ["", *gaps], [sum(lengths) for lengths in layout.cues])
     lines = [
         _cut(piece, lengths, layout.newline, has_tags=layout.has_tags)
         for piece, lengths in zip(pieces, layout.cues, strict=True)
@@ -60,18 +61,23 @@ def arranged(layout: Layout, write: Callable[[str], str], translation: str) -> s
 
 
 def _is_balanced(pieces: Sequence[str], shares: Sequence[int]) -> bool:
-    """Whether each piece has a word, and about its share of all characters."""
-    lengths = [len(_TAG.sub("", piece)) for piece in pieces]
-    total, most = sum(lengths), MAX_STRETCH / max(1, sum(shares))
-    return all(0 < length <= max(_LEAST, most * share * total) for length, share in zip(lengths, shares, strict=True))
+    """Whether each piece with a share has a letter or a digit, and about its share of all characters."""
+    texts = [_TAG.sub("", piece) for piece in pieces]
+    most = MAX_STRETCH * sum(map(len, texts)) / max(1, sum(shares))
+    return all(
+        (not share or any(map(str.isalnum, text))) and len(text) <= max(_LEAST, most * share)
+        for text, share in zip(texts, shares, strict=True)
+    )
 
 
-def _spread(pieces: Sequence[str], shares: Sequence[int]) -> list[str]:
-    """The pieces of a translation, by the shares of its cues. The last ones are empty if it has too few words."""
+def _spread(pieces: Sequence[str], gaps: Sequence[str], shares: Sequence[int]) -> list[str]:
+    """The pieces of a translation, by the shares of its cues. The last ones are empty if it has too few words. gaps:
+    what stands before each piece."""
     text = ""
-    for piece in filter(None, pieces):
-        is_unspaced = not text or (_UNSPACED.match(text[-1]) and _UNSPACED.match(piece))
-        text += piece if is_unspaced else f" {piece}"
+    for piece, gap in zip(pieces, gaps, strict=True):
+        is_one_word = "  " not in f" {gap} " and piece and is_closing(piece[0])
+        is_unspaced = not text or not piece or (_UNSPACED.match(text[-1]) and _UNSPACED.match(piece))
+        text += piece if is_one_word or is_unspaced else f" {piece}"
     borders = [border for border in _borders(text, has_tags=True) if not border.is_inside]
     found, start = list[str](), 0
     for border in _chosen(borders, shares, len(_TAG.sub("", text))):

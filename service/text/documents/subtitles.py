@@ -37,7 +37,8 @@ _BEGINS = (
     r"|(?P<voice><v[.\s][^<>]*>|\{\\an?\d[^{}\r\n]*\})"
 )
 _OTHERS = r"[\u2669-\u266c]+|\{\\[^{}\r\n]*\}"  # notes of music, other codes of ASS
-_SUBRIP = re.compile(rf"{_BEGINS}|{_OTHERS}|</?(?i:[bius]|font)(?:\s[^<>\r\n]*)?>")  # any other < is text
+# In SubRip a < that begins no name is text, and so is <LAUGHS>.
+_SUBRIP = re.compile(rf"{_BEGINS}|{_OTHERS}|</?(?:[a-z][\w-]*|[BIUS]|FONT)(?:\s[^<>\r\n]*)?>")
 _WEBVTT = re.compile(rf"{_BEGINS}|{_OTHERS}|<[^<>]*>|(?P<entity>&(?:\w{{1,31}}|#\d{{1,7}}|#[xX][0-9a-fA-F]{{1,6}});)")
 _LINE_BREAK = re.compile(r"\r\n|[\r\n]")
 
@@ -166,7 +167,7 @@ def _part(source: str, runs: list[Run], voice: str, *, begins: bool) -> _Part:
 
 
 def _lengths(runs: Sequence[Run], span: Span) -> list[list[int]]:
-    """The lengths of the lines of each cue that has a part of a sentence."""
+    """The lengths of the lines of each cue that has a part of a sentence; none for a cue without a word."""
     cues: list[list[str]] = [[""]]
     for run in runs:
         if run.text and run.is_whole:
@@ -176,7 +177,10 @@ def _lengths(runs: Sequence[Run], span: Span) -> list[list[int]]:
             lines = _LINE_BREAK.split(run.text if run.is_entity else run.text[cut])
             cues[-1][-1] += lines[0]
             cues[-1] += lines[1:]
-    return [[len(line.strip()) for line in lines if line.strip()] for lines in cues]
+    return [
+        [len(line.strip()) for line in lines if line.strip()] if any(map(str.isalnum, "".join(lines))) else []
+        for lines in cues
+    ]
 
 
 def _arranged(segment: Segment, cues: list[list[int]], newline: str) -> Segment:

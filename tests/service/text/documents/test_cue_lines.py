@@ -41,6 +41,7 @@ def test_marks_that_are_balanced_stay_and_keep_their_order():
     [
         ("{0} aaa bbb ccc", "aaa{0}bbb ccc"),  # a cue without a word
         ("aaa bbb ccc {0}", "aaa{0}bbb ccc"),
+        ("aaa bbb{0}.", "aaa{0}bbb."),
         ("aaaaaaaaa bbbbbbbbb ccccccccc ddddddddd eeeeeeeee {0} ff",
          "aaaaaaaaa bbbbbbbbb{0}ccccccccc ddddddddd eeeeeeeee ff"),  # twice its share
         ('{0} <g id="glossa-1">aaa bbb</g> ccc', '<g id="glossa-1">aaa bbb</g>{0}ccc'),  # not inside of an element

@@ -100,6 +100,7 @@ def test_a_sentence_goes_on_in_the_next_cue():
         (cues("One <b>two", "three</b>"), ['One <g id="glossa-0">two</g>', "three"]),
         (cues("<b>One</b>", "<b>two</b>"), ["One|two"]),
         (cues("One <b>two</b>", "three"), ['One <g id="glossa-0">two</g>|three']),
+        (cues("One <ruby>two</ruby>"), ['One <g id="glossa-0">two</g>']),
         (cues("<LAUGHS & CRIES!>", "a < b"), ["&lt;LAUGHS &amp; CRIES!&gt;|a &lt; b"]),
         (cues("42", "<b></b>", "12:30"), []),
     ],
