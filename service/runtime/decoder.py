@@ -14,7 +14,7 @@ import numpy as np
 
 from export.bundle.manifest import largest_capacity
 from export.bundle.windows import LARGEST_BLOCK, places_of
-from service.memory.cache_layout import row_capacity_for
+from service.memory.cache_layout import Tier, row_capacity_for
 from service.runtime.batching import pad
 from service.runtime.bindings import Binding, BindingCache
 from service.runtime.fixed_caches import FixedCaches
@@ -174,15 +174,21 @@ class Decoder:
         self._inputs.pad(rows, room)
         return room
 
+    @property
+    def rooms(self) -> dict[Tier, set[int]]:
+        """The numbers of rows for which steps are captured, by tier."""
+        assert isinstance(self._caches, FixedCaches)
+        most_rows = self._caches.most_rows
+        return {tier: {row_capacity_for(rows, most) for rows in range(1, most + 1)} for tier, most in most_rows.items()}
+
     def capture(self) -> int:
         """Captures the steps of all tiers and numbers of rows, so that none is captured while requests are served.
         Returns their number. There must be no rows, and nothing that steps use may move afterwards."""
         caches, captured = self._caches, 0
         assert isinstance(caches, FixedCaches)
         self._inputs.pad(0, caches.max_rows)
-        for tier, most in reversed(caches.most_rows.items()):
+        for tier, rooms in reversed(self.rooms.items()):
             caches.use(tier)
-            rooms = {row_capacity_for(rows, most) for rows in range(1, most + 1)}
             for rows, has_logits in itertools.product(sorted(rooms, reverse=True), {True, self._shortlist is None}):
                 binding = self._step(rows, 0, rows if has_logits else 0)
                 binding.options = run_options(next(self._model.graph_ids))

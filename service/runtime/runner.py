@@ -102,7 +102,7 @@ class OnnxRunner:
         self._parked = ParkedRows(self._caches, Arena(memory))
         self._inputs = RowInputs(captured, max_rows)
         self._logits = LogitsBlocks(
-            arena,
+            Arena(memory),
             self.limits.vocab_size,
             model.sessions.get("logprobs"),
             captured=captured,
@@ -145,10 +145,11 @@ class OnnxRunner:
         """Captures the decode steps of a device, where graphs allow that."""
         decoder = self._shared.decoder
         if decoder is not None and self.model.choice.captures:
-            self._logits.ensure(self._most_lines, 1)
             if self._shortlist is not None:
                 self._shortlist.ensure(self.max_rows, 1)
-            log.info("captured %d decode steps", decoder.capture())
+            ids, rooms = self.model.graph_ids, decoder.rooms
+            ranked = self._logits.capture(self._most_lines, set().union(*rooms.values()), ids)
+            log.info("captured %d decode steps, and %d rankings of tokens", decoder.capture(), ranked)
 
     def memory_bytes(self) -> dict[str, int]:
         """Bytes this engine has allocated, by kind. May be called from any thread."""
@@ -290,7 +291,7 @@ class OnnxRunner:
         lines = plan.step_rows + sum([len(draft.tokens) for draft in plan.drafts])
         lines += len(extra) if logits.is_ranked else 0
         if lines and logits.is_ranked and logits_rows(plan):
-            logits.rank(0, lines)
+            logits.rank(lines)
         self._shortlist_rows = plan.shortlist_rows
         return lines
 

@@ -210,7 +210,7 @@ def test_a_runner_on_cuda_has_its_buffers_there(manifest):
     assert model.runner(max_rows=2).memory.device == "cuda"
 
 
-def test_of_the_graphs_on_cuda_only_steps_are_captured(manifest):
+def test_of_the_graphs_on_cuda_only_steps_and_their_log_probabilities_are_captured(manifest):
     asked = {}
 
     def open_graph(file, providers):
@@ -219,7 +219,7 @@ def test_of_the_graphs_on_cuda_only_steps_are_captured(manifest):
 
     model = on_cuda(with_precisions(manifest, "fp16"), open_graph)
     assert model.choice.captures
-    assert asked == {role: "1" if role == "decode" else None for role in model.sessions}
+    assert asked == {role: "1" if role in ("decode", "logprobs") else None for role in model.sessions}
 
 
 def test_graph_that_cannot_be_captured_runs_uncaptured(manifest, caplog):
