@@ -14,7 +14,7 @@ import numpy as np
 
 from export.bundle.manifest import largest_capacity
 from export.bundle.windows import LARGEST_BLOCK, places_of
-from service.memory.cache_layout import Tier, row_capacity_for
+from service.memory.cache_layout import row_capacity_for
 from service.runtime.batching import pad
 from service.runtime.bindings import Binding, BindingCache
 from service.runtime.fixed_caches import FixedCaches
@@ -175,11 +175,10 @@ class Decoder:
         return room
 
     @property
-    def rooms(self) -> dict[Tier, set[int]]:
-        """The numbers of rows for which steps are captured, by tier."""
+    def rooms(self) -> list[int]:
+        """The numbers of rows for which steps are captured, in any tier; ascending."""
         assert isinstance(self._caches, FixedCaches)
-        most_rows = self._caches.most_rows
-        return {tier: {row_capacity_for(rows, most) for rows in range(1, most + 1)} for tier, most in most_rows.items()}
+        return sorted(set().union(*map(_rooms, self._caches.most_rows.values())))
 
     def capture(self) -> int:
         """Captures the steps of all tiers and numbers of rows, so that none is captured while requests are served.
@@ -187,9 +186,11 @@ class Decoder:
         caches, captured = self._caches, 0
         assert isinstance(caches, FixedCaches)
         self._inputs.pad(0, caches.max_rows)
-        for tier, rooms in reversed(self.rooms.items()):
+        for tier, most in reversed(caches.most_rows.items()):
             caches.use(tier)
-            for rows, has_logits in itertools.product(sorted(rooms, reverse=True), {True, self._shortlist is None}):
+            for rows, has_logits in itertools.product(
+                sorted(_rooms(most), reverse=True), {True, self._shortlist is None}
+            ):
                 binding = self._step(rows, 0, rows if has_logits else 0)
                 binding.options = run_options(next(self._model.graph_ids))
                 self._run(binding)
@@ -240,6 +241,11 @@ class Decoder:
             binding.read_array(name, array)
         elif name in self._names:
             binding.upload(name, array, self._arena.memory)
+
+
+def _rooms(most: int) -> set[int]:
+    """The numbers of rows that a tier with room for `most` has steps for."""
+    return {row_capacity_for(rows, most) for rows in range(1, most + 1)}
 
 
 def logits_rows(plan: StepPlan) -> int:

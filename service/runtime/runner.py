@@ -145,11 +145,12 @@ class OnnxRunner:
         """Captures the decode steps of a device, where graphs allow that."""
         decoder = self._shared.decoder
         if decoder is not None and self.model.choice.captures:
+            self._logits.ensure(self._most_lines, 1)
             if self._shortlist is not None:
                 self._shortlist.ensure(self.max_rows, 1)
-            ids, rooms = self.model.graph_ids, decoder.rooms
-            ranked = self._logits.capture(self._most_lines, set().union(*rooms.values()), ids)
-            log.info("captured %d decode steps, and %d rankings of tokens", decoder.capture(), ranked)
+            steps, ids = decoder.capture(), self.model.graph_ids
+            ranked = self._logits.capture(self._most_lines, decoder.rooms, ids)
+            log.info("captured %d decode steps, and %d rankings of tokens", steps, ranked)
 
     def memory_bytes(self) -> dict[str, int]:
         """Bytes this engine has allocated, by kind. May be called from any thread."""

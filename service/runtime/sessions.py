@@ -191,6 +191,12 @@ def graph_opener(
     return open_graph
 
 
+def open_own_graph(graph: bytes, stream: CudaStream | None) -> Any:
+    """A session on CUDA of a graph that no bundle has, whose runs may be captured."""
+    providers = providers_of(CUDA, captures=True, stream=stream)
+    return _open_session(graph, Path(), providers, SESSION_THREADS, session_config(providers))
+
+
 def _open_session(graph: bytes, folder: Path, providers: list[Any], threads: int, config: Mapping[str, str]) -> Any:
     """folder: of the graph's weights. Raises ValueError when a graph to capture cannot be."""
     if providers[0] != CPU and "enable_cuda_graph" in providers[0][1]:

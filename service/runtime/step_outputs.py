@@ -12,7 +12,7 @@ Shapes: L lines, V vocabulary, K best tokens.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -125,8 +125,9 @@ class LogitsBlocks(OutputBlocks):
         self.top_k = np.zeros(1, np.int64)
         self.is_ranked = False
         self._first_V: list[np.ndarray] = []  # the logits of the first few lines, where they can be read in place
-        self._session, self._options, self._rankings = session, options, BindingCache(arena, self._captured)
-        self._captured_rankings, self._rooms = BindingCache(arena, self._captured), list[int]()
+        self._session, self._options, self._rankings = session, options, BindingCache(*self.arenas)
+        self._captured_rankings = BindingCache(*self.arenas)
+        self._rooms: Sequence[int] = ()
 
     def ensure(self, lines: int, top_k: int) -> None:
         """Makes room for `lines` lines, and if they are ranked for at least `top_k` best tokens of each. top_k: see
@@ -150,27 +151,41 @@ class LogitsBlocks(OutputBlocks):
                 self._hold(name, lines)
             self._ranked_lines = lines
 
+    @property
+    def arenas(self) -> tuple[Arena, Arena]:
+        """Whose memory bindings to the outputs point into."""
+        return self._arena, self._captured
+
+    def read(self, binding: Binding, names: Iterable[str], lines: int) -> None:
+        """Lets another graph read outputs of the first lines."""
+        for name in names:
+            binding.read(name, self._place(name, 0, lines))
+
     def bind(self, binding: Binding, first: int, lines: int) -> None:
         """Lets `decode` write to lines [first, first + lines)."""
         binding.write("logits", self._place("logits", first, lines))
 
-    def capture(self, lines: int, rooms: Iterable[int], graph_ids: Iterable[int]) -> int:
-        """Captures the ranking of so many lines each, by CAPTURED_TOP_K. Returns the number of captures. lines: there
-        will never be more; the memory of all of them stays where it is."""
+    def capture(self, lines: int, rooms: Sequence[int], graph_ids: Iterator[int]) -> int:
+        """Captures rankings of so many lines each, by CAPTURED_TOP_K. Returns their number. lines: there will never be
+        more; the memory of all of them stays where it is. rooms: ascending."""
         self.ensure(lines, max(TOP_K_STEPS))
-        self._rooms = sorted(rooms)
+        self._rooms = rooms
         for top_k, room in itertools.product(CAPTURED_TOP_K, self._rooms):
             self.ensure(lines, top_k)
             if self._captured_rankings.get(key := (room, int(self.top_k[0]))) is None:  # a small vocabulary has few
                 binding = self._captured_rankings.add(key, self._ranking(room))
-                binding.options = run_options(next(iter(graph_ids)))
+                binding.options = run_options(next(graph_ids))
                 binding.run()
         return len(self._captured_rankings)
+
+    def room_for(self, lines: int) -> int:
+        """Lines of the captured ranking that has room for so many; as many where there is none."""
+        return next((room for room in self._rooms if room >= lines), lines)
 
     def rank(self, lines: int) -> None:
         """Computes log-probabilities and best tokens of the first lines from their logits; of more lines where only
         that has been captured."""
-        top_k, room = int(self.top_k[0]), next((room for room in self._rooms if room >= lines), lines)
+        top_k, room = int(self.top_k[0]), self.room_for(lines)
         binding = self._captured_rankings.get((room, top_k)) or self._rankings.get((lines, top_k))
         if binding is None:
             binding = self._rankings.add((lines, top_k), self._ranking(lines))

@@ -46,6 +46,7 @@ def test_a_fork_shares_its_past_and_not_its_future():
 
 WRITERS = {
     "service/engine/scheduler.py": {"max_shape", "num_computed", "unread", "draft_tokens", "row_s"},
+    "service/engine/run_ahead.py": {"num_computed", "unread"},
     "service/engine/parking.py": {"rows", "slot"},
     "service/engine/prefill.py": {"num_computed"},
     "service/engine/row_assignment.py": {"rows"},
