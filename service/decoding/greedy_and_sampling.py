@@ -16,6 +16,10 @@ from service.request import FinishReason
 from service.sequence import Hypothesis, Sequence
 from service.step import Predictions, Ranked
 
+DOUBTS = 16
+"""After a draw that needed the whole row, the tokens for which rows are read at once: to ask for one afterwards costs
+two turns, to read one for nothing a copy of 4 bytes a word."""
+
 
 class GreedyAndSampling:
     """Greedy search or sampling of one or several hypotheses of one request."""
@@ -36,7 +40,8 @@ class GreedyAndSampling:
         self._is_plain = self.is_greedy and not (selector.request.prefix or selector.stops or options.top_logprobs)
         self._is_scored = selector.is_scored = not self.is_greedy or options.returns_hypotheses
         is_read = not selector.is_plain or (options.is_sampling and self.draws is None)
-        self.needs_rows = self._needs_rows = self._is_scored and is_read
+        self.needs_rows = self._always_needs_rows = self._is_scored and is_read
+        self._doubts = 0  # tokens for which rows are still wanted
         wanted = TOP_CANDIDATES if options.is_sampling else options.num_hypotheses
         top_k = max(1, options.top_logprobs, wanted) + (0 if options.is_sampling else selector.spare)
         self.top_k = top_k if self._is_scored else 0
@@ -70,9 +75,11 @@ class GreedyAndSampling:
                         self._extend(hypothesis, output)
             except NotKept:
                 sequence.steps -= 1
-                self.needs_rows = self.draws is not None
+                self._doubts, self.needs_rows = DOUBTS, self.draws is not None
                 raise
-            self.needs_rows = self._needs_rows
+            if self._doubts:
+                self._doubts -= 1
+                self.needs_rows = self._doubts > 0 or self._always_needs_rows
         sequence.num_generated += len(sequence.hypotheses)
         if self._count == 1:
             (hypothesis,) = sequence.hypotheses

@@ -10,7 +10,7 @@ from export.bundle.directory import load_bundle
 from export.bundle.manifest import SESSION_CONFIG
 from service.errors import StartupError
 from service.machine.execution_choice import CPU, CUDA, LAZY_ROLES
-from service.runtime import sessions
+from service.runtime import sessions, token_draws
 from service.runtime.cuda_device import check_device
 from service.runtime.cuda_memory import CudaRuntime, CudaStream
 from service.runtime.onnx_model import OnnxModel
@@ -205,7 +205,8 @@ def on_cuda(manifest, open_graph):
     )
 
 
-def test_a_runner_on_cuda_has_its_buffers_there(manifest):
+def test_a_runner_on_cuda_has_its_buffers_there(manifest, monkeypatch):
+    monkeypatch.setattr(token_draws, "open_own_graph", lambda graph, stream: FakeSession([CUDA, CPU]))
     model = on_cuda(with_precisions(manifest, "fp16"), lambda file, providers: FakeSession([CUDA, CPU]))
     assert model.runner(max_rows=2).memory.device == "cuda"
 
