@@ -39,9 +39,9 @@ class GreedyAndSampling:
         # without processors, prefix, stop strings and alternatives
         self._is_plain = self.is_greedy and not (selector.request.prefix or selector.stops or options.top_logprobs)
         self._is_scored = selector.is_scored = not self.is_greedy or options.returns_hypotheses
-        is_read = not selector.is_plain or (options.is_sampling and self.draws is None)
-        self.needs_rows = self._always_needs_rows = self._is_scored and is_read
+        self._reads_rows = bool(selector.processors) or (options.is_sampling and self.draws is None)
         self._doubts = 0  # tokens for which rows are still wanted
+        self.needs_rows = self._is_scored and (self._reads_rows or not selector.is_plain)
         wanted = TOP_CANDIDATES if options.is_sampling else options.num_hypotheses
         top_k = max(1, options.top_logprobs, wanted) + (0 if options.is_sampling else selector.spare)
         self.top_k = top_k if self._is_scored else 0
@@ -77,9 +77,9 @@ class GreedyAndSampling:
                 sequence.steps -= 1
                 self._doubts, self.needs_rows = DOUBTS, self.draws is not None
                 raise
-            if self._doubts:
-                self._doubts -= 1
-                self.needs_rows = self._doubts > 0 or self._always_needs_rows
+            self._doubts = max(0, self._doubts - 1)
+            is_forced = sequence.steps < len(sequence.request.prefix)
+            self.needs_rows = self._is_scored and (self._reads_rows or is_forced or self._doubts > 0)
         sequence.num_generated += len(sequence.hypotheses)
         if self._count == 1:
             (hypothesis,) = sequence.hypotheses

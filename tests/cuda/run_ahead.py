@@ -39,7 +39,7 @@ from tests.cuda.fake import FakeCuda
 
 MAX_ROWS, KV_CACHE_BYTES = 16, 1 << 24
 BEST = 8  # of the tiny vocabulary, so that draws fall beyond them
-DRAWN = {"temperature": 0.5, "top_k": 4}
+DRAWN: dict[str, Any] = {"temperature": 0.5, "top_k": 4}
 KINDS: tuple[dict[str, Any], ...] = (
     *({}, {}, {}, {"token_logprobs": True}, {"top_logprobs": 3}),
     *({"temperature": 0.9}, {"temperature": 0.7, "top_p": 0.8}, DRAWN, {"temperature": 1.2, "num_sequences": 2}),
@@ -147,8 +147,10 @@ def text_of(event: Event) -> Any:
 
 def main(path: Path, count: int) -> dict[str, Any]:
     cuda = FakeCuda()
-    step_outputs.CAPTURED_TOP_K = token_draws.CAPTURED_TOP_K = (2, BEST)
-    sampling.TOP_CANDIDATES = greedy_and_sampling.TOP_CANDIDATES = BEST
+    for module in (step_outputs, token_draws):
+        vars(module)["CAPTURED_TOP_K"] = (2, BEST)
+    for module in (sampling, greedy_and_sampling):
+        vars(module)["TOP_CANDIDATES"] = BEST
     runner = OnnxModel.open(path, load_bundle(path), device="cuda").runner(
         max_rows=MAX_ROWS, kv_cache_bytes=KV_CACHE_BYTES
     )
