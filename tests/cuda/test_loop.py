@@ -10,7 +10,7 @@ from tests.tiny import tiny_config, tiny_model
 
 MODELS = {"translation": ("encoder_decoder", WIDE), "generation": ("decoder", WIDE), "llama": ("decoder", LLAMA)}
 ROOMS = 5  # of 12 rows: 1, 2, 4, 8 and 12
-TOP_KS = 4  # log-probabilities and the best tokens of each room: 2, 8, 16 or 64
+GRAPHS = 6  # of each room: a step, log-probabilities with the best 2, 8, 16 or 64 tokens, draws from these
 
 
 @pytest.fixture(scope="module", params=MODELS)
@@ -22,7 +22,7 @@ def counted(request, fake_cuda, exported):
 
 
 def test_every_number_of_rows_is_captured_at_start_and_none_later(counted):
-    assert counted["start"]["captures"] == ROOMS * (1 + TOP_KS)
+    assert counted["start"]["captures"] == ROOMS * GRAPHS
     assert counted["start"]["illegal in capture"] == 0
     for search in ("greedy", "beams"):
         assert "captures" not in counted[search]["all"]
