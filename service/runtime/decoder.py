@@ -59,9 +59,9 @@ class Decoder:
         self._arena.memory.write(self._key_block, self._key_positions)
 
     def prefill(self, chunks: Sequence[PrefillChunk]) -> None:
-        """Adds prompt tokens to the caches: one chunk, or first ones of one padded length in consecutive rows. Right
-        padding is cached after the end of a row, where the next input overwrites it."""
-        first, width = chunks[0], padded(len(chunks[0].tokens))
+        """Adds prompt tokens to the caches: one chunk, or first ones in consecutive rows. Right padding is cached after
+        the end of a row, where the next input overwrites it."""
+        first, width = chunks[0], padded(max([len(chunk.tokens) for chunk in chunks]))
         # Padding counts: for a chunk with a past, and on CUDA for any with a position bias, GroupQueryAttention takes a
         # row's last position for the last one of its length. Causality hides the padding from the tokens before it.
         starts = [chunk.start for chunk in chunks]
