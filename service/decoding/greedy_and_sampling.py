@@ -77,9 +77,9 @@ class GreedyAndSampling:
                 sequence.steps -= 1
                 self._doubts, self.needs_rows = DOUBTS, self.draws is not None
                 raise
-            self._doubts = max(0, self._doubts - 1)
-            is_forced = sequence.steps < len(sequence.request.prefix)
-            self.needs_rows = self._is_scored and (self._reads_rows or is_forced or self._doubts > 0)
+            if self.needs_rows and not self._reads_rows:
+                self._doubts = max(0, self._doubts - 1)
+                self.needs_rows = self._doubts > 0 or sequence.steps < len(sequence.request.prefix)
         sequence.num_generated += len(sequence.hypotheses)
         if self._count == 1:
             (hypothesis,) = sequence.hypotheses

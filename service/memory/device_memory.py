@@ -15,7 +15,7 @@ from service.memory.memory_prediction import FLOAT, ModelShape, engine_parts
 
 FREE_SHARE = 0.9
 """Of the free memory that a model takes: the rest is lost between allocations, and for what other programs need."""
-LIBRARIES_BYTES = 256 << 20
+LIBRARIES_BYTES = 288 << 20
 """Workspaces of cuBLAS, 32 MiB for each of its handles on Hopper ("cublasSetWorkspace"), and captured steps."""
 
 
