@@ -48,7 +48,9 @@ class DocumentCalls(ItemCalls):
         check_splitter(first.splitter_language)
         check_context(model, first.context_sentences)
         if first.markup.tags:
-            raise InvalidRequest("markup.tags", "must be false: tags are those of the format; choose html or xliff")
+            raise InvalidRequest(
+                "markup.tags", "must be false: tags are those of the format; choose another format than text"
+            )
         defaults = translation_of(first)
         await self.check_translation(defaults, model, call)
 
