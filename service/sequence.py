@@ -115,6 +115,10 @@ class Sequence:
         """Counts the position of a right guess, which the model has computed already."""
         self.num_computed += 1
 
+    def go_back(self, position: int) -> None:
+        """Goes on from a position: what was computed from there on is void, and so is what was not read yet."""
+        self.num_computed, self.unread = position, 0
+
     def finish(self, outcome: Outcome) -> None:
         """Ends the sequence; the first outcome counts. Its rows are free from the next plan on."""
         if self.outcome is None:

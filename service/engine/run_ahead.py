@@ -104,7 +104,7 @@ def back_on_track(
             taken = predictions.taken(burst.lines[-1] if burst else row) if row in fed else launched.tokens[row]
             if taken == sequence.hypotheses[0].tokens[-1]:
                 continue
-        sequence.num_computed, sequence.unread = place, 0
+        sequence.go_back(place)
         found.append(sequence)
     return frozenset(found)
 

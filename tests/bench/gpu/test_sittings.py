@@ -3,7 +3,7 @@
 import json
 import time
 
-from bench.gpu import gpu_check
+from bench.gpu.findings import has_failed
 from bench.gpu.gpu_check import run_parts
 
 
@@ -39,11 +39,16 @@ def test_a_part_that_fails_is_done(tmp_path):
     results = tmp_path / "results.json"
     found = run_parts(["golden"], lambda name, limit_s: part(error="no"), results=results, part_s=9.0, all_s=9.0)
     assert found["golden"]["error"] == "no"
-    assert gpu_check.has_failed(found["golden"])
+    assert has_failed(found["golden"])
 
 
 def test_without_a_file_every_part_is_run():
     ran = []
+
+    def run(name, limit_s):
+        ran.append(name)
+        return part()
+
     for _ in range(2):
-        run_parts(["golden"], lambda name, limit_s: ran.append(name) or part(), results=None, part_s=9.0, all_s=9.0)
+        run_parts(["golden"], run, results=None, part_s=9.0, all_s=9.0)
     assert ran == ["golden", "golden"]
