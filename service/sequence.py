@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from service.draws import Draws
 from service.encoder_request import EncoderOutput
 from service.errors import RequestError
 from service.memory.cache_layout import CacheShape
@@ -57,11 +58,13 @@ class Search(Protocol):
     top_k: how many of the most likely tokens of a row it needs; 0: one, without log-probabilities.
     needs_rows: it may need the whole distributions of its rows.
     is_greedy: it has one hypothesis, which takes the most likely token wherever none is forced, without processors.
+    draws: of one hypothesis that takes tokens drawn from its distribution, without processors.
     """
 
     top_k: int
     needs_rows: bool
     is_greedy: bool
+    draws: Draws
 
     def start(self) -> Hypothesis:
         """Returns the hypothesis without tokens."""
@@ -69,7 +72,8 @@ class Search(Protocol):
     def advance(self, sequence: Sequence, output: Predictions) -> None:
         """Replaces the sequence's hypotheses by their continuations, and ends it when none is left.
 
-        Raises Unsatisfiable when the request's constraints leave no possible token.
+        Raises Unsatisfiable when the request's constraints leave no possible token; NotKept before any change, when it
+        needs the same turn again, with its rows.
         """
 
 
@@ -110,6 +114,10 @@ class Sequence:
     def accept_draft_token(self) -> None:
         """Counts the position of a right guess, which the model has computed already."""
         self.num_computed += 1
+
+    def go_back(self, position: int) -> None:
+        """Goes on from a position: what was computed from there on is void, and so is what was not read yet."""
+        self.num_computed, self.unread = position, 0
 
     def finish(self, outcome: Outcome) -> None:
         """Ends the sequence; the first outcome counts. Its rows are free from the next plan on."""

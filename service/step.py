@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from export.bundle.manifest import PAD_MULTIPLE, AttentionKind, Limits
+from service.draws import Draw
 from service.encoder_request import EncoderOutput, EncoderRequest
 from service.memory.cache_layout import CacheLayout, CacheShape
 
@@ -149,8 +150,9 @@ class DecodeStep(NamedTuple):
     tokens, starts: input token and its position, by row.
     prefilling_rows: rows with unread prompt tokens. They step along because live rows are a prefix; the result is
         meaningless, and the next chunk overwrites what the step caches.
-    fed: rows whose token is not known yet: each with the row whose most likely token it is, in the turn before.
-    more: further steps, in which each row takes its own most likely token. still: rows that stay at their position.
+    fed: rows whose token is not known yet: each with the row for which it was chosen, in the turn before.
+    more: further steps, in which each row takes its own such token. still: rows that stay at their position.
+    draws: by row; the others take their most likely token. A device may guess where it is not certain.
     """
 
     tokens: tuple[int, ...]
@@ -160,6 +162,7 @@ class DecodeStep(NamedTuple):
     fed: tuple[tuple[int, int], ...] = ()
     more: int = 0
     still: frozenset[int] = frozenset()
+    draws: tuple[tuple[int, Draw], ...] = ()
 
 
 class StepPlan(NamedTuple):
@@ -218,12 +221,8 @@ class Plain:
         """The most likely token."""
         return self.tokens[row]
 
-    def of(self, row: int, line: int) -> Plain:
-        """The prediction for one row in another line of the turn."""
-        return Plain({row: self.tokens[line]}, self.deferred)
-
     def moved(self, lines: Mapping[int, int]) -> Plain:
-        """The predictions for rows that have been moved. lines: by row, its place in the turn."""
+        """The predictions for rows in other lines of the turn. lines: by row."""
         return Plain({row: self.tokens[line] for row, line in lines.items()}, self.deferred)
 
 
@@ -234,26 +233,33 @@ class Ranked:
 
     top_ids: at least StepPlan.top_k tokens of each row, best first, of equal ones the lowest id first; fewer where a
         shortlist is shorter. top_logprobs: theirs. lines: where the turn has the distribution of each row.
+    draws: of a turn with DecodeStep.draws: the token that a device has drawn, and whether it is no guess.
     """
 
     top_ids: ByRow[list[int]]
     top_logprobs: ByRow[list[float]]
     lines: ByRow[int]
     deferred: DeferredOutputs
+    draws: ByRow[tuple[int, bool]] = ()
+
+    def drawn(self, row: int) -> int | None:
+        """The token that was drawn for certain; None: none was."""
+        return self.draws[row][0] if self.draws and self.draws[row][1] else None
+
+    def taken(self, row: int) -> int:
+        """The token with which a device goes on."""
+        return self.draws[row][0] if self.draws else self.top_ids[row][0]
 
     def best(self, row: int) -> int:
         """The most likely token."""
         return self.top_ids[row][0]
 
-    def of(self, row: int, line: int) -> Ranked:
-        """The prediction for one row in another line of the turn."""
-        return Ranked({row: self.top_ids[line]}, {row: self.top_logprobs[line]}, {row: line}, self.deferred)
-
     def moved(self, lines: Mapping[int, int]) -> Ranked:
-        """The predictions for rows that have been moved. lines: by row, its place in the turn."""
+        """The predictions for rows in other lines of the turn. lines: by row."""
         ids = {row: self.top_ids[line] for row, line in lines.items()}
         scores = {row: self.top_logprobs[line] for row, line in lines.items()}
-        return Ranked(ids, scores, lines, self.deferred)
+        draws = {row: self.draws[line] for row, line in lines.items()} if self.draws else ()
+        return Ranked(ids, scores, lines, self.deferred, draws)
 
     def logprobs(self, row: int) -> np.ndarray:
         """The distribution, float32 (V,): log-softmax of the logits, -inf outside a shortlist. Read-only."""

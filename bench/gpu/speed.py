@@ -18,6 +18,7 @@ from bench.measure import interleaved
 from service.memory.cache_layout import CacheShape, row_capacity_for
 from service.runtime import decoder as decoder_module
 from service.runtime.cuda_memory import CudaMemory
+from service.runtime.cuda_runner import CudaRunner
 from service.runtime.runner import OnnxRunner
 from service.runtime.sessions import run_options
 from service.settings.engine_settings import Device
@@ -100,24 +101,47 @@ def steps(setting: Setting, found: Findings) -> None:
             jobs = {way: _median_of(step, count) for way, step in steppers.items()}
             for way, spread in interleaved(jobs, setting.pick(1, 5)).items():
                 found.time(f"{name}, {rows} rows, {way}: µs a step", spread)
-            replay = _replays(next(iter(runners.values())), rows, setting.pick(2, 100))
-            spread = interleaved({"": replay}, setting.pick(1, 5))[""]
-            found.time(f"{name}, {rows} rows, captured, on the device alone: µs a step", spread)
+            captured = next(iter(runners.values()))
+            replays = {
+                part: _replays(captured, run, setting.pick(2, 100)) for part, run in _parts(captured, rows).items()
+            }
+            for part, spread in interleaved(replays, setting.pick(1, 5)).items():
+                found.time(f"{name}, {rows} rows, captured, on the device alone: µs of {part}", spread)
 
 
-def _replays(runner: OnnxRunner, rows: int, count: int) -> Callable[[], float]:
-    """Makes captured steps that nobody waits for or ranks, and returns the microseconds of each."""
-    decoder, memory = runner._shared.decoder, runner.memory
-    assert decoder is not None
+def _parts(runner: OnnxRunner, rows: int) -> dict[str, Callable[[], None]]:
+    """The captured parts of a step of so many rows, which the one before has run for."""
+    assert isinstance(runner, CudaRunner)
+    assert runner._shared.decoder is not None
+    assert runner._draws is not None
+    room, draws = row_capacity_for(rows, runner.max_rows), runner._draws
+
+    def ranked(top_k: int) -> Callable[[], None]:
+        def rank() -> None:
+            runner._logits.ensure(room, top_k)
+            runner._logits.rank(room)
+
+        return rank
+
+    return {
+        "a step": runner._shared.decoder._step(room, 0, room).run,
+        "the best token's log-probability": ranked(2),
+        "those of 64": ranked(draws.count),
+        "draws from these": lambda: draws.run(room),
+    }
+
+
+def _replays(runner: OnnxRunner, run: Callable[[], None], count: int) -> Callable[[], float]:
+    """Runs something on the device for which nobody waits, and returns the microseconds of each run."""
+    memory = runner.memory
     assert isinstance(memory, CudaMemory)
-    room = row_capacity_for(rows, runner.max_rows)
-    binding, wait = decoder._step(room, 0, room), memory.stream.wait
+    wait = memory.stream.wait
 
     def replays() -> float:
         wait()
         began_s = time.perf_counter()
         for _ in range(count):
-            binding.run()
+            run()
         wait()
         return 1e6 * (time.perf_counter() - began_s) / count
 

@@ -29,6 +29,8 @@ CALLERS = (1, 16, 64, 256)
 PROMPT_TOKENS, TOKENS = 21, 32  # of a source or a prompt, and of an answer
 WARM_UP, ANSWERS, LEAST = 2, 8, 40  # answers of each caller; of all together, at least
 SMALL_ONE = "translation"  # of smoke runs
+GREEDY, SAMPLED = DecodingOptions(ignore_eos=True), DecodingOptions(ignore_eos=True, temperature=0.2, top_p=0.9)
+"""Random models are unsure: at a higher temperature most draws would fall beyond the tokens that the device ranks."""
 
 
 class Waiting:
@@ -44,16 +46,19 @@ class Waiting:
 
 
 class _Way(NamedTuple):
-    """How turns are computed. steps: of a turn, at most."""
+    """How turns are computed, and of which requests. steps: of a turn, at most."""
 
     is_waiting: bool
     steps: int
+    options: DecodingOptions = GREEDY
 
 
 WAYS = {
     "each turn waited for": _Way(True, 1),
     "launched ahead": _Way(False, 1),
     "launched ahead, several steps a turn": _Way(False, EngineLimits().greedy_steps_per_turn),
+    "sampled, each turn waited for": _Way(True, 1, SAMPLED),
+    "sampled, launched ahead, several steps a turn": _Way(False, EngineLimits().greedy_steps_per_turn, SAMPLED),
 }
 
 
@@ -72,6 +77,7 @@ class _Loop:
     def __init__(self, runner: OnnxRunner, path: Path, tokens: int, way: _Way) -> None:
         self.runner = runner
         self._manifest, self._most, self._rng = runner.model.manifest, tokens, random.Random(1)
+        self._options = way.options
         limits = EngineLimits(
             max_rows=runner.max_rows,
             kv_cache_bytes=1 << 40,
@@ -129,7 +135,8 @@ class _Loop:
             source=source,
             prompt=prompt,
             max_tokens=self._most,
-            options=DecodingOptions(ignore_eos=True),
+            options=self._options,
+            seed=self._asked,
             is_streamed=False,
         )
         self.engine.submit(self._asked, request)

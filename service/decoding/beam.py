@@ -20,6 +20,7 @@ from collections.abc import Sequence as Items
 
 from service.decoding.lexical_constraints import ConstraintState, LexicalConstraints, allocate
 from service.decoding.token_selection import TokenSelector, unsatisfiable
+from service.draws import Draws
 from service.request import FinishReason
 from service.sequence import Hypothesis, Sequence
 from service.step import Predictions, Ranked, Scored
@@ -54,6 +55,7 @@ class BeamSearch:
         # without processors, prefix, stop strings and alternatives
         self._is_plain = selector.is_plain and not (selector.stops or options.top_logprobs)
         self._groups: list[_Group] = []
+        self.draws: Draws = None
         self.is_greedy, self.needs_rows = False, not selector.is_plain or options.num_beam_groups > 1
         self._candidates_per_slot = max(2, 1 + len(selector.eos_ids))
         self.top_k = max(self._candidates_per_slot * options.beam_size, options.top_logprobs) + selector.spare

@@ -11,9 +11,14 @@ import math
 
 from service.decoding.sampling import TOP_CANDIDATES, Sampler
 from service.decoding.token_selection import TokenSelector, unsatisfiable
+from service.draws import Draws, NotKept
 from service.request import FinishReason
 from service.sequence import Hypothesis, Sequence
 from service.step import Predictions, Ranked
+
+DOUBTS = 16
+"""After a draw that needed the whole row, the tokens for which rows are read at once: to ask for one afterwards costs
+two turns, to read one for nothing a copy of 4 bytes a word."""
 
 
 class GreedyAndSampling:
@@ -24,12 +29,19 @@ class GreedyAndSampling:
         self._selector = selector
         self._count = options.width
         self._samplers: dict[Hypothesis, Sampler] = {}
+        self._sampler = None
+        if options.is_sampling and self._count == 1:
+            self._sampler = Sampler(options, selector.request.seed, 0)
+        is_free = self._sampler is not None and not (selector.processors or selector.request.shortlist)
+        self.draws: Draws = self._sampler.ahead if self._sampler and is_free and self._sampler.needs_best_only else None
         self._all: list[Hypothesis] = []  # after the fork, in the order of the answers
         self.is_greedy = self._count == 1 and not (options.is_sampling or selector.processors)
         # without processors, prefix, stop strings and alternatives
         self._is_plain = self.is_greedy and not (selector.request.prefix or selector.stops or options.top_logprobs)
         self._is_scored = selector.is_scored = not self.is_greedy or options.returns_hypotheses
-        self.needs_rows = self._is_scored and (options.is_sampling or not selector.is_plain)
+        self._reads_rows = bool(selector.processors) or (options.is_sampling and self.draws is None)
+        self._doubts = 0  # tokens for which rows are still wanted
+        self.needs_rows = self._is_scored and (self._reads_rows or not selector.is_plain)
         wanted = TOP_CANDIDATES if options.is_sampling else options.num_hypotheses
         top_k = max(1, options.top_logprobs, wanted) + (0 if options.is_sampling else selector.spare)
         self.top_k = top_k if self._is_scored else 0
@@ -39,7 +51,8 @@ class GreedyAndSampling:
         return self._selector.start()
 
     def advance(self, sequence: Sequence, output: Predictions) -> None:
-        """Extends each hypothesis by one token. Raises Unsatisfiable if one has no possible token."""
+        """Extends each hypothesis by one token. Raises Unsatisfiable if one has no possible token, NotKept as
+        `service.sequence.Search`."""
         sequence.steps += 1
         if self._is_plain:
             (hypothesis,) = sequence.hypotheses
@@ -53,11 +66,20 @@ class GreedyAndSampling:
                 hypothesis.reason = FinishReason.END_OF_SEQUENCE
             elif sequence.steps >= sequence.request.max_tokens:
                 hypothesis.reason = FinishReason.LENGTH
-        elif not self._all and sequence.steps > len(sequence.request.prefix):
-            self._fork(sequence, output)
         else:
-            for hypothesis in sequence.hypotheses:
-                self._extend(hypothesis, output)
+            try:
+                if not self._all and sequence.steps > len(sequence.request.prefix):
+                    self._fork(sequence, output)
+                else:
+                    for hypothesis in sequence.hypotheses:
+                        self._extend(hypothesis, output)
+            except NotKept:
+                sequence.steps -= 1
+                self._doubts, self.needs_rows = DOUBTS, self.draws is not None
+                raise
+            if self.needs_rows and not self._reads_rows:
+                self._doubts = max(0, self._doubts - 1)
+                self.needs_rows = self._doubts > 0 or sequence.steps < len(sequence.request.prefix)
         sequence.num_generated += len(sequence.hypotheses)
         if self._count == 1:
             (hypothesis,) = sequence.hypotheses
@@ -73,8 +95,8 @@ class GreedyAndSampling:
         if options.is_sampling or self._count == 1:
             self._all = [root, *(root.fork() for _ in range(self._count - 1))]
             if options.is_sampling:
-                seed = sequence.request.seed
-                self._samplers = {twin: Sampler(options, seed, index) for index, twin in enumerate(self._all)}
+                seed, one = sequence.request.seed, self._sampler
+                self._samplers = {twin: one or Sampler(options, seed, index) for index, twin in enumerate(self._all)}
             for hypothesis in self._all:
                 self._extend(hypothesis, output)
         else:
@@ -107,12 +129,15 @@ class GreedyAndSampling:
             token = forced
         else:
             scores_V = selector.scores(hypothesis, output)
-            if scores_V is None:
+            if scores_V is not None:
+                token = sampler.draw(scores_V)
+            elif (drawn := output.drawn(row)) is not None:
+                sampler.skip()
+                token, score = drawn, output.top_logprobs[row][output.top_ids[row].index(drawn)]
+            else:
                 logprobs_V = output.logprobs(row)
                 token = sampler.draw(logprobs_V, (output.top_ids[row], output.top_logprobs[row]))
                 score = float(logprobs_V[token])
-            else:
-                token = sampler.draw(scores_V)
         selector.extend(hypothesis, token, output, score)
 
     def _retire(self, sequence: Sequence, output: Predictions) -> None:

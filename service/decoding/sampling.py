@@ -26,12 +26,15 @@ V vocabulary, K best tokens of a row, N tokens under consideration, in the order
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from random import Random
 
 import numpy as np
 
 from service.decoding.token_selection import candidates
+from service.draws import Draw
 from service.errors import Unsatisfiable
 from service.options import DecodingOptions
 
@@ -53,10 +56,29 @@ class Sampler:
 
     def __init__(self, options: DecodingOptions, seed: int, index: int) -> None:
         assert options.temperature != 0, "temperature 0 is greedy search"
-        self._random = Random(seed << 32 | index)
+        self._random, self._ahead = Random(seed << 32 | index), deque[float]()
         self._sharpness = 1 / (1.0 if options.temperature is None else options.temperature)
         self._top_k, self._top_p = options.top_k, options.top_p
         self._min_p, self._typical_p = options.min_p, options.typical_p
+
+    @property
+    def needs_best_only(self) -> bool:
+        """Whether a draw that falls on one of the best tokens needs no other ones, whatever these are."""
+        return self._typical_p == 1 and self._top_k <= TOP_CANDIDATES
+
+    def ahead(self, first: int, count: int) -> Draw:
+        """How `count` tokens will be drawn after the next `first` ones."""
+        while len(self._ahead) < first + count:
+            self._ahead.append(self._random.random())
+        uniforms = tuple(islice(self._ahead, first, first + count))
+        return Draw(uniforms, self._sharpness, self._top_k, self._top_p, self._min_p)
+
+    def skip(self) -> None:
+        """The next token was drawn elsewhere."""
+        self._uniform()
+
+    def _uniform(self) -> float:
+        return self._ahead.popleft() if self._ahead else self._random.random()
 
     def draw(self, scores_V: np.ndarray, top: Top | None = None) -> int:
         """Returns the id of the next token.
@@ -65,7 +87,7 @@ class Sampler:
         `top` suffices. top: only with log-probabilities that no processor has changed; any K ≥ 1.
         Raises Unsatisfiable if no token is possible.
         """
-        uniform = self._random.random()
+        uniform = self._uniform()
         if top is not None:
             token = self._draw_from_best(uniform, top, len(scores_V))
             if token is not None:

@@ -15,6 +15,7 @@ from service.decoding.logits_processors import LogitsProcessor
 from service.decoding.prompt_form import PLAIN, PromptForm
 from service.decoding.stop_strings import StopMatcher
 from service.decoding.token_selection import TokenSelector
+from service.draws import Draws, NotKept
 from service.errors import InternalFailure, RequestError
 from service.request import FinishReason, Request
 from service.sequence import Hypothesis, Search, Sequence
@@ -35,6 +36,7 @@ class SingleTurn:
     """
 
     top_k, needs_rows, is_greedy = 0, False, False
+    draws: Draws = None
 
     def start(self) -> Hypothesis:
         """Returns the only hypothesis, which stays without tokens."""
@@ -77,7 +79,7 @@ def advance(
     sequences: Iterable[Sequence], turn: TurnOutput, clock: Callable[[], float] = lambda: 0.0
 ) -> dict[Sequence, float]:
     """Extends every sequence by one token, and by the accepted tokens of its draft or of extra greedy steps. Returns
-    the seconds that each took on this clock.
+    the seconds that each took on this clock; not of those that need the same turn again (NotKept).
 
     A sequence that fails ends with its error; the others are not affected. Raises NotFinite before any change.
     """
@@ -94,7 +96,9 @@ def advance(
                 sequence.search.advance(sequence, turn.predictions)
         except RequestError as error:
             sequence.finish(error)
-        except Exception:  # a defect in the processors of one request must not fail the others
+        except Exception as error:  # a defect in the processors of one request must not fail the others
+            if isinstance(error, NotKept) and sequence.search.needs_rows:
+                continue
             log.exception("request %s: decoding failed", sequence.request.log_name)
             sequence.finish(InternalFailure(sequence.request.request_id))
         now_s = clock()
@@ -105,9 +109,12 @@ def advance(
 def _extend(sequence: Sequence, several: Burst | VerifiedDraft, output: Predictions) -> None:
     """Extends a sequence by one token, and further as long as it takes those that its row has read already."""
     row, (first, *others) = sequence.rows[0], several.lines
-    sequence.search.advance(sequence, output.of(row, first))
+    sequence.search.advance(sequence, output.moved({row: first}))
     for token, line in zip(several.tokens, others, strict=True):
         if sequence.outcome is not None or sequence.hypotheses[0].tokens[-1] != token:
             return
+        try:
+            sequence.search.advance(sequence, output.moved({row: line}))
+        except NotKept:
+            return
         sequence.accept_draft_token()
-        sequence.search.advance(sequence, output.of(row, line))

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol, TypeVar, cast
 
 from service.decoding.search import advance
 from service.engine.response import Response
+from service.engine.run_ahead import back_on_track
 from service.engine.scheduler import Plan, Scheduler
 from service.errors import InternalFailure, RequestError
 from service.measurements import (
@@ -188,6 +189,12 @@ class EngineCore:
             self._fail(plan)
             return
         self._take_in(plan, advancing, turn, began_s, run_s)
+        if plan.step.decode is not None and plan.step.decode.draws:
+            behind = self._launched
+            again = back_on_track(advancing, turn, behind.plan.step.decode if behind is not None else None)
+            if behind is not None and again:
+                left = [sequence for sequence in behind.advancing if sequence not in again]
+                self._launched = behind._replace(advancing=left)
 
     def _take_in(self, plan: Plan, advancing: Items[Sequence], turn: TurnOutput, began_s: float, run_s: float) -> None:
         """Extends sequences by what a turn has computed in `run_s` seconds."""
@@ -200,6 +207,8 @@ class EngineCore:
         except Exception:
             self._fail(plan)
             return
+        if len(own_s) < len(advancing):
+            advancing = [sequence for sequence in advancing if sequence in own_s]
         self.failures_in_a_row = 0
         if cost := turn.prefill:
             self.scheduler.prefill.record(cost)

@@ -2,8 +2,8 @@
 
 A turn is `plan`, the runner's `run`, `commit`, then `service.decoding.search.advance`, which extends the sequences, and
 `record_drafts`. With a runner that is ahead, the next turn may be planned and launched before one is read: it is then
-`plan`, the runner's `launch`, `launched`, and later its `collect`, `read` and `advance`. Rows that follow the most
-likely token go on in the turn between, where the device has that token; the others repeat their input in it (`held`).
+`plan`, the runner's `launch`, `launched`, and later its `collect`, `read` and `advance`. Rows whose tokens the device
+chooses go on in the turn between; the others repeat their input in it (`held`).
 
 `Scheduler.plan` shows the order inside a plan:
 
@@ -36,7 +36,7 @@ from service.engine.prefill import Prefill, PrefillPlanner
 from service.engine.prefix_cache import PrefixCache
 from service.engine.prompt_lookup import DraftProposer
 from service.engine.row_assignment import Assigned, Assignment, assign, is_settled
-from service.engine.run_ahead import can_run_ahead, held_back, inputs, more_steps, place
+from service.engine.run_ahead import can_run_ahead, draws, held_back, inputs, more_steps, place
 from service.engine.waiting_queue import WaitingQueue
 from service.memory.cache_layout import CacheLayout, CacheShape
 from service.memory.engine_limits import EngineLimits
@@ -147,7 +147,7 @@ class Scheduler:
             self.parking.free(sequence)
         prefill = self.prefill.plan(self.rows, unfinished, turn.admitted, live=len(self.live))
         moves = Moves(prefill.abandoned_rows, tuple(turn.stored), assignment.resumed, slots, assignment.copies)
-        held = held_back(self.live) if self.is_ahead else frozenset()
+        held = held_back(self.live, can_repeat=self._can_repeat) if self.is_ahead else frozenset()
         step = self._step(before, moves, turn.admitted, prefill, held)
         queried = sum([len(new.request.prompt) for new in turn.admitted]) if self.prefix_cache.slots else 0
         admitted, parked = tuple(turn.admitted), tuple(turn.parked)
@@ -329,10 +329,12 @@ class Scheduler:
             extra, more = None, 0
             if self.is_ahead:
                 most = self.limits.greedy_steps_per_turn
-                more = more_steps(self.live, held, step_s=self._step_s, most=most)
+                more = more_steps(self.live, held, step_s=self._step_s, most=most, can_repeat=self._can_repeat)
             elif not prefill.unfinished:
                 extra = self._extra_steps(starts[0])
-            decode = DecodeStep(tokens, tuple(starts), prefilling_rows, extra, fed, more, still)
+            is_drawn = self.is_ahead and self._can_repeat and self.draft_proposer is None
+            drawn = draws(self.live, held, 1 + more) if is_drawn else ()
+            decode = DecodeStep(tokens, tuple(starts), prefilling_rows, extra, fed, more, still, drawn)
             end += extra.most if extra else more
         ends = [chunk.start + padded(len(chunk.tokens)) for chunk in chunks]
         ends += [draft.start + len(draft.tokens) for draft in drafts]

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from service.memory.cache_layout import row_capacity_for, shortlist_capacity_for
 from service.memory.engine_limits import EngineLimits
-from service.memory.memory_prediction import ModelShape, engine_parts
+from service.memory.memory_prediction import FLOAT, ModelShape, engine_parts
 
 FREE_SHARE = 0.9
 """Of the free memory that a model takes: the rest is lost between allocations, and for what other programs need."""
-LIBRARIES_BYTES = 256 << 20
+LIBRARIES_BYTES = 288 << 20
 """Workspaces of cuBLAS, 32 MiB for each of its handles on Hopper ("cublasSetWorkspace"), and captured steps."""
 
 
@@ -62,7 +62,8 @@ def _steps(shape: ModelShape, limits: EngineLimits) -> list[int]:
 
 def _fixed_bytes(shape: ModelShape, limits: EngineLimits) -> int:
     parts = engine_parts(shape, limits)
-    return parts["outputs"] + parts["activations"] + shape.opened_later + LIBRARIES_BYTES
+    draws = 2 * FLOAT * limits.max_rows * shape.vocab_size if shape.max_target_len else 0  # `runtime.token_draws`
+    return parts["outputs"] + parts["activations"] + draws + shape.opened_later + LIBRARIES_BYTES
 
 
 def cache_bytes(shape: ModelShape, limits: EngineLimits, kv_cache_bytes: int) -> int:

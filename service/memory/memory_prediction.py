@@ -41,6 +41,7 @@ STAGING_BYTES = 4 * MB  # pinned: 1 MB, and more in turns that read or write mor
 FLOAT = 4
 RANKED_TOKENS = 128  # best tokens of a line
 ENCODER_TOKENS, PREFILL_ROWS = 256, 8  # of a batch; of first chunks
+PASS_TOKENS = 1024  # of either, on a device
 EXTRA_LINES = 15  # greedy steps in one turn
 
 
@@ -222,11 +223,13 @@ def activation_bytes(shape: ModelShape, rows: int) -> int:
     encoder = encoded * (per_token + 2 * FLOAT * shape.heads * shape.max_source_len)
     keys = max(capacity_for(shape.max_target_len), capacity_for(shape.max_source_len))
     step = rows * (per_token + 2 * FLOAT * shape.heads * keys)
-    prefill = PREFILL_ROWS * shape.chunk_tokens * (per_token + FLOAT * shape.heads * keys)
+    chunks = max(PREFILL_ROWS * shape.chunk_tokens, PASS_TOKENS if shape.layout.tiers and shape.chunk_tokens else 0)
+    prefill = chunks * (per_token + FLOAT * shape.heads * keys)
     logprobs = 2 * FLOAT * rows * shape.vocab_size if shape.max_target_len else 0
     return encoder + max(step, prefill) + logprobs if shape.max_target_len else encoder
 
 
 def _encoded(shape: ModelShape) -> int:
     """Tokens of the largest batch of sources."""
-    return max(ENCODER_TOKENS, shape.max_source_len) if shape.max_source_len else 0
+    tokens = PASS_TOKENS if shape.layout.tiers else ENCODER_TOKENS
+    return max(tokens, shape.max_source_len) if shape.max_source_len else 0

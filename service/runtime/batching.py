@@ -34,6 +34,11 @@ PADDING_SHARE, PADDING_TOKENS = 0.25, 16
 """Padding that a batch may add to its tokens: a separate run costs a small model more."""
 
 
+PASS_TOKENS = 1024
+"""Tokens of a batch on a device, whatever padding is among them: a pass takes a millisecond of launches (H100, six
+layers), however few tokens it has."""
+
+
 class TokenCount:
     """How many tokens some batches compute, and how many of these are padding."""
 
@@ -46,20 +51,23 @@ class TokenCount:
         self.padding += width * len(lengths) - sum(lengths)
 
 
-def prefill_batches(chunks: Sequence[PrefillChunk]) -> Iterator[list[PrefillChunk]]:
-    """Batches first chunks of one padded length in consecutive rows. A chunk with a past is a batch of its own, because
-    the operator takes no others."""
+def prefill_batches(chunks: Sequence[PrefillChunk], *, on_device: bool = False) -> Iterator[list[PrefillChunk]]:
+    """Batches first chunks in consecutive rows, of one padded length unless they are computed on a device. A chunk with
+    a past is a batch of its own, because the operator takes no others."""
     batch: list[PrefillChunk] = []
+    widest = 0
     for chunk in chunks:
+        width = padded(len(chunk.tokens))
         if batch and not (
             batch[0].start == chunk.start == 0
             and chunk.row == batch[-1].row + 1
-            and padded(len(chunk.tokens)) == padded(len(batch[0].tokens))
-            and len(batch) < MAX_PREFILL_BATCH
+            and (width == widest or on_device)
+            and (max(width, widest) * (len(batch) + 1) <= PASS_TOKENS if on_device else len(batch) < MAX_PREFILL_BATCH)
         ):
             yield batch
-            batch = []
+            batch, widest = [], 0
         batch.append(chunk)
+        widest = max(widest, width)
     if batch:
         yield batch
 
@@ -82,14 +90,15 @@ def source_width(new: NewRow) -> int:
     return padded(len(new.source), SOURCE_MULTIPLE)
 
 
-def source_batches(new_rows: Iterable[NewRow]) -> Iterator[list[NewRow]]:
-    """Rows with a source, ordered by its length, in batches of bounded size and padding."""
+def source_batches(new_rows: Iterable[NewRow], *, on_device: bool = False) -> Iterator[list[NewRow]]:
+    """Rows with a source, ordered by its length, in batches of bounded size and, unless on a device, padding."""
     batch: list[NewRow] = []
     own = 0  # tokens, each source padded separately
     for new in new_rows:
         width = source_width(new)
         whole = width * (len(batch) + 1)
-        if batch and whole > min(ENCODER_TOKENS, (1 + PADDING_SHARE) * (own + width) + PADDING_TOKENS):
+        bounded = min(ENCODER_TOKENS, (1 + PADDING_SHARE) * (own + width) + PADDING_TOKENS)
+        if batch and whole > (PASS_TOKENS if on_device else bounded):
             yield batch
             batch, own = [], 0
         if width:

@@ -59,9 +59,9 @@ class Decoder:
         self._arena.memory.write(self._key_block, self._key_positions)
 
     def prefill(self, chunks: Sequence[PrefillChunk]) -> None:
-        """Adds prompt tokens to the caches: one chunk, or first ones of one padded length in consecutive rows. Right
-        padding is cached after the end of a row, where the next input overwrites it."""
-        first, width = chunks[0], padded(len(chunks[0].tokens))
+        """Adds prompt tokens to the caches: one chunk, or first ones in consecutive rows. Right padding is cached after
+        the end of a row, where the next input overwrites it."""
+        first, width = chunks[0], padded(max([len(chunk.tokens) for chunk in chunks]))
         # Padding counts: for a chunk with a past, and on CUDA for any with a position bias, GroupQueryAttention takes a
         # row's last position for the last one of its length. Causality hides the padding from the tokens before it.
         starts = [chunk.start for chunk in chunks]
@@ -174,6 +174,12 @@ class Decoder:
         self._inputs.pad(rows, room)
         return room
 
+    @property
+    def rooms(self) -> list[int]:
+        """The numbers of rows for which steps are captured, in any tier; ascending."""
+        assert isinstance(self._caches, FixedCaches)
+        return sorted(set().union(*map(_rooms, self._caches.most_rows.values())))
+
     def capture(self) -> int:
         """Captures the steps of all tiers and numbers of rows, so that none is captured while requests are served.
         Returns their number. There must be no rows, and nothing that steps use may move afterwards."""
@@ -182,8 +188,9 @@ class Decoder:
         self._inputs.pad(0, caches.max_rows)
         for tier, most in reversed(caches.most_rows.items()):
             caches.use(tier)
-            rooms = {row_capacity_for(rows, most) for rows in range(1, most + 1)}
-            for rows, has_logits in itertools.product(sorted(rooms, reverse=True), {True, self._shortlist is None}):
+            for rows, has_logits in itertools.product(
+                sorted(_rooms(most), reverse=True), {True, self._shortlist is None}
+            ):
                 binding = self._step(rows, 0, rows if has_logits else 0)
                 binding.options = run_options(next(self._model.graph_ids))
                 self._run(binding)
@@ -234,6 +241,11 @@ class Decoder:
             binding.read_array(name, array)
         elif name in self._names:
             binding.upload(name, array, self._arena.memory)
+
+
+def _rooms(most: int) -> set[int]:
+    """The numbers of rows that a tier with room for `most` has steps for."""
+    return {row_capacity_for(rows, most) for rows in range(1, most + 1)}
 
 
 def logits_rows(plan: StepPlan) -> int:

@@ -102,7 +102,7 @@ class OnnxRunner:
         self._parked = ParkedRows(self._caches, Arena(memory))
         self._inputs = RowInputs(captured, max_rows)
         self._logits = LogitsBlocks(
-            arena,
+            Arena(memory),
             self.limits.vocab_size,
             model.sessions.get("logprobs"),
             captured=captured,
@@ -148,7 +148,9 @@ class OnnxRunner:
             self._logits.ensure(self._most_lines, 1)
             if self._shortlist is not None:
                 self._shortlist.ensure(self.max_rows, 1)
-            log.info("captured %d decode steps", decoder.capture())
+            steps, ids = decoder.capture(), self.model.graph_ids
+            ranked = self._logits.capture(self._most_lines, decoder.rooms, ids)
+            log.info("captured %d decode steps, and %d rankings of tokens", steps, ranked)
 
     def memory_bytes(self) -> dict[str, int]:
         """Bytes this engine has allocated, by kind. May be called from any thread."""
@@ -261,9 +263,9 @@ class OnnxRunner:
     def _start_rows(self, plan: StepPlan, started_s: float) -> PrefillCost | None:
         """Fills the caches of new rows: encoder, shortlists, stored prefixes, prompts. started_s: of the turn."""
         encoder, decoder = self._passes
-        encoded_s, count = started_s, TokenCount()
+        encoded_s, count, on_device = started_s, TokenCount(), self.memory.device != "cpu"
         self._encoder_outputs = {}  # that of the last turn may not have been read yet
-        for new_rows in source_batches(plan.new_rows):
+        for new_rows in source_batches(plan.new_rows, on_device=on_device):
             assert encoder is not None
             self._encoder_outputs |= encoder.encode(new_rows)
             encoded_s = time.perf_counter()
@@ -273,10 +275,11 @@ class OnnxRunner:
                 self._shortlist.fill(new)
         self._prefixes.load(plan.prompts.loads)
         stores = {(block.row, block.start): block for block in plan.prompts.stores}
-        for chunks in prefill_batches(plan.prompts.chunks):
+        for chunks in prefill_batches(plan.prompts.chunks, on_device=on_device):
             assert decoder is not None
             decoder.prefill(chunks)
-            count.add([len(chunk.tokens) for chunk in chunks], padded(len(chunks[0].tokens)))
+            lengths = [len(chunk.tokens) for chunk in chunks]
+            count.add(lengths, padded(max(lengths)))
             for chunk in chunks:  # before a later chunk moves what caches with a window hold
                 if block := stores.get((chunk.row, chunk.start)):
                     self._prefixes.store(block, slots=plan.prompts.slots)
@@ -290,7 +293,7 @@ class OnnxRunner:
         lines = plan.step_rows + sum([len(draft.tokens) for draft in plan.drafts])
         lines += len(extra) if logits.is_ranked else 0
         if lines and logits.is_ranked and logits_rows(plan):
-            logits.rank(0, lines)
+            logits.rank(lines)
         self._shortlist_rows = plan.shortlist_rows
         return lines
 

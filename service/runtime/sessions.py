@@ -60,6 +60,8 @@ LEAST_FOR_CUDA = (1, 31)
 node has a past and no present."""
 LEAST_CUDA = 13  # of those versions
 
+CAPTURED_ROLES = ("decode", "logprobs")
+
 WAITING_OPERATORS = {"NonZero", "LSTM", "GRU", "RNN"}
 """NonZero has an output whose size the device computes; recurrent operators copy lengths to main memory."""
 
@@ -189,6 +191,12 @@ def graph_opener(
     return open_graph
 
 
+def open_own_graph(graph: bytes, stream: CudaStream | None) -> Any:
+    """A session on CUDA of a graph that no bundle has, whose runs may be captured."""
+    providers = providers_of(CUDA, captures=True, stream=stream)
+    return _open_session(graph, Path(), providers, SESSION_THREADS, session_config(providers))
+
+
 def _open_session(graph: bytes, folder: Path, providers: list[Any], threads: int, config: Mapping[str, str]) -> Any:
     """folder: of the graph's weights. Raises ValueError when a graph to capture cannot be."""
     if providers[0] != CPU and "enable_cuda_graph" in providers[0][1]:
@@ -297,12 +305,12 @@ def _fix(problem: str) -> str:
 
 
 def _open_capturing(path: Path, variant: Variant, stream: CudaStream, open_graph: Open) -> tuple[Sessions, str]:
-    """`decode` with CUDA graphs enabled; or why not, for example because a node has no CUDA kernel."""
-    graph = variant.graphs.get("decode")
-    if graph is None:
+    """`decode` and `logprobs` with CUDA graphs enabled; or why not, for example because a node has no CUDA kernel."""
+    if "decode" not in variant.graphs:
         return {}, "there is no decoder"
+    providers = providers_of(CUDA, captures=True, stream=stream)
     try:
-        return {"decode": open_graph(path / graph.file, providers_of(CUDA, captures=True, stream=stream))}, ""
+        return {role: open_graph(path / variant.graphs[role].file, providers) for role in CAPTURED_ROLES}, ""
     except Exception as error:  # ONNX Runtime has no common error class
         return {}, str(error)
 

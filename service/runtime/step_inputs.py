@@ -26,6 +26,8 @@ FIELDS = (  # name, type, values per row; the widest types come first
     ("window_lengths", np.int32, ()),  # what the caches of layers with a window hold of these
     ("source_lengths", np.int32, ()),
     ("word_counts", np.int32, ()),  # shortlist entries; 0: the row has no shortlist
+    ("sharpness", np.float32, (1,)),  # of `service.runtime.token_draws`, as the next
+    ("draws", np.float32, (2, 6)),
 )
 
 
@@ -34,7 +36,7 @@ class RowInputs:
     token of each row."""
 
     def __init__(self, arena: Arena, max_rows: int) -> None:
-        self._arena, memory = arena, arena.memory
+        self._arena, self.max_rows, memory = arena, max_rows, arena.memory
         sizes = [max_rows * math.prod(width) * np.dtype(dtype).itemsize for _, dtype, width in FIELDS]
         self._host = np.zeros(sum(sizes), np.uint8)
         self._offsets = {name: sum(sizes[:place]) for place, (name, _, _) in enumerate(FIELDS)}
@@ -44,7 +46,7 @@ class RowInputs:
         }
         self._arrays["positions"][:, 0] = self._arrays["asked"][:] = np.arange(max_rows)
         self._block = None if memory.device == "cpu" else arena.allocate(self._host.nbytes)
-        self._newest = memory.allocate(0 if memory.device == "cpu" else max_rows * TOKEN_BYTES)
+        self._newest = arena.allocate(0 if memory.device == "cpu" else max_rows * TOKEN_BYTES)
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._arrays[name]
@@ -74,6 +76,15 @@ class RowInputs:
         target = Region(self._newest, TOKEN_BYTES).at(first * TOKEN_BYTES)
         source = Region(best.block, width * TOKEN_BYTES).at(best.offset)
         self._arena.memory.copy(target, source, width=TOKEN_BYTES, height=lines)
+
+    def stored_newest(self, rows: int) -> StoredArray:
+        """Where the tokens of the first rows are kept for the next step: int64 (rows, 1)."""
+        return StoredArray(self._newest, 0, (rows, 1), np.dtype(np.int64))
+
+    def bind_newest(self, binding: Binding, name: str, rows: int) -> None:
+        """Lets a graph write the tokens of the first rows that are kept for the next step."""
+        block, offset, shape, dtype = self.stored_newest(rows)
+        binding.write(name, self._arena.place(block, offset, dtype, shape))
 
     def bind(self, binding: Binding, rows: int, wanted: Container[str], *, num_logits: int = 0) -> None:
         """Binds the arrays that a graph takes, for the first rows. num_logits: rows of which `decode`

@@ -11,12 +11,15 @@ Shapes: L lines, V vocabulary, K best tokens.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from service.runtime.bindings import Arena, Binding, BindingCache, Place
 from service.runtime.memory import Block, StoredArray
+from service.runtime.sessions import run_options
 from service.step import Scored
 
 FEW_LINES = 8
@@ -24,15 +27,17 @@ FEW_LINES = 8
 in a cache any more, and the shorter way takes 40 microseconds where that for many lines takes 80."""
 
 TOP_K_STEPS = (2, 4, 8, 16, 32, 64, 128)  # TopK is slower for one than for a few
+CAPTURED_TOP_K = (2, 8, 16, 64)
+"""Of the captured runs of `logprobs`: greedy search; masks and small beams; larger beams; sampling."""
 FLOAT: np.dtype[Any] = np.dtype(np.float32)
 CAPTURED = ("logits", "states")  # outputs of `decode`
 RANKED = ("logprobs", "normaliser", "top_logprobs", "top_ids")
 DTYPES = {"logits": FLOAT, "states": FLOAT, **dict.fromkeys(RANKED, FLOAT), "top_ids": np.dtype(np.int64)}
 
 
-def top_k_for(wanted: int) -> int:
+def top_k_for(wanted: int, steps: Sequence[int] = TOP_K_STEPS) -> int:
     """How many best tokens the graph returns for at least `wanted`: a step above, so that bindings last."""
-    return next((step for step in TOP_K_STEPS if step >= wanted), wanted)
+    return next((step for step in steps if step >= wanted), wanted)
 
 
 class OutputBlocks:
@@ -112,14 +117,17 @@ class LogitsBlocks(OutputBlocks):
     def __init__(
         self, arena: Arena, vocab_size: int, session: Any = None, *, captured: Arena | None = None, options: Any = None
     ) -> None:
-        """session: of the graph `logprobs`; options: of its runs."""
+        """arena: nothing else moves in it once rankings are captured. session: of the graph `logprobs`; options: of its
+        runs."""
         widths = {"logits": vocab_size, "logprobs": vocab_size, "normaliser": 1, "top_ids": 0, "top_logprobs": 0}
         super().__init__(arena, widths, captured)
         self._lines = self._ranked_lines = 0  # that there is room for
         self.top_k = np.zeros(1, np.int64)
         self.is_ranked = False
         self._first_V: list[np.ndarray] = []  # the logits of the first few lines, where they can be read in place
-        self._session, self._options, self._rankings = session, options, BindingCache(arena, self._captured)
+        self._session, self._options, self._rankings = session, options, BindingCache(*self.arenas)
+        self._captured_rankings = BindingCache(*self.arenas)
+        self._rooms: Sequence[int] = ()
 
     def ensure(self, lines: int, top_k: int) -> None:
         """Makes room for `lines` lines, and if they are ranked for at least `top_k` best tokens of each. top_k: see
@@ -133,7 +141,8 @@ class LogitsBlocks(OutputBlocks):
         if not self.is_ranked:
             return
         # One token is found faster here than by TopK in the graph, if the logits are in main memory.
-        top_k = 0 if top_k <= 1 and not is_device else min(top_k_for(top_k), self._widths["logits"])
+        steps = CAPTURED_TOP_K if is_device and top_k <= CAPTURED_TOP_K[-1] else TOP_K_STEPS
+        top_k = 0 if top_k <= 1 and not is_device else min(top_k_for(top_k, steps), self._widths["logits"])
         if top_k != self.top_k[0]:
             self.top_k[0] = self._widths["top_ids"] = self._widths["top_logprobs"] = top_k
             self._ranked_lines = 0
@@ -142,25 +151,54 @@ class LogitsBlocks(OutputBlocks):
                 self._hold(name, lines)
             self._ranked_lines = lines
 
+    @property
+    def arenas(self) -> tuple[Arena, Arena]:
+        """Whose memory bindings to the outputs point into."""
+        return self._arena, self._captured
+
+    def read(self, binding: Binding, names: Iterable[str], lines: int) -> None:
+        """Lets another graph read outputs of the first lines."""
+        for name in names:
+            binding.read(name, self._place(name, 0, lines))
+
     def bind(self, binding: Binding, first: int, lines: int) -> None:
         """Lets `decode` write to lines [first, first + lines)."""
         binding.write("logits", self._place("logits", first, lines))
 
-    def rank(self, first: int, lines: int) -> None:
-        """Computes log-probabilities and best tokens of lines [first, first + lines) from their logits."""
-        key = first, lines, int(self.top_k[0])
-        binding = self._rankings.get(key)
+    def capture(self, lines: int, rooms: Sequence[int], graph_ids: Iterator[int]) -> int:
+        """Captures rankings of so many lines each, by CAPTURED_TOP_K. Returns their number. lines: there will never be
+        more; the memory of all of them stays where it is. rooms: ascending."""
+        self.ensure(lines, max(TOP_K_STEPS))
+        self._rooms = rooms
+        for top_k, room in itertools.product(CAPTURED_TOP_K, self._rooms):
+            self.ensure(lines, top_k)
+            if self._captured_rankings.get(key := (room, int(self.top_k[0]))) is None:  # a small vocabulary has few
+                binding = self._captured_rankings.add(key, self._ranking(room))
+                binding.options = run_options(next(graph_ids))
+                binding.run()
+        return len(self._captured_rankings)
+
+    def room_for(self, lines: int) -> int:
+        """Lines of the captured ranking that has room for so many; as many where there is none."""
+        return next((room for room in self._rooms if room >= lines), lines)
+
+    def rank(self, lines: int) -> None:
+        """Computes log-probabilities and best tokens of the first lines from their logits; of more lines where only
+        that has been captured."""
+        top_k, room = int(self.top_k[0]), self.room_for(lines)
+        binding = self._captured_rankings.get((room, top_k)) or self._rankings.get((lines, top_k))
         if binding is None:
-            binding = self._rankings.add(key, Binding(self._session, self._options))
-            self.bind_ranking(binding, first, lines)
+            binding = self._rankings.add((lines, top_k), self._ranking(lines))
         binding.run()
 
-    def bind_ranking(self, binding: Binding, first: int, lines: int) -> None:
-        """Lets `logprobs` read the logits of these lines and write its results. Valid for one value of `top_k`."""
-        binding.read("logits", self._place("logits", first, lines))
+    def _ranking(self, lines: int) -> Binding:
+        """A run of `logprobs` for the first lines and this value of `top_k`."""
+        binding = Binding(self._session, self._options)
+        binding.read("logits", self._place("logits", 0, lines))
         binding.read_array("top_k", self.top_k)
         for name in RANKED:
-            binding.write(name, self._place(name, first, lines))
+            binding.write(name, self._place(name, 0, lines))
+        return binding
 
     def best(self, lines: int) -> tuple[list[list[int]], list[list[float]]]:
         """Ids and log-probabilities of the best tokens of each of the first lines; of lines that are not ranked the

@@ -23,9 +23,10 @@ def test_turns_launched_ahead_give_the_answers_of_turns_that_are_waited_for(fake
     assert found["same"] >= found["requests"] - few, found
     assert found["with an end"] == found["cancelled"] == count // 10
     assert found["captures"] == 0
-    greedy, turns = found["greedy"], found["greedy"]["turns"]
-    assert greedy["stream waits"] == 0
-    assert greedy["others"] <= few, found
+    assert min(found["draws"].values()) > 20, "tokens that are certain, and guesses that are not"
+    free, turns = found["free"], found["free"]["turns"]
+    assert free["stream waits"] == 0
+    assert free["others"] <= few, found
     assert turns["several"] < turns["single"], found
     # The device runs dry only when the last rows end, or when all end in one turn.
-    assert greedy["read last"] < 0.2 * sum(turns.values()), found
+    assert free["read last"] < 0.2 * sum(turns.values()), found

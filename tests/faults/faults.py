@@ -71,8 +71,20 @@ FAULTS = (
     _engine(
         "held-rows-go-on",
         "run_ahead",
-        "return sequence.search.is_greedy and sequence",
-        "return sequence",
+        "return is_short and is_free(sequence, can_repeat=can_repeat)",
+        "return is_short",
+    ),
+    _engine(
+        "wrong-guesses-followed",
+        "run_ahead",
+        "if taken == sequence.hypotheses[0].tokens[-1]:",
+        "if taken:",
+    ),
+    _engine(
+        "unkept-rows-passed-over",
+        "run_ahead",
+        "and launched.starts[row] == place:",
+        "and sequence.steps:",
     ),
     _engine(
         "parked-rows-found-in-a-turn",
@@ -378,6 +390,20 @@ FAULTS = (
         "_Order(np.abs(gaps_N - mean), weights_N)",
         "_Order(gaps_N - mean, weights_N)",
         ("tests/service/decoding/test_sampling.py",),
+    ),
+    Fault(
+        "numbers-of-draws-twice",
+        "service/decoding/sampling.py",
+        "return self._ahead.popleft() if self._ahead else self._random.random()",
+        "return self._random.random()",
+        ("tests/service/engine/test_run_ahead.py",),
+    ),
+    Fault(
+        "min-p-cut-known-beyond-the-best",
+        "service/runtime/token_draws.py",
+        "least_k = min(top_k, count) if draw.min_p else top_k",
+        "least_k = top_k",
+        ("tests/service/runtime/test_token_draws.py",),
     ),
     Fault(
         "beam-parent-of-another",

@@ -32,6 +32,13 @@ def test_an_accepted_draft_token_counts_as_computed():
     assert asked.num_computed == 1
 
 
+def test_a_sequence_that_goes_back_waits_for_no_turn():
+    asked = sequence()
+    asked.num_computed, asked.unread = 7, 3
+    asked.go_back(5)
+    assert (asked.num_computed, asked.unread) == (5, 0)
+
+
 def test_a_fork_shares_its_past_and_not_its_future():
     hypothesis = Hypothesis(processor_states=("state",))
     hypothesis.tokens, hypothesis.logprobs, hypothesis.score, hypothesis.row = [5], [-1.0], -1.0, 3

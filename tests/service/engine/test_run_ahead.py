@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from service.decoding import greedy_and_sampling
+from service.decoding.sampling import Sampler
+from service.draws import NotKept
 from service.engine import run_ahead
 from service.engine.run_ahead import can_run_ahead, inputs, place
 from service.errors import Cancelled, InternalFailure
@@ -15,24 +18,43 @@ from service.options import DecodingOptions
 from service.request import Finished
 from service.step import Burst, Moves, Plain, Prompts, Ranked, TurnOutput
 from tests.engines import engine_limits, never_ends, request
-from tests.fakes import ScriptedOutputs, ScriptedRunner, Sink, scripted_answer
+from tests.fakes import ScriptedOutputs, ScriptedRunner, Sink, doubtful, scripted_answer
 from tests.scheduling import Bench
 
 BEAM = DecodingOptions(beam_size=2)
 SAMPLED = DecodingOptions(temperature=1.0)
+SAMPLES = DecodingOptions(temperature=1.0, num_sequences=2)
+
+
+class Kept(ScriptedOutputs):
+    """Of these distributions the last ones only, unless the plan names their rows."""
+
+    def __init__(self, runner, plan, logprobs_LV, sources):
+        super().__init__(logprobs_LV, sources)
+        self._runner, self._plan = runner, plan
+
+    def logprobs(self, row, line):
+        is_last = self._runner._newest is self._plan and not self._plan.decode.more
+        if not is_last and line not in self._plan.read_rows:
+            raise NotKept
+        return super().logprobs(row, line)
 
 
 class ScriptedAheadRunner(ScriptedRunner):
     """See `service.step.AheadRunner`. fail_late: numbers of runs that fail when they are collected. behind: of each
-    turn that was collected, how many had been launched behind it. steps: of each turn."""
+    turn that was collected, how many had been launched behind it. steps: of each turn. guesses: how it draws tokens:
+    share of those that are certain, and of the others those that are right."""
 
-    def __init__(self, **more):
+    def __init__(self, *, guesses=(0.0, 0.0), **more):
         super().__init__(**more)
+        self.guesses, self._rng = guesses, random.Random(1)
         self.fail_late: set[int] = set()
         self.behind: list[int] = []
         self.steps: list[int] = []
         self._launched: list[Any] = []
-        self._best: list[int] = []
+        self._taken: list[int] = []
+        self._own: list[tuple[int, bool]] = []  # tokens that the rows go on with, and whether they are certain
+        self._newest: Any = None
 
     def reset(self):
         super().reset()
@@ -42,27 +64,43 @@ class ScriptedAheadRunner(ScriptedRunner):
         step, tokens = plan.decode, list(plan.decode.tokens)
         self.steps.append(1 + step.more)
         for row, line in step.fed:
-            tokens[row] = self._best[line]
-        output = self._step(plan, tokens, step.starts)
+            tokens[row] = self._taken[line]
+        output = self._step(plan, tokens, step.starts, 0)
         ids, scores, rows = list(output.predictions.top_ids), list(output.predictions.top_logprobs), plan.shape.rows
+        own, logprobs = [*self._own], list(output.predictions.deferred.logprobs_LV)
         later = plan._replace(rows_before=rows, moves=Moves(), new_rows=(), prompts=Prompts())
         for number in range(1, 1 + step.more):
             starts = [start + number * (row not in step.still) for row, start in enumerate(step.starts)]
-            following = self._step(later, self._best, starts).predictions
+            following = self._step(later, self._taken, starts, number).predictions
             ids += following.top_ids
             scores += following.top_logprobs
-        best = [line[0] for line in ids]
+            own += self._own
+            logprobs += list(following.deferred.logprobs_LV)
+        taken = [token for token, _ in own]
         if step.more:
-            output.bursts = {row: Burst(best[row:-rows:rows], range(row, len(ids), rows)) for row in range(rows)}
-        output.predictions = Ranked(ids, scores, range(rows), output.predictions.deferred)
+            output.bursts = {row: Burst(taken[row:-rows:rows], range(row, len(ids), rows)) for row in range(rows)}
+        kept = Kept(self, plan, logprobs, output.predictions.deferred.sources)
+        output.predictions = Ranked(ids, scores, range(rows), kept, own if step.draws else ())
+        self._newest = plan
         self._launched.append((output, self.runs))
 
-    def _step(self, plan, tokens, starts):
+    def _step(self, plan, tokens, starts, number):
         self.guessed = set(range(len(self.rows)))  # any row may repeat its input
         step = plan.decode._replace(tokens=tuple(tokens), starts=tuple(starts))
         output = self.run(plan._replace(decode=step, top_k=max(1, plan.top_k)))  # a device ranks always
-        self._best = [output.predictions.best(row) for row in range(plan.step_rows)]
+        self._own = [(output.predictions.best(row), False) for row in range(plan.step_rows)]
+        for row, draw in step.draws:
+            self._own[row] = self._drawn(output.predictions, row, draw, draw.uniforms[number])
+        self._taken = [token for token, _ in self._own]
         return output
+
+    def _drawn(self, predictions, row, draw, uniform):
+        certain, right = self.guesses
+        is_certain = self._rng.random() < certain
+        if not is_certain and self._rng.random() >= right:
+            return self._rng.randrange(3, self.limits.vocab_size), False
+        sampler = Sampler(DecodingOptions(temperature=1 / draw.sharpness, top_k=draw.top_k), 0, 0)
+        return sampler._draw_from_row(uniform, predictions.logprobs(row)), is_certain
 
     def collect(self):
         output, number = self._launched.pop(0)
@@ -116,7 +154,7 @@ def test_an_end_is_noticed_one_turn_late_and_what_was_computed_is_dropped(manual
     assert engine.snapshot.rows == 0
 
 
-@pytest.mark.parametrize("options", [BEAM, SAMPLED], ids=["beam", "sampled"])
+@pytest.mark.parametrize("options", [BEAM, SAMPLES], ids=["beam", "samples"])
 def test_rows_that_need_their_last_turn_repeat_their_input(manual, options):
     """Beside one that goes on they take every second turn; alone they wait for none."""
     runner = ScriptedAheadRunner(rule=never_ends)
@@ -219,6 +257,52 @@ def test_requests_that_come_at_random_get_the_answers_of_turns_that_are_waited_f
             turned(engine, loop, 1)
         found.append([[answer.tokens for answer in sink.finals[0].hypotheses] for sink in sinks])
     assert found[0] == found[1]
+
+
+GUESSES = {"all wrong": (0.0, 0.0), "some right": (0.4, 0.5), "certain": (1.0, 0.0)}
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("guesses", GUESSES)
+def test_sampled_answers_are_the_same_whatever_a_device_guesses(manual, monkeypatch, guesses, several):
+    if several:
+        monkeypatch.setattr(run_ahead, "LAUNCHED_S", 0.0085)
+        monkeypatch.setattr(greedy_and_sampling, "DOUBTS", 1)
+    rng, found, runs = random.Random(5), [], []
+    kinds = [SAMPLED, DecodingOptions(temperature=0.7, top_logprobs=2), DecodingOptions(), DecodingOptions(top_k=4)]
+    made = [
+        request(
+            str(number),
+            source=(*[rng.randrange(3, 24) for _ in range(rng.randrange(1, 6))], 2),
+            max_tokens=rng.randrange(2, 14),
+            prefix=() if several else rng.choice([(), (), (5, 6)]),
+            options=rng.choice(kinds),
+            seed=number,
+        )
+        for number in range(30)
+    ]
+    ahead = ScriptedAheadRunner(rule=doubtful, guesses=GUESSES[guesses])
+    for runner in (ahead, ScriptedRunner(rule=doubtful)):
+        engine, loop, sinks = asked(manual, *made, runner=runner, max_rows=6)
+        while not all(sink.finals for sink in sinks):
+            turned(engine, loop, 1)
+        found.append([repr(sink.finals[0].hypotheses) for sink in sinks])
+        runs.append(runner.runs)
+    assert found[0] == found[1]
+    if several:
+        assert max(ahead.steps) > 1
+    else:
+        assert runs[0] < {"all wrong": 2.3, "some right": 1.8, "certain": 1.3}[guesses] * runs[1]
+
+
+def test_a_row_whose_guess_was_wrong_is_computed_again_from_the_right_token(manual):
+    """The turn that was launched with it is lost, and so is one whose distribution was not kept."""
+    runner = ScriptedAheadRunner(rule=never_ends)
+    engine, loop, (sink,) = asked(manual, request(max_tokens=3, options=SAMPLED), runner=runner)
+    turned(engine, loop, 9)
+    assert list(sink.finals[0].hypotheses[0].tokens) == scripted(request(max_tokens=3))
+    steps = [(plan.decode.starts[0], plan.read_rows) for plan in runner.plans]
+    assert steps == [(0, ()), (1, ()), (0, (0,)), (1, (0,)), (1, (0,)), (2, (0,)), (2, (0,))]
 
 
 def test_tokens_come_from_the_prompt_the_prefix_the_answer_or_the_device():

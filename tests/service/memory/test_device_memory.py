@@ -29,7 +29,8 @@ ASKED = EngineLimits(max_rows=16, kv_cache_bytes=1 << 27, prefix_cache_bytes=5_0
 ROW = 10_000 * 1024 + 5_000 * 64
 SHORTLISTS = 2 * 16 * 100 * 384
 PARTS = engine_parts(SHAPE, ASKED)
-FIXED = PARTS["outputs"] + PARTS["activations"] + 700 + LIBRARIES_BYTES
+DRAWS = 2 * 4 * 16 * 1000  # log-probabilities by the temperature, and normalised again
+FIXED = PARTS["outputs"] + PARTS["activations"] + DRAWS + 700 + LIBRARIES_BYTES
 
 
 def test_what_is_available():

@@ -60,6 +60,16 @@ def test_block_with_cached_positions_is_prefilled_separately():
     assert list(prefill_batches([])) == []
 
 
+def test_a_device_computes_sources_and_prompts_of_any_lengths_in_one_pass():
+    sources = joins([3, 20, 90, 300, 300])
+    assert [len(batch) for batch in source_batches(sources, on_device=True)] == [3, 2]
+    blocks = [first(0, 3), first(1, 40), first(2, 300), first(3, 5), first(5, 5), PrefillChunk(6, 16, (5,) * 4)]
+    assert [len(some) for some in prefill_batches(blocks, on_device=True)] == [3, 1, 1, 1]
+    for few, most in ((1, 1024), (2, 512), (64, 16)):
+        batches = prefill_batches([first(row, most) for row in range(65)], on_device=True)
+        assert len(next(batches)) == few
+
+
 @pytest.mark.parametrize(
     ("rows", "expected"), [([], []), ([3], [(0, 1)]), ([1, 2, 3, 7, 9, 10], [(0, 3), (3, 4), (4, 6)])]
 )

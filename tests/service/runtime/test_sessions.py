@@ -10,7 +10,7 @@ from export.bundle.directory import load_bundle
 from export.bundle.manifest import SESSION_CONFIG
 from service.errors import StartupError
 from service.machine.execution_choice import CPU, CUDA, LAZY_ROLES
-from service.runtime import sessions
+from service.runtime import sessions, token_draws
 from service.runtime.cuda_device import check_device
 from service.runtime.cuda_memory import CudaRuntime, CudaStream
 from service.runtime.onnx_model import OnnxModel
@@ -205,12 +205,13 @@ def on_cuda(manifest, open_graph):
     )
 
 
-def test_a_runner_on_cuda_has_its_buffers_there(manifest):
+def test_a_runner_on_cuda_has_its_buffers_there(manifest, monkeypatch):
+    monkeypatch.setattr(token_draws, "open_own_graph", lambda graph, stream: FakeSession([CUDA, CPU]))
     model = on_cuda(with_precisions(manifest, "fp16"), lambda file, providers: FakeSession([CUDA, CPU]))
     assert model.runner(max_rows=2).memory.device == "cuda"
 
 
-def test_of_the_graphs_on_cuda_only_steps_are_captured(manifest):
+def test_of_the_graphs_on_cuda_only_steps_and_their_log_probabilities_are_captured(manifest):
     asked = {}
 
     def open_graph(file, providers):
@@ -219,7 +220,7 @@ def test_of_the_graphs_on_cuda_only_steps_are_captured(manifest):
 
     model = on_cuda(with_precisions(manifest, "fp16"), open_graph)
     assert model.choice.captures
-    assert asked == {role: "1" if role == "decode" else None for role in model.sessions}
+    assert asked == {role: "1" if role in ("decode", "logprobs") else None for role in model.sessions}
 
 
 def test_graph_that_cannot_be_captured_runs_uncaptured(manifest, caplog):

@@ -21,20 +21,20 @@ def filled(memory, rows, top_k):
         written |= {"logprobs": logprobs_RV, "normaliser": np.arange(rows, dtype=np.float32)}
         written |= {"top_ids": order, "top_logprobs": np.take_along_axis(logprobs_RV, order, 1)}
     for name, values in written.items():
-        place = bound(outputs, 0, rows)[name]
+        place = bound(outputs, rows)[name]
         assert place[:3] == (memory.device, values.dtype, values.shape)
         array_at(place)[:] = values
     return outputs, logits_RV, logprobs_RV
 
 
-def bound(outputs, first, lines):
+def bound(outputs, lines):
     """Where both graphs write."""
-    binding = Binding(RecordingSession())
+    outputs._session = RecordingSession()
+    binding = outputs._ranking(lines)
     places = binding.io.bound
-    outputs.bind_ranking(binding, first, lines)
     assert places.pop("top_k")[0] == "cpu"
     read = places.pop("logits")
-    outputs.bind(binding, first, lines)
+    outputs.bind(binding, 0, lines)
     assert places["logits"] == read
     return places
 
@@ -68,7 +68,7 @@ def test_there_are_never_more_best_tokens_than_words():
 
 def test_of_equal_tokens_the_lowest_id_is_the_best():
     outputs, *_ = filled(HostMemory(), 1, 1)
-    array_at(bound(outputs, 0, 1)["logits"])[:] = 0.0
+    array_at(bound(outputs, 1)["logits"])[:] = 0.0
     assert outputs.best(1)[0] == [[0]]
     assert outputs.most_likely(0)[0] == 0
 
@@ -85,7 +85,7 @@ def test_rows_without_scores_return_the_best_token_and_its_logit(rows):
 @pytest.mark.parametrize("rows", [1, FEW_LINES + 1])
 def test_nan_is_reported_without_scores_too(rows):
     outputs, *_ = filled(HostMemory(), rows, 0)
-    array_at(bound(outputs, rows - 1, 1)["logits"])[0, 7] = np.nan
+    array_at(bound(outputs, rows)["logits"])[rows - 1, 7] = np.nan
     assert np.isnan(outputs.best(rows)[1][rows - 1][0])
 
 
@@ -129,17 +129,15 @@ def test_lines_are_ranked_by_bindings_of_their_number_and_top_k():
     outputs = LogitsBlocks(Arena(HostMemory()), WORDS, session)
     for top_k in (8, 4, 8):
         outputs.ensure(4, top_k)
-        outputs.rank(0, 4)
-        outputs.rank(0, 4)
+        outputs.rank(4)
+        outputs.rank(4)
     assert session.made == 2
 
 
 def test_rows_are_bound_where_they_lie():
     outputs = LogitsBlocks(Arena(HostMemory()), WORDS)
     outputs.ensure(4, 8)
-    whole, part = bound(outputs, 0, 4), bound(outputs, 1, 2)
-    for name in ("logits", "logprobs"):
-        assert part[name][2] == (2, WORDS)
-        assert part[name][3] - whole[name][3] == WORDS * 4
-    assert part["top_ids"][1:3] == (np.dtype(np.int64), (2, 8))
-    assert part["normaliser"][3] - whole["normaliser"][3] == 4
+    outputs.bind(part := Binding(RecordingSession()), 1, 2)
+    device, dtype, shape, address = part.io.bound["logits"]
+    assert (device, dtype, shape) == ("cpu", np.float32, (2, WORDS))
+    assert address - bound(outputs, 4)["logits"][-1] == WORDS * 4
