@@ -14,7 +14,7 @@ from glossa.client.requests import TranslateOptions, enum_number, translation_fi
 from glossa.client.types import GlossaryResult, enum_names, read
 from glossa.v1 import glossa_pb2 as pb
 
-Format = Literal["text", "html", "xliff"]
+Format = Literal["text", "html", "xliff", "srt", "vtt", "po"]
 CHARACTERS = 1 << 15  # of a message: at most 128 KiB, half of what a server accepts by default
 
 
