@@ -222,5 +222,5 @@ def test_languages_that_no_token_names_are_the_models_own():
     assert [read_languages(INTO, pair) for pair in pairs] == [("", "l01"), ("", "l02")]
     assert own_languages(SpecialTokenTemplate(), [LanguagePair("en", "de")]) == ("en", "de")
     assert own_languages(TEMPLATE, [LanguagePair("de_DE", "en_XX")]) == ("", "")
-    with pytest.raises(ConfigError, match="target_language: must be one for all data: .* got de, fr$"):
+    with pytest.raises(ConfigError, match=r"target_language: must be one for all data: .* got de, fr$"):
         own_languages(SpecialTokenTemplate(), [LanguagePair("en", "de"), LanguagePair("en", "fr")])
