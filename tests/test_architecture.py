@@ -152,6 +152,7 @@ HOMES = {
     ),
     "tokenizers": ("model/tokenizer.py",),
     "jinja2": ("model/prompts/chat_template.py",),
+    "fasttext": ("service/text/language_detection.py",),
     "gguf": ("model/pretrained/gguf/*",),
     "huggingface_hub": ("model/pretrained/hub.py",),
     "httpx2": ("model/pretrained/hub.py",),

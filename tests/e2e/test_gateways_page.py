@@ -22,8 +22,9 @@ def test_the_page_names_the_path_of_every_method():
     for service in glossa_pb2.DESCRIPTOR.services_by_name.values():
         for method in service.methods:
             rule = method.GetOptions().Extensions[annotations_pb2.http]
-            if verb := rule.WhichOneof("pattern"):  # calls with items have none
-                expected.add((method.name, verb.upper(), getattr(rule, verb)))
+            for one in (rule, *rule.additional_bindings):
+                if verb := one.WhichOneof("pattern"):  # calls with items have none
+                    expected.add((method.name, verb.upper(), getattr(one, verb)))
     assert documented == expected
 
 

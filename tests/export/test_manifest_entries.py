@@ -4,7 +4,7 @@ import pytest
 
 from export.bundle.manifest import AlignmentSpec, Context, Tokens
 from export.manifest_entries import alignment_of, entries_of
-from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, SpecialTokenTemplate
+from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, LanguagePair, SpecialTokenTemplate
 from tests.tiny import tiny_config, tiny_encoder
 
 
@@ -59,3 +59,16 @@ def test_what_a_model_reads_at_a_time_is_that_of_its_configuration_unless_it_is_
     assert entries_of(config, attention=False)["source_unit"] == "sentence"
     assert entries_of(config, attention=False, source_unit="text")["source_unit"] == "text"
     assert entries_of(tiny_config("decoder"), attention=False)["source_unit"] == "text"
+
+
+def test_languages_are_those_that_requests_need_not_name():
+    def named(config, *given):
+        entries = entries_of(config, attention=False, languages=LanguagePair(*given))
+        return entries["source_language"], entries["target_language"]
+
+    own = tiny_config(source_language="en", target_language="de")
+    assert named(tiny_config()) == ("", "")
+    assert named(own) == ("en", "de")
+    assert named(own, "", "fr") == ("en", "fr")
+    template = SpecialTokenTemplate(source_prefix=(TARGET_LANGUAGE,), target_prefix=(1,), languages=(("de", 4),))
+    assert named(own.replace(special_token_template=template), "", "fr") == ("en", "")

@@ -131,14 +131,15 @@ class DocumentCalls(PivotCalls):
         """What encodes the texts of a document, and the request for each, but for its text. Refuses what would be
         refused of every text. Raises InvalidRequest and Unsupported."""
         model, options, languages = route.model, decoding_options(first.options), languages_of(first)
-        prompts = None
         if route.first is not None:
             check_pivot(first)
-            before = partial(check_document, route.first, DEFAULTS, LanguagePair(languages.source, route.middle))
-            prompts = await self.built(partial(before, self.builder(route.first, call)), first, call, is_slow=True)
+            before = LanguagePair(languages.source, route.middle)
+            reads = partial(check_document, route.first, DEFAULTS, before, self.builder(route.first, call))
             languages = LanguagePair(route.middle, languages.target)
         check = partial(check_document, model, options, languages, self.builder(model, call))
-        own = await self.built(check, first, call, is_slow=is_slow(model, options))
+        prompts = await self.built(check, first, call, is_slow=is_slow(model, options))
+        if route.first is not None:
+            prompts = await self.built(reads, first, call, is_slow=is_slow(route.first, DEFAULTS))
         check_splitter(first.splitter_language)
         check_context(model, first.context_sentences)
         if first.markup.tags:
@@ -147,7 +148,7 @@ class DocumentCalls(PivotCalls):
             )
         defaults = translation_of(first)
         await self.check_translation(defaults, model, call)
-        return prompts or own, defaults
+        return prompts, defaults
 
     def _answer(
         self, first: pb.TranslateDocumentRequest, defaults: pb.TranslateRequest, route: Route, call: Call

@@ -157,8 +157,17 @@ def test_validation_of_several_languages_needs_a_file_for_each(multilingual, tra
     languages = ("--source-language", "de", "--source-language", "en", "--target-language", "fr")
     printed = run("train", "--from", multilingual, *files, *languages, fails=True)
     assert "error: --validation: must be given once for each of the 2 --data" in printed
-    printed = run("train", "--from", trained, *files, *languages[4:], fails=True)
-    assert "error: --target-language: must be left out: the model has no languages; got 'fr'" in printed
+    printed = run("train", "--from", trained, *files, *languages, fails=True)
+    assert "error: --source-language: must be one for all data: the model has no token for it, got de, en" in printed
+
+
+def test_a_model_of_two_languages_is_told_which_they_are(trained, quick, pairs, tmp_path):
+    languages = ("--source-language", "en", "--target-language", "de")
+    run("train", quick, "--from", trained, "--data", pairs, *languages, "--out", tmp_path / "out")
+    model = json.loads((tmp_path / "out" / "config.json").read_text())["model"]
+    assert (model["source_language"], model["target_language"]) == ("en", "de")
+    lineage = json.loads((tmp_path / "out" / "lineage.json").read_text())
+    assert "languages" not in lineage, "its examples have none"
 
 
 def test_the_resuming_command_names_the_languages(multilingual, pairs, tmp_path, monkeypatch):

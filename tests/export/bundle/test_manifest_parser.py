@@ -123,6 +123,9 @@ def test_a_template_with_languages_is_read_back(values):
     template = parse_manifest(values).template
     assert (template.source_prefix, template.target_prefix) == (("source_language",), (2, "target_language"))
     assert template.languages == {"de": 4}
+    values["target_language"] = "de"
+    with pytest.raises(SchemaError, match="target_language must be empty where requests name it, got 'de'"):
+        parse_manifest(values)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +135,11 @@ def test_a_template_with_languages_is_read_back(values):
         ({"context": {"sentences": 2, "separator": 10}}, "context.separator must be an id of 0..9, got 10"),
         ({"context": {"sentences": 2}}, "context.separator is missing"),
         ({"context": 2}, "context must be an object or null, got 2"),
+        (
+            {"source_language": "de DE"},
+            "source_language must be str of up to 64 characters without spaces, got 'de DE'",
+        ),
+        ({"target_language": 3}, "target_language must be str of up to 64 characters without spaces, got 3"),
     ],
 )
 def test_a_context_that_no_model_could_have_is_refused(values, changes, problem):

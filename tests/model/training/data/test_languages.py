@@ -11,7 +11,15 @@ from model.checkpoints.checkpoint import load_checkpoint
 from model.config import SOURCE_LANGUAGE, TARGET_LANGUAGE, ConfigError, LanguagePair, SpecialTokenTemplate
 from model.fine_tuning import FineTuning
 from model.training.data.examples import IGNORED, Examples, PairBatches
-from model.training.data.languages import check_languages, check_trainable, language_pairs, title_of, with_languages
+from model.training.data.languages import (
+    check_languages,
+    check_trainable,
+    language_pairs,
+    own_languages,
+    read_languages,
+    title_of,
+    with_languages,
+)
 from model.training.evaluate import bleu, translate
 from model.training.objective.loss import batch_loss
 from model.training.report import final_scores
@@ -206,3 +214,13 @@ def test_languages_are_given_for_all_files_or_for_each():
     both = with_languages([first, second], [LanguagePair("de", "en"), LanguagePair("fr", "en")])
     assert (both.pairs, both.name, both.sizes) == ([("a", "A"), ("b", "B"), ("c", "C")], "one, two", [2, 1])
     assert both.languages == [("de", "en"), ("de", "en"), ("fr", "en")]
+
+
+def test_languages_that_no_token_names_are_the_models_own():
+    pairs = [LanguagePair("fr", "l01"), LanguagePair("fr", "l02")]
+    assert own_languages(INTO, pairs) == ("fr", "")
+    assert [read_languages(INTO, pair) for pair in pairs] == [("", "l01"), ("", "l02")]
+    assert own_languages(SpecialTokenTemplate(), [LanguagePair("en", "de")]) == ("en", "de")
+    assert own_languages(TEMPLATE, [LanguagePair("de_DE", "en_XX")]) == ("", "")
+    with pytest.raises(ConfigError, match=r"target_language: must be one for all data: .* got de, fr$"):
+        own_languages(SpecialTokenTemplate(), [LanguagePair("en", "de"), LanguagePair("en", "fr")])

@@ -117,6 +117,7 @@ async def test_a_call_whose_answer_is_expected_too_late_is_refused_unread(edge, 
     [
         "glossa.v1.ModelService/GetModel",
         "glossa.v1.TokenService/CountTokens",
+        "glossa.v1.LanguageService/DetectLanguage",
         "glossa.v1.EncodingService/Similarity",
         "inference.GRPCInferenceService/ServerMetadata",
         "inference.GRPCInferenceService/ModelMetadata",
