@@ -45,7 +45,8 @@ $(STAMP): requirements/dev.txt requirements/torch.txt pyproject.toml clients/pyt
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # One more than two cores: much of the tests' time is waiting, for servers that start and for deadlines.
 JOBS ?= 3
-PARALLEL = --workers $(JOBS)
+# loadfile keeps the tests of a module in one process, which alone builds its fixtures and starts its servers.
+PARALLEL = --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo
 demo: $(STAMP)  ## train, export, serve and translate: the whole path in a few minutes
