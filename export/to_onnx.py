@@ -148,8 +148,7 @@ def export_model(
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DiskError(out, error) from error
-        needed_bytes = weights_bytes(model, options)
-        raise FullDiskError(out, needed_bytes, free_bytes(out)) from error
+        raise FullDiskError(out, weights_bytes(model, options), free_bytes(out)) from error
 
 
 def _save_texts(tokenizer: Tokenizer, templates: Templates, directory: Path) -> None:

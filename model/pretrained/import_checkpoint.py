@@ -205,18 +205,15 @@ def import_checkpoint(
     check_prompts(theirs.config, tokenizer)
     ours = with_languages(with_vocabularies(theirs, source, tokenizer), source, added_tokens_of(tokenizer))
     ours = with_source_frame(ours, source).shortened(max_length)
-    ours = replace(ours, config=with_source_unit(ours.config, source_unit, read_json(source / CONFIG)["model_type"]))
-    name = (origin or (stored.origin if stored else {})).get("imported_from", source.resolve().name)
-    named = with_own_languages(ours.config, source, name, stored.files if stored else ())
-    ours = replace(ours, config=named)
+    config = with_source_unit(ours.config, source_unit, read_json(source / CONFIG)["model_type"])
+    ours = replace(ours, config=_with_languages(config, source, origin, stored))
     chat = chat_of(source) if ours.config.architecture == "decoder" else Chat()
     check_translator(translation, ours.config, chat.template, tokenizer)
     if chat.template is not None and eos_id is None:
         ours = with_ends_of_turns(ours, chat.template, tokenizer)
     with torch.device("meta"):  # tied weights once
         weights = {name: ours.weights[name] for name, _ in build(ours.config).named_parameters()}
-    lineage = lineage_of(source, origin, stored)
-    parameters = sum(tensor.numel() for tensor in weights.values())
+    lineage, parameters = lineage_of(source, origin, stored), sum(tensor.numel() for tensor in weights.values())
     save_checkpoint(
         out,
         ours.config,
@@ -242,6 +239,14 @@ def import_checkpoint(
         chat=chat,
         translation=translation,
     )
+
+
+def _with_languages(
+    config: ModelConfig, source: Path, origin: Mapping[str, str] | None, stored: Stored | None
+) -> ModelConfig:
+    """The configuration with the languages of a model of two; parameters as of `import_checkpoint`."""
+    name = (origin or (stored.origin if stored else {})).get("imported_from", source.resolve().name)
+    return with_own_languages(config, source, name, stored.files if stored else ())
 
 
 def with_source_unit(config: ModelConfig, unit: SourceUnit | None, family: str) -> ModelConfig:
