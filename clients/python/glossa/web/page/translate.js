@@ -1,0 +1,286 @@
+// The text, its translation as it streams, and what can be asked about it.
+import {call, stream} from "./api.js";
+import {attend, forgetAttention, showAttention} from "./attention.js";
+import {$, duration, make, number, percent, show, slice, words} from "./dom.js";
+import {fillLanguages, modelChoice, onModels, state} from "./state.js";
+
+const PAUSE_MS = 250;  // after the last key
+const OTHERS = 4;
+let running = new AbortController(), timer = 0;
+let answer = {points: [], words: [], text: "", source: "", given: {}}, place = 0;
+
+const model = modelChoice("translate-model", ({translates}) => translates, chosen => {
+  const languages = chosen?.languages ?? [];
+  fillLanguages($("source-language"), languages);
+  fillLanguages($("target-language"), languages, languages[1]);
+  $("beams").max = chosen?.limits.hypotheses ?? 32;
+  later(0);
+});
+
+const lines = id => $(id).value.split("\n").map(line => line.trim()).filter(Boolean);
+const markup = () => [...document.querySelectorAll("[name=markup]:checked")].map(({value}) => value);
+
+function glossary() {
+  const terms = lines("glossary").map(line => line.split("=").map(part => part.trim()));
+  return Object.fromEntries(terms.filter(([from, to]) => from && to));
+}
+
+// The arguments of a call that translates the text as it is asked for now.
+function given() {
+  const chosen = model();
+  const asked = {model: chosen.name, text: $("text").value};
+  if (chosen.languages.length) {
+    asked.source_language = $("source-language").value;
+    asked.target_language = $("target-language").value;
+  }
+  if (!chosen.missing.confidence) asked.confidence = true;
+  if ($("beams").valueAsNumber > 1) asked.beam_size = $("beams").valueAsNumber;
+  if ($("most").valueAsNumber > 0) asked.max_tokens = $("most").valueAsNumber;
+  if (lines("phrases").length) asked.phrases = lines("phrases");
+  if (Object.keys(glossary()).length) asked.glossary = glossary();
+  if (markup().length) asked.markup = markup();
+  return asked;
+}
+
+function later(pause = PAUSE_MS) {
+  clearTimeout(timer);
+  running.abort();
+  running = new AbortController();
+  closeMenu();
+  closeOthers();
+  forgetAttention();
+  light(null);
+  count();
+  timer = setTimeout(translate, pause);
+}
+
+function count() {
+  const bytes = new TextEncoder().encode($("text").value).length, limit = model()?.limits.text_bytes;
+  $("count").textContent = limit && bytes > limit / 2 ? `${number(bytes)} of ${number(limit)} bytes` : `${number(Array.from($("text").value).length)} characters`;
+}
+
+async function translate() {
+  const chosen = model(), {signal} = running;
+  if (!$("text").value.trim() || !chosen) {
+    place = 0;
+    set({text: ""}, "");
+    show($("problem"), state.up && !chosen ? "None of the server’s models translates." : "");
+    return;
+  }
+  const asked = given(), started = performance.now();
+  let first = 0, text = "";
+  show($("problem"), "");
+  $("answer").setAttribute("aria-busy", true);
+  try {
+    let final;
+    if (asked.glossary || asked.markup) {
+      final = await call("translate", asked, signal);
+      first = performance.now() - started;
+    } else {
+      for await (const piece of stream("stream_translate", asked, signal)) {
+        text += piece.text;
+        if (text && !first) first = performance.now() - started;
+        $("answer").textContent = text;
+        $("empty").hidden = true;
+        final = piece.answer ?? final;
+      }
+    }
+    set(final, asked.text, asked);
+    facts(final, first);
+  } catch (problem) {
+    if (signal.aborted) return;
+    report(problem);
+    set({text: ""}, "");
+  } finally {
+    if (!signal.aborted) $("answer").setAttribute("aria-busy", false);
+  }
+}
+
+function report(problem) {
+  show($("problem"), problem.message);
+  $("empty").hidden = true;
+  document.dispatchEvent(new CustomEvent("problem", {detail: problem}));
+}
+
+function facts(final, first) {
+  const parts = [`first word after ${duration(first / 1000)}`, `${number(final.generated_tokens)} tokens in ${duration(final.total_s)}`];
+  if (final.queue_s > .01) parts.push(`${duration(final.queue_s)} in the queue`);
+  if (final.confidence) parts.unshift(`confidence ${percent(final.confidence.sentence)}`);
+  if (final.finish_reason === "length") parts.push("cut at the limit of tokens");
+  if (final.glossary?.unmet.length) parts.push(`without their translation: ${final.glossary.unmet.join(", ")}`);
+  $("facts").textContent = parts.join(" · ");
+}
+
+// Shows an answer word by word.
+function set(final, source, asked = {}) {
+  const text = final.markup ? final.text : final.text ?? "", points = Array.from(text);
+  const language = asked.target_language;
+  const sure = final.confidence && !final.markup ? final.confidence.words : null;
+  const spans = sure ? sure.map(word => word.span) : words(text, language);
+  answer = {points, words: spans, text, source, given: asked, confidence: sure};
+  place = Math.min(place, Math.max(0, spans.length - 1));
+  $("answer").replaceChildren();
+  $("answer").lang = language ?? "";
+  let at = 0;
+  spans.forEach((span, index) => {
+    $("answer").append(slice(points, [at, span[0]]));
+    const word = make("span", {text: slice(points, span), class: "word", role: "button", parent: $("answer")});
+    word.tabIndex = index === place ? 0 : -1;
+    word.setAttribute("aria-haspopup", "menu");
+    if (sure?.[index].is_uncertain) word.classList.add("unsure");
+    if (sure) word.setAttribute("aria-label", `${word.textContent}, confidence ${percent(sure[index].confidence)}`);
+    word.onpointerenter = event => event.pointerType === "mouse" && look(index);
+    word.onfocus = () => look(index);
+    word.onclick = () => menu(index);
+    word.onkeydown = event => keys(event, index);
+    at = span[1];
+  });
+  $("answer").append(slice(points, [at, points.length]));
+  $("empty").hidden = Boolean(text) || !$("problem").hidden;
+  $("spoken").textContent = text;
+  for (const id of ["copy", "others"]) $(id).disabled = !text;
+  if (!text) $("facts").textContent = "";
+  help();
+}
+
+function help() {
+  const missing = model()?.missing ?? {};
+  if (!answer.text) return show($("answer-help"), "");
+  const parts = ["Choose a word for others in its place; the arrow keys go from word to word."];
+  if (answer.confidence) parts.push("Dotted words are uncertain.");
+  else if (missing.confidence) parts.push(`No confidence: ${missing.confidence}.`);
+  if (missing.attention) parts.push(`No attention: ${missing.attention}.`);
+  show($("answer-help"), parts.join(" "));
+}
+
+function keys(event, index) {
+  const to = {ArrowRight: index + 1, ArrowLeft: index - 1, Home: 0, End: answer.words.length - 1}[event.key];
+  if (["Enter", " ", "ArrowDown"].includes(event.key)) { event.preventDefault(); menu(index); }
+  if (to === undefined) return;
+  event.preventDefault();
+  $("answer").querySelectorAll(".word")[Math.max(0, Math.min(to, answer.words.length - 1))]?.focus();
+}
+
+// Looks at a word: which words of the text it attends to.
+async function look(index) {
+  place = index;
+  $("answer").querySelectorAll(".word").forEach((word, other) => {
+    word.classList.toggle("chosen", other === index);
+    word.tabIndex = other === index ? 0 : -1;
+  });
+  const asked = answer;
+  if (model()?.missing.attention || asked.given.markup) return;
+  try {
+    const attended = await attend(asked, running.signal);
+    if (asked === answer && place === index) showAttention(attended, asked, index, light);
+  } catch (problem) {
+    if (problem.name !== "AbortError" && asked === answer) show($("answer-help"), `No attention: ${problem.message}`);
+  }
+}
+
+// Shades the text: spans with their weights, the largest 1; null: nothing.
+function light(shades) {
+  $("mirror").replaceChildren();
+  if (!shades) return;
+  const points = Array.from($("text").value);
+  let at = 0;
+  for (const {span, weight} of shades) {
+    if (span[0] < at) continue;
+    $("mirror").append(slice(points, [at, span[0]]));
+    make("span", {text: slice(points, span), parent: $("mirror")}).style.setProperty("--weight", weight);
+    at = span[1];
+  }
+  $("mirror").append(slice(points, [at, points.length]));
+}
+
+function closeMenu() { $("menu").hidden = true; }
+function closeOthers() {
+  $("other-answers").hidden = true;
+  $("others").setAttribute("aria-expanded", false);
+}
+
+// Other words in the place of one, each with the rest that follows from it.
+async function menu(index) {
+  const asked = answer, span = asked.words[index], word = $("answer").querySelectorAll(".word")[index];
+  const prefix = slice(asked.points, [0, span[0]]);
+  const {beam_size, ...rest} = asked.given;
+  $("menu").style.left = `${Math.max(8, Math.min(word.offsetLeft, $("answer").clientWidth - 260))}px`;
+  $("menu").style.top = `${word.offsetTop + word.offsetHeight + 4}px`;
+  $("menu").replaceChildren(make("p", {text: "Looking …", role: "none"}));
+  $("menu").hidden = false;
+  try {
+    const options = {...rest, prefix, return_alternatives: true, num_hypotheses: 5};
+    const found = await call("translate", options, running.signal);
+    if (asked !== answer) return;
+    choices($("menu"), "menuitem", found.hypotheses, prefix, word);
+  } catch (problem) {
+    if (problem.name !== "AbortError") $("menu").replaceChildren(make("p", {text: problem.message, role: "none"}));
+  }
+}
+
+function choices(list, role, hypotheses, prefix, back) {
+  const seen = new Set([answer.text]);
+  const others = hypotheses.filter(({text}) => !seen.has(text) && seen.add(text));
+  list.replaceChildren(...others.map(one => {
+    const text = one.text.slice(one.text.startsWith(prefix) ? prefix.length : 0).trim();
+    const item = make("button", {text: text || "(ends here)", type: "button"});
+    if (role) item.setAttribute("role", role);
+    if (one.confidence) make("small", {text: percent(one.confidence.sentence), class: "quiet", parent: item});
+    item.onclick = () => {
+      closeMenu();
+      closeOthers();
+      forgetAttention();
+      light(null);
+      set({...one, text: one.text}, answer.source, answer.given);
+      $("facts").textContent = one.confidence ? `confidence ${percent(one.confidence.sentence)} · chosen by you` : "chosen by you";
+      $("answer").querySelectorAll(".word")[place]?.focus();
+    };
+    return role ? item : wrap(item);
+  }));
+  if (!others.length) list.append(make(role ? "p" : "li", {text: "The model knows no other.", ...(role ? {role: "none"} : {})}));
+  list.onkeydown = event => {
+    const items = [...list.querySelectorAll("button")], at = items.indexOf(document.activeElement);
+    if (event.key === "Escape") { list.hidden = true; closeOthers(); back.focus(); }
+    const step = {ArrowDown: 1, ArrowUp: -1}[event.key];
+    if (step && items.length) { event.preventDefault(); items.at((at + step) % items.length).focus(); }
+  };
+  list.querySelector("button")?.focus();
+}
+
+function wrap(item) {
+  const line = make("li");
+  line.append(item);
+  return line;
+}
+
+$("others").onclick = async () => {
+  if (!$("other-answers").hidden) return closeOthers();
+  const asked = answer, list = $("other-answers");
+  list.hidden = false;
+  $("others").setAttribute("aria-expanded", true);
+  list.replaceChildren(make("li", {text: "Looking …", class: "quiet"}));
+  try {
+    const beams = Math.max(OTHERS, asked.given.beam_size ?? 1);
+    const options = {...asked.given, beam_size: beams, num_hypotheses: OTHERS};
+    const found = await call("translate", options, running.signal);
+    if (asked === answer) choices(list, "", found.hypotheses, "", $("others"));
+  } catch (problem) {
+    if (problem.name !== "AbortError") list.replaceChildren(make("li", {text: problem.message}));
+  }
+};
+$("copy").onclick = async () => {
+  await navigator.clipboard.writeText(answer.text);
+  $("copy").textContent = "Copied";
+  setTimeout(() => { $("copy").textContent = "Copy"; }, 1500);
+};
+$("clear").onclick = () => { $("text").value = ""; later(0); $("text").focus(); };
+$("text").oninput = () => later();
+for (const id of ["source-language", "target-language"]) $(id).onchange = () => later(0);
+$("options").oninput = () => later();
+document.addEventListener("click", event => {
+  if (!$("menu").hidden && !event.target.closest("#menu, .word")) closeMenu();
+});
+$("answer").onpointerleave = () => {
+  if (!$("answer").contains(document.activeElement)) light(null);
+};
+onModels(help);
