@@ -18,7 +18,12 @@ PATIENCE_S = 30.0
 POLL = """
 new Promise((done, failed) => {
   const end = setTimeout(() => failed(new Error("never: " + %(text)s)), %(ms)d);
-  const look = () => { const value = (%(expression)s); if (value) { clearTimeout(end); done(value); } else setTimeout(look, 10); };
+  const look = () => {
+    const value = (%(expression)s);
+    if (!value) return setTimeout(look, 10);
+    clearTimeout(end);
+    done(value);
+  };
   look();
 })
 """
@@ -94,7 +99,14 @@ class Browser:
     def __init__(self, folder):
         to_browser, self._write = os.pipe()
         self._read, from_browser = os.pipe()
-        command = [find(), "--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--hide-scrollbars"]
+        command = [
+            find(),
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--remote-debugging-pipe",
+            "--hide-scrollbars",
+        ]
         command += ["--disable-dev-shm-usage", f"--user-data-dir={folder}", "--no-first-run", "about:blank"]
         wrapped = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'
         self.process = subprocess.Popen(

@@ -38,7 +38,9 @@ class Figures:
     async def now(self) -> dict[str, Any]:
         """Figures by model, and when they were read, in seconds. Raises Refused."""
         if not self._ops:
-            raise Refused("live figures come from the server's ops port; name it with --ops, such as 127.0.0.1:9464", 501)
+            raise Refused(
+                "live figures come from the server's ops port; name it with --ops, such as 127.0.0.1:9464", 501
+            )
         if self._reading is None or (self._reading.done() and time.monotonic() - self._read_s > FRESH_S):
             self._read_s = time.monotonic()
             self._reading = asyncio.create_task(asyncio.to_thread(self._read))

@@ -63,9 +63,7 @@ def listed(known: Sequence[Pair]) -> list[dict[str, Any]]:
     targets: dict[str, list[str]] = {}
     for pair in known:
         targets.setdefault(pair.source, []).append(pair.target)
-    return [
-        {"code": code, "name": code, "targets": sorted(set(found))} for code, found in sorted(targets.items())
-    ]
+    return [{"code": code, "name": code, "targets": sorted(set(found))} for code, found in sorted(targets.items())]
 
 
 async def detected(client: AsyncClient, text: str) -> list[dict[str, Any]]:

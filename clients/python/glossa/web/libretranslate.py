@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import Collection
 from typing import Any
+from urllib.parse import quote
 
 from starlette.datastructures import UploadFile
 from starlette.requests import Request
@@ -86,7 +87,9 @@ class LibreTranslate:
         guesses = [(await detected(client, text))[0] for text in texts]
         languages = {guess["language"] for guess in guesses}
         if len(languages) > 1:
-            raise Refused(f"source: auto found {', '.join(sorted(languages))} in the texts of q; send one request for each")
+            raise Refused(
+                f"source: auto found {', '.join(sorted(languages))} in the texts of q; send one request for each"
+            )
         return pair_of(known, languages.pop(), target), guesses
 
     async def _detect(self, request: Request) -> Response:
@@ -119,7 +122,7 @@ class LibreTranslate:
         pair, _ = await self._pair(client, token, [text], given)
         document = await while_present(request, _document(client, text, pair, format))
         key = self._downloads.keep(document.text.encode())
-        return answer({"translatedFileUrl": str(request.url_for("_download", key=key, name=name))})
+        return answer({"translatedFileUrl": f"{request.base_url}download_file/{key}/{quote(name, safe='')}"})
 
     async def _download(self, request: Request) -> Response:
         data = self._downloads.find(request.path_params["key"])

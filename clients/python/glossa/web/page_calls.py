@@ -1,7 +1,7 @@
 """What the page asks: calls of the client by name, with its keyword arguments as an object of JSON.
 
-Answers are the client's results; those of streams are lines of JSON. The client checks names and types of arguments, the
-server their values.
+Answers are the client's results; those of streams are lines of JSON. The client checks names and types of arguments,
+the server their values.
 """
 
 from __future__ import annotations

@@ -52,7 +52,8 @@ def problem_of(error: Exception, address: str) -> dict[str, Any]:
     """An error as JSON values. address: of the server."""
     if not isinstance(error, ClientError):
         return {"error": str(error)}
-    body: dict[str, Any] = {"error": explained(error, address), "code": error.code, "reason": error.reason}
+    place = "" if error.item is None else f"q[{error.item}]: "
+    body: dict[str, Any] = {"error": place + explained(error, address), "code": error.code, "reason": error.reason}
     if error.field_violations:
         body["fields"] = error.field_violations
     if error.retry_after_s is not None:

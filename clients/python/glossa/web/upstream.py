@@ -89,6 +89,6 @@ def described(model: pb.Model) -> dict[str, Any]:
             "document_bytes": model.limits.max_document_bytes,
         },
         "attention": attention,
-        "context_sentences": model.context_sentences,
+        "splits_sentences": model.splits_sentences,
         "missing": missing,
     }

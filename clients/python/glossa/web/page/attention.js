@@ -2,31 +2,40 @@
 import {call} from "./api.js";
 import {$, make} from "./dom.js";
 
+const FAINT = .1;  // of the largest weight: less is not shown in texts
 const chosen = {layer: 0, head: 0};  // 0: the mean
-let cache = {asked: null, reply: null}, shown = () => {};
+const replies = new Map();  // by the part of an answer
+let shown = () => {};
 
 export function forgetAttention() {
-  cache = {asked: null, reply: null};
+  replies.clear();
   $("attention").hidden = true;
 }
 
-// The attention of an answer; asked for once.
-export function attend(asked, signal) {
-  if (cache.asked !== asked) {
-    const {model, source_language, target_language} = asked.given;
-    const given = {model, text: asked.source, target: asked.text, kinds: ["cross"]};
-    if (source_language) Object.assign(given, {source_language, target_language});
-    cache = {asked, reply: call("attend", given, signal)};
+// The attention of a part of an answer; asked for once.
+export function attend(part, given, signal) {
+  if (!replies.has(part)) {
+    const {model, source_language, target_language} = given;
+    const asked = {model, text: part.source.text, target: part.target.text, kinds: ["cross"]};
+    if (source_language) Object.assign(asked, {source_language, target_language});
+    replies.set(part, call("attend", asked, signal));
   }
-  return cache.reply;
+  return replies.get(part);
 }
 
 const overlaps = ([start, end], [from, to]) => start < to && from < end;
 
-// light: shades the text itself.
-export function showAttention(attended, asked, index, light) {
-  const span = asked.words[index], word = asked.points.slice(...span).join("");
-  const rows = attended.predicted.map((token, row) => [token, row]).filter(([token]) => overlaps(token.span, span)).map(([, row]) => row);
+// A token without the blanks before it.
+function bare(token, start) {
+  const blanks = Array.from(token.text).length - Array.from(token.text.trimStart()).length;
+  const [from, to] = token.span;
+  return [start + Math.min(to, from + (to > from ? blanks : 0)), start + to];
+}
+
+// word: its text and its span in the answer. light: shades the text itself.
+export function showAttention(attended, part, word, light) {
+  const place = word.span.map(end => end - part.target.start);
+  const rows = attended.predicted.flatMap((token, row) => overlaps(token.span, place) ? [row] : []);
   const width = attended.source.length;
   const places = name => [...new Set(attended.matrices.map(matrix => matrix[name]))];
   const layers = places("layer"), heads = places("head");
@@ -34,16 +43,18 @@ export function showAttention(attended, asked, index, light) {
   shown = () => {
     const used = attended.matrices.filter(({layer, head}) =>
       (!chosen.layer || layer === chosen.layer) && (!chosen.head || head === chosen.head));
+    const total = used.length * Math.max(1, rows.length);
     const weights = Array.from({length: width}, (_, column) =>
-      used.reduce((sum, matrix) => sum + rows.reduce((all, row) => all + matrix.rows[row][column], 0), 0));
-    const most = Math.max(...weights, 1e-9), total = used.length * Math.max(1, rows.length);
-    light(attended.source.map((token, column) => ({span: token.span, weight: weights[column] / most})).filter(({span}) => span[1] > span[0]));
-    $("attention-title").textContent = `What “${word}” attends to`;
+      used.reduce((sum, {rows: all}) => sum + rows.reduce((some, row) => some + all[row][column], 0), 0) / total);
+    const most = Math.max(...weights, 1e-9), share = weights.map(weight => weight / most);
+    const shades = attended.source.map((token, column) => ({span: bare(token, part.source.start), weight: share[column]}));
+    light(shades.filter(({span, weight}) => span[1] > span[0] && weight > FAINT));
+    $("attention-title").textContent = `What “${word.text}” attends to`;
     $("strip").replaceChildren();
     attended.source.forEach((token, column) => {
-      const node = make("span", {text: token.text, parent: $("strip"), title: (weights[column] / total).toFixed(3)});
-      node.style.setProperty("--weight", weights[column] / most);
-      $("strip").append("\u200b");
+      $("strip").append(token.text.startsWith(" ") || token.span[0] === token.span[1] ? " " : "\u200b");
+      const node = make("span", {text: token.text.trimStart(), parent: $("strip"), title: weights[column].toFixed(3)});
+      if (share[column] > FAINT) node.style.setProperty("--weight", share[column]);
     });
     maps(attended, layers, heads, rows);
   };
@@ -52,11 +63,11 @@ export function showAttention(attended, asked, index, light) {
   choice("layer", layers);
   choice("head", heads);
   $("attention").hidden = !rows.length;
-  shown();
+  if (rows.length) shown();
 }
 
 function choice(name, places) {
-  $(name).replaceChildren(new Option("mean of all", 0), ...places.map(place => new Option(place, place)));
+  $(name).replaceChildren(new Option("mean", 0), ...places.map(place => new Option(place, place)));
   $(name).value = chosen[name];
   $(name).onchange = () => { chosen[name] = Number($(name).value); shown(); };
 }
@@ -64,6 +75,7 @@ function choice(name, places) {
 // A table of small maps, one for each layer and head: a row for each token of the answer, the word's framed.
 function maps(attended, layers, heads, rows) {
   const table = $("maps"), focused = document.activeElement?.dataset?.place;
+  const room = Math.max(44, Math.min(150, ($("maps-scroll").clientWidth - 72) / heads.length - 16));
   table.replaceChildren();
   const head = make("tr", {parent: make("thead", {parent: table})});
   make("td", {parent: head});
@@ -83,14 +95,14 @@ function maps(attended, layers, heads, rows) {
         $("head").value = chosen.head;
         shown();
       };
-      paint(make("canvas", {parent: button}), matrix.rows, rows);
+      paint(make("canvas", {parent: button}), matrix.rows, rows, room);
     }
   }
   if (focused) table.querySelector(`[data-place="${focused}"]`)?.focus();
 }
 
-function paint(canvas, weights, marked) {
-  const width = weights[0].length, size = Math.max(2, Math.floor(96 / Math.max(width, weights.length)));
+function paint(canvas, weights, marked, room) {
+  const width = weights[0].length, size = Math.max(2, Math.floor(room / Math.max(width, weights.length)));
   const style = getComputedStyle(document.documentElement);
   canvas.width = width * size;
   canvas.height = weights.length * size;

@@ -28,6 +28,18 @@ export function words(text, language) {
   return found;
 }
 
+// [start, end) of each sentence, in code points.
+export function sentences(text, language) {
+  const found = [];
+  let at = 0;
+  for (const {segment} of new Intl.Segmenter(language || undefined, {granularity: "sentence"}).segment(text)) {
+    const length = Array.from(segment).length, blank = length - Array.from(segment.trimEnd()).length;
+    if (segment.trim()) found.push([at, at + length - blank]);
+    at += length;
+  }
+  return found;
+}
+
 export const number = (value, digits = 0) => value.toLocaleString("en", {maximumFractionDigits: digits});
 
 export function duration(seconds) {

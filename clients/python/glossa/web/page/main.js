@@ -45,7 +45,7 @@ async function look() {
     const was = state.up;
     state.up = true;
     $("status").dataset.state = "up";
-    $("status").textContent = `${found.address}, ${found.models.length === 1 ? "1 model" : `${found.models.length} models`}`;
+    $("status").textContent = `${found.models.length === 1 ? found.models[0].name : `${found.models.length} models`} at ${found.address}`;
     $("down").hidden = $("token-form").hidden = true;
     if (text !== known || !was) {
       known = text;

@@ -1,13 +1,13 @@
 // The text, its translation as it streams, and what can be asked about it.
 import {call, stream} from "./api.js";
 import {attend, forgetAttention, showAttention} from "./attention.js";
-import {$, duration, make, number, percent, show, slice, words} from "./dom.js";
+import {$, duration, make, number, percent, sentences, show, slice, words} from "./dom.js";
 import {fillLanguages, modelChoice, onModels, state} from "./state.js";
 
 const PAUSE_MS = 250;  // after the last key
 const OTHERS = 4;
 let running = new AbortController(), timer = 0;
-let answer = {points: [], words: [], text: "", source: "", given: {}}, place = 0;
+let answer = {points: [], words: [], parts: [], text: "", given: {}}, place = 0;
 
 const model = modelChoice("translate-model", ({translates}) => translates, chosen => {
   const languages = chosen?.languages ?? [];
@@ -63,7 +63,7 @@ async function translate() {
   const chosen = model(), {signal} = running;
   if (!$("text").value.trim() || !chosen) {
     place = 0;
-    set({text: ""}, "");
+    set({text: ""});
     show($("problem"), state.up && !chosen ? "None of the server’s models translates." : "");
     return;
   }
@@ -85,12 +85,12 @@ async function translate() {
         final = piece.answer ?? final;
       }
     }
-    set(final, asked.text, asked);
+    set(final, asked);
     facts(final, first);
   } catch (problem) {
     if (signal.aborted) return;
     report(problem);
-    set({text: ""}, "");
+    set({text: ""});
   } finally {
     if (!signal.aborted) $("answer").setAttribute("aria-busy", false);
   }
@@ -111,13 +111,27 @@ function facts(final, first) {
   $("facts").textContent = parts.join(" · ");
 }
 
+// The sentences of the text, each with its translation, if they can be told apart: a model that reads single sentences
+// has seen no more of each.
+function partsOf(source, text, given) {
+  const whole = [[source, [0, Array.from(source).length]], [text, [0, Array.from(text).length]]];
+  let pairs = [whole.map(([, span]) => span)];
+  if (model()?.splits_sentences) {
+    const [froms, tos] = [sentences(source, given.source_language), sentences(text, given.target_language)];
+    if (froms.length === tos.length) pairs = froms.map((from, place) => [from, tos[place]]);
+  }
+  const part = (all, [start, end]) => ({start, end, text: slice(Array.from(all), [start, end])});
+  return pairs.map(([from, to]) => ({source: part(source, from), target: part(text, to)}));
+}
+
+const partAt = place => answer.parts.findLast(({target}) => target.start <= place) ?? answer.parts[0];
+
 // Shows an answer word by word.
-function set(final, source, asked = {}) {
-  const text = final.markup ? final.text : final.text ?? "", points = Array.from(text);
-  const language = asked.target_language;
-  const sure = final.confidence && !final.markup ? final.confidence.words : null;
+function set(final, asked = {}) {
+  const text = final.text ?? "", points = Array.from(text), language = asked.target_language;
+  const sure = final.confidence && !asked.markup ? final.confidence.words : null;
   const spans = sure ? sure.map(word => word.span) : words(text, language);
-  answer = {points, words: spans, text, source, given: asked, confidence: sure};
+  answer = {points, words: spans, parts: partsOf(asked.text ?? "", text, asked), text, given: asked, confidence: sure};
   place = Math.min(place, Math.max(0, spans.length - 1));
   $("answer").replaceChildren();
   $("answer").lang = language ?? "";
@@ -168,11 +182,12 @@ async function look(index) {
     word.classList.toggle("chosen", other === index);
     word.tabIndex = other === index ? 0 : -1;
   });
-  const asked = answer;
+  const asked = answer, span = asked.words[index];
   if (model()?.missing.attention || asked.given.markup) return;
+  const part = partAt(span[0]), word = {text: slice(asked.points, span), span};
   try {
-    const attended = await attend(asked, running.signal);
-    if (asked === answer && place === index) showAttention(attended, asked, index, light);
+    const attended = await attend(part, asked.given, running.signal);
+    if (asked === answer && place === index) showAttention(attended, part, word, light);
   } catch (problem) {
     if (problem.name !== "AbortError" && asked === answer) show($("answer-help"), `No attention: ${problem.message}`);
   }
@@ -202,24 +217,35 @@ function closeOthers() {
 // Other words in the place of one, each with the rest that follows from it.
 async function menu(index) {
   const asked = answer, span = asked.words[index], word = $("answer").querySelectorAll(".word")[index];
-  const prefix = slice(asked.points, [0, span[0]]);
-  const {beam_size, ...rest} = asked.given;
+  const part = partAt(span[0]), prefix = slice(asked.points, [part.target.start, span[0]]).trimEnd();
+  const {beam_size, glossary, phrases, ...rest} = asked.given;
   $("menu").style.left = `${Math.max(8, Math.min(word.offsetLeft, $("answer").clientWidth - 260))}px`;
   $("menu").style.top = `${word.offsetTop + word.offsetHeight + 4}px`;
   $("menu").replaceChildren(make("p", {text: "Looking …", role: "none"}));
   $("menu").hidden = false;
   try {
-    const options = {...rest, prefix, return_alternatives: true, num_hypotheses: 5};
+    const options = {...rest, text: part.source.text, prefix, return_alternatives: true, num_hypotheses: 5};
     const found = await call("translate", options, running.signal);
-    if (asked !== answer) return;
-    choices($("menu"), "menuitem", found.hypotheses, prefix, word);
+    if (asked === answer) choices($("menu"), "menuitem", found.hypotheses, part, prefix, word);
   } catch (problem) {
     if (problem.name !== "AbortError") $("menu").replaceChildren(make("p", {text: problem.message, role: "none"}));
   }
 }
 
-function choices(list, role, hypotheses, prefix, back) {
-  const seen = new Set([answer.text]);
+// An answer with other words in the place of one of its parts.
+function replaced(part, one) {
+  const {start, end} = part.target, points = Array.from(one.text), moved = points.length - (end - start);
+  const text = slice(answer.points, [0, start]) + one.text + slice(answer.points, [end, answer.points.length]);
+  if (!(answer.confidence && one.confidence)) return {text};
+  const shift = (word, by) => ({...word, span: word.span.map(place => place + by)});
+  const before = answer.confidence.filter(({span}) => span[1] <= start);
+  const after = answer.confidence.filter(({span}) => span[0] >= end).map(word => shift(word, moved));
+  return {text, confidence: {words: [...before, ...one.confidence.words.map(word => shift(word, start)), ...after]}};
+}
+
+// Fills a list with other answers of a part. role: of its items. back: what had the focus.
+function choices(list, role, hypotheses, part, prefix, back) {
+  const seen = new Set([part.target.text]);
   const others = hypotheses.filter(({text}) => !seen.has(text) && seen.add(text));
   list.replaceChildren(...others.map(one => {
     const text = one.text.slice(one.text.startsWith(prefix) ? prefix.length : 0).trim();
@@ -227,12 +253,13 @@ function choices(list, role, hypotheses, prefix, back) {
     if (role) item.setAttribute("role", role);
     if (one.confidence) make("small", {text: percent(one.confidence.sentence), class: "quiet", parent: item});
     item.onclick = () => {
+      const chosen = replaced(part, one);
       closeMenu();
       closeOthers();
       forgetAttention();
       light(null);
-      set({...one, text: one.text}, answer.source, answer.given);
-      $("facts").textContent = one.confidence ? `confidence ${percent(one.confidence.sentence)} · chosen by you` : "chosen by you";
+      set(chosen, answer.given);
+      $("facts").textContent = "chosen by you";
       $("answer").querySelectorAll(".word")[place]?.focus();
     };
     return role ? item : wrap(item);
@@ -263,7 +290,8 @@ $("others").onclick = async () => {
     const beams = Math.max(OTHERS, asked.given.beam_size ?? 1);
     const options = {...asked.given, beam_size: beams, num_hypotheses: OTHERS};
     const found = await call("translate", options, running.signal);
-    if (asked === answer) choices(list, "", found.hypotheses, "", $("others"));
+    const whole = {target: {start: 0, end: asked.points.length, text: asked.text}};
+    if (asked === answer) choices(list, "", found.hypotheses, whole, "", $("others"));
   } catch (problem) {
     if (problem.name !== "AbortError") list.replaceChildren(make("li", {text: problem.message}));
   }
