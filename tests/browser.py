@@ -8,13 +8,22 @@ import contextlib
 import itertools
 import json
 import os
+import select
 import shutil
 import subprocess
+import sys
 
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PATIENCE_S = 30.0
+EXEC = """
+import fcntl, os, sys
+read, write = (fcntl.fcntl(int(end), fcntl.F_DUPFD, 5) for end in sys.argv[1:3])  # neither is 3 or 4
+os.dup2(read, 3)
+os.dup2(write, 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 POLL = """
 new Promise((done, failed) => {
   const end = setTimeout(() => failed(new Error("never: " + %(text)s)), %(ms)d);
@@ -108,10 +117,8 @@ class Browser:
             "--hide-scrollbars",
         ]
         command += ["--disable-dev-shm-usage", f"--user-data-dir={folder}", "--no-first-run", "about:blank"]
-        wrapped = f'exec "$@" 3<&{to_browser} 4>&{from_browser}'
-        self.process = subprocess.Popen(
-            ["/bin/sh", "-c", wrapped, "sh", *command], pass_fds=(to_browser, from_browser), stderr=subprocess.DEVNULL
-        )
+        wrapped = [sys.executable, "-c", EXEC, str(to_browser), str(from_browser), *command]
+        self.process = subprocess.Popen(wrapped, pass_fds=(to_browser, from_browser), stderr=subprocess.DEVNULL)
         os.close(to_browser)
         os.close(from_browser)
         self._numbers, self._rest, self.errors = itertools.count(1), b"", []
@@ -131,6 +138,7 @@ class Browser:
 
     def _receive(self):
         while b"\0" not in self._rest:
+            assert select.select([self._read], [], [], 2 * PATIENCE_S)[0], "the browser does not answer"
             data = os.read(self._read, 1 << 20)
             assert data, "the browser ended"
             self._rest += data

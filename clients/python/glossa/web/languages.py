@@ -42,7 +42,7 @@ def pairs(models: Sequence[pb.Model]) -> list[Pair]:
         codes = model.languages
         found += [Pair(one, other, model.name, True) for one in codes for other in codes if one != other]
         if not codes and (match := _NAMED.fullmatch(model.name)):
-            found.append(Pair(*match.groups(), model.name, False))
+            found.append(Pair(match[1], match[2], model.name, False))
     return found
 
 

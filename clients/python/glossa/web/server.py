@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import uvicorn
 
@@ -35,4 +37,14 @@ async def _serve(settings: Settings, listening: socket.socket, announce: Callabl
     )
     host, port = listening.getsockname()[:2]
     announce(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
-    await uvicorn.Server(config).serve(sockets=[listening])
+    await _Server(config).serve(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """Ends without an error when it is told to stop; uvicorn would raise the signal again, and so end by it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        for stop in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(stop, setattr, self, "should_exit", True)
+        yield
