@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.flags import SourceLanguage, SourceUnitName, TargetLanguage
+from cli.flags import SourceUnitName
 from cli.local_server import measure_serving
 from cli.progress import progress
 from cli.terminal import AsJson, UsageError, print_json, report_errors
@@ -89,6 +89,11 @@ CalibrateSamples = Annotated[
     int, typer.Option(help="most sentences of --calibrate that are answered; at least 200", min=200)
 ]
 
+LANGUAGES = (
+    "of the texts, by its code: a model of two languages is served by the pair, one with languages needs those of "
+    "--development; default: what the checkpoint says"
+)
+
 
 def export(
     checkpoint: Annotated[Path, typer.Argument(help="checkpoint directory")],
@@ -98,8 +103,8 @@ def export(
     development: DevelopmentText = None,
     max_loss: MaxLoss = None,
     calibration: CalibrationText = None,
-    source_language: SourceLanguage = "",
-    target_language: TargetLanguage = "",
+    source_language: Annotated[str, typer.Option(help=LANGUAGES)] = "",
+    target_language: Annotated[str, typer.Option(help="as --source-language, of the answers")] = "",
     attention: Annotated[
         bool, typer.Option("--attention", help="add the graphs for alignments and attention weights")
     ] = False,

@@ -18,15 +18,22 @@ from export.bundle.manifest import (
 from export.graphs.attention import seen_attention
 from export.limits import limits_of
 from model.architecture_config import EncoderConfig
+from model.config import DEFAULT_LANGUAGES, LanguagePair, ModelConfig
 from model.config import SOURCE_LANGUAGE as SOURCE_ID
 from model.config import TARGET_LANGUAGE as TARGET_ID
-from model.config import ModelConfig
 
 
-def entries_of(config: ModelConfig, *, attention: bool, source_unit: SourceUnit | None = None) -> dict[str, Any]:
+def entries_of(
+    config: ModelConfig,
+    *,
+    attention: bool,
+    source_unit: SourceUnit | None = None,
+    languages: LanguagePair = DEFAULT_LANGUAGES,
+) -> dict[str, Any]:
     """Return all entries by `Manifest` field name.
 
-    attention: whether the bundle has graphs that return attention. source_unit: instead of that of the configuration.
+    attention: whether the bundle has graphs that return attention. source_unit, languages: instead of
+    those of the configuration.
     """
     task: Task = "encoding"
     if config.has_decoder:
@@ -41,11 +48,12 @@ def entries_of(config: ModelConfig, *, attention: bool, source_unit: SourceUnit 
         has_token_weights=config.head == "attention",
         has_token_labels=config.is_tagger,
     )
-    languages = {SOURCE_ID: SOURCE_LANGUAGE, TARGET_ID: TARGET_LANGUAGE}
+    names = {SOURCE_ID: SOURCE_LANGUAGE, TARGET_ID: TARGET_LANGUAGE}
     special_tokens = {
-        name: tuple(languages.get(token, token) for token in getattr(config.template, name))
+        name: tuple(names.get(token, token) for token in getattr(config.template, name))
         for name in ("source_prefix", "source_suffix", "target_prefix")
     }
+    source_language, target_language = languages_of(config, languages)
     return {
         "architecture": config.architecture,
         "task": task,
@@ -55,11 +63,24 @@ def entries_of(config: ModelConfig, *, attention: bool, source_unit: SourceUnit 
         "template": SpecialTokenTemplate(**special_tokens, languages=dict(config.template.languages)),
         "limits": limits_of(config),
         "source_unit": source_unit or config.source_unit,
+        "source_language": source_language,
+        "target_language": target_language,
         "context": context_of(config),
         "alignment": alignment_of(config) if attention and config.has_encoder and config.has_decoder else None,
         "encoding": encoding if config.has_encoder else None,
         "attention_maps": seen_attention(config) if attention else (),
     }
+
+
+def languages_of(config: ModelConfig, given: LanguagePair = DEFAULT_LANGUAGES) -> LanguagePair:
+    """Return the languages of a model that requests need not name; "" for others, and those that are unknown. given:
+    instead of those of the configuration."""
+    template = config.template
+    named = {*template.source_prefix, *template.source_suffix, *template.target_prefix}
+    return LanguagePair(
+        "" if SOURCE_ID in named else given.source or config.source_language,
+        "" if TARGET_ID in named else given.target or config.target_language,
+    )
 
 
 def vectors_of(config: EncoderConfig) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from export.passes.quantization_scheme import SCHEMES, Precision
 from export.texts import Development
 from model.architecture_config import EncoderDecoderConfig, SourceUnit
 from model.architectures import Model
-from model.config import ModelConfig
+from model.config import DEFAULT_LANGUAGES, LanguagePair, ModelConfig
 from model.tokenizer import Tokenizer
 
 # Candidates when the options name no scheme, those that are faster with many rows first. 8-bit blocks are for one to
@@ -63,6 +63,7 @@ class ExportOptions:
     confidence: sentences with references by which to calibrate confidence; None: answers have no confidence.
     confidence_samples: most of them that are answered.
     source_unit: of a translation, what the model reads at a time; None: what the checkpoint says.
+    languages: the two of a translation where requests need not name them; "": what the checkpoint says.
     tell: gets what is being done, and how much of how much of it is done, 0 of 0 if that is unknown.
     """
 
@@ -76,6 +77,7 @@ class ExportOptions:
     confidence: Development | None = None
     confidence_samples: int = MAX_SAMPLES
     source_unit: SourceUnit | None = None
+    languages: LanguagePair = DEFAULT_LANGUAGES
     tell: Tell = field(default=lambda *_: None, repr=False, compare=False)
 
     @property
@@ -167,6 +169,8 @@ def check_options(config: ModelConfig, options: ExportOptions) -> None:
         )
     if options.source_unit and not (config.has_encoder and config.has_decoder):
         raise ExportError("source_unit: only models that translate have it; export this one without --source-unit")
+    if any(options.languages) and not (config.has_encoder and config.has_decoder):
+        raise ExportError("languages: only models that translate have them; export this one without --source-language")
     if options.confidence and not (config.has_encoder and config.has_decoder):
         raise ExportError("confidence: only models that translate have it; export this one without --calibrate")
     if options.confidence and options.confidence_samples < MIN_SAMPLES:

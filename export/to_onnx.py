@@ -36,6 +36,7 @@ from model.checkpoints.checkpoint import Checkpoint, load_checkpoint
 from model.config import ModelConfig
 from model.prompts.templates import NO_TEMPLATES, Templates
 from model.tokenizer import Tokenizer
+from model.training.data.languages import read_languages
 from model.training.data.text_files import read_tsv
 
 
@@ -72,7 +73,9 @@ def _shortlist_of(checkpoint: Path, config: ModelConfig) -> Shortlist | None:
 def _with_texts(
     options: ExportOptions, files: TextFiles, checkpoint: Checkpoint, known_shortlist: Shortlist | None
 ) -> ExportOptions:
-    quantization, languages = options.quantization, files.languages
+    quantization, languages = options.quantization, read_languages(checkpoint.config.template, files.languages)
+    if any(files.languages):
+        options = dataclasses.replace(options, languages=files.languages)
     development = read_development(files.development, languages, checkpoint) or quantization.development
     calibration = read_pairs(files.calibration, checkpoint) or quantization.calibration
     parallel = read_tsv([files.parallel]).pairs if files.parallel else options.parallel
@@ -128,7 +131,9 @@ def export_model(
         calibrations = _calibrations(directory, verified.variants, tokenizer, config, options)
         options.tell("checking the bundle", 0, 0)
         return Manifest(
-            **entries_of(config, attention=options.attention, source_unit=options.source_unit),
+            **entries_of(
+                config, attention=options.attention, source_unit=options.source_unit, languages=options.languages
+            ),
             variants=verified.variants,
             golden=verified.golden,
             lineage=origin,

@@ -174,6 +174,8 @@ class _TranslationConfig(_ArchitectureConfig):
     context_sentences: int = bounded(0, 0, MAX_CONTEXT)  # most sentences before each one that it reads beside it
     separator_id: int | None = None  # the token between them; set from the tokenizer when training starts
     source_unit: SourceUnit = "text"  # what a source is, by the training data: when training starts, or at import
+    source_language: str = ""  # of a model of two languages, by its code; "": unknown, or named by each request
+    target_language: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()

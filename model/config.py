@@ -230,7 +230,7 @@ class ModelConfig(Config):
     labels, layer_groups = tuple[str, ...](), tuple[Any, ...]()
     multi_label = False
     mask_id = cast("int | None", None)
-    source_vocab_size, context_sentences, source_unit = 0, 0, "text"
+    source_vocab_size, context_sentences, source_unit, source_language, target_language = 0, 0, "text", "", ""
     separator_id = cast("int | None", None)
 
     vocab_size: int = bounded(0, 0)  # 0: not known yet

@@ -30,6 +30,7 @@ from export.bundle.manifest_fields import (
     Ids,
     Items,
     Labels,
+    Language,
     Languages,
     Layers,
     Length,
@@ -49,7 +50,7 @@ from export.bundle.manifest_fields import (
 )
 from export.bundle.windows import places_of
 
-FORMAT_VERSION = 15
+FORMAT_VERSION = 16
 MANIFEST = "manifest.json"
 MANIFEST_DIGEST = "manifest.sha256"  # beside it: one line as `sha256sum` writes it
 TOKENIZER = "tokenizer.json"
@@ -349,6 +350,9 @@ class Manifest:
     parity: Parity
     created: Time  # ISO 8601, UTC
     source_unit: SourceUnit = "text"  # sentence: a service splits texts of several
+    # The codes of the languages of a translation that requests need not name; "": unknown, or named (`template`).
+    source_language: Language = ""
+    target_language: Language = ""
     context: Context | None = None  # None: it reads each text alone
     alignment: AlignmentSpec | None = None  # None: no variant has an `align` graph
     encoding: Encoding | None = None  # None: no variant has an `encode` graph, or its states have no description

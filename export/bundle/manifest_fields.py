@@ -108,6 +108,7 @@ Time = Annotated[
 ]
 Names = Annotated[tuple[Name, ...], Items(1 << 13)]
 Ids = Annotated[tuple[Id, ...], Items(1 << 16)]
+Language = Annotated[str, Text(re.compile("[^\x00-\x20\x7f\ud800-\udfff]{0,64}"), "up to 64 characters without spaces")]
 Languages = Annotated[dict[Annotated[str, _CODE], Id], Items(1 << 12)]
 Prompts = Annotated[dict[Line, Annotated[str, _PROMPT]], Items(1 << 8)]
 Labels = Annotated[tuple[Line, ...], Items(1 << 16)]

@@ -13,6 +13,7 @@ parses and checks the result, so a migration leaves unknown values unchanged.
     12 -> 13                                  encoding.dense_width, prompts, default_prompt and pools_prompt
     13 -> 14                                  window of states: 0, their caches hold all positions
     14 -> 15                                  limits.source_vocab_size: 0, sources and targets have one vocabulary
+    15 -> 16                                  source_language and target_language: nobody knows those of an older bundle
 
 Format 10 was never released.
 
@@ -115,6 +116,11 @@ def from_14(manifest: Json) -> Json:
     return {**manifest, **entries, "format_version": 15}
 
 
+def from_15(manifest: Json) -> Json:
+    """Return a format 15 manifest in format 16, without changing the argument."""
+    return {"source_language": "", "target_language": "", **manifest, "format_version": 16}
+
+
 def _without_window(variant: Any) -> Any:
     if not isinstance(variant, dict) or not isinstance(variant.get("states"), list):
         return variant
@@ -130,6 +136,7 @@ MIGRATIONS: Mapping[int, Callable[[Json], Json]] = {
     12: from_12,
     13: from_13,
     14: from_14,
+    15: from_15,
 }
 
 

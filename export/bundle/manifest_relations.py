@@ -119,6 +119,12 @@ def _context(manifest: Manifest) -> Iterator[str]:
     context, limits = manifest.context, manifest.limits
     if manifest.source_unit != "text" and manifest.task != "translation":
         yield f"source_unit must be text for the task {manifest.task}, got {manifest.source_unit}"
+    named = {*manifest.template.source_special_tokens, *manifest.template.target_prefix}
+    for field in (SOURCE_LANGUAGE, TARGET_LANGUAGE):
+        if (code := getattr(manifest, field)) and field in named:
+            yield f"{field} must be empty where requests name it, got {shown(code)}"
+        elif code and manifest.task != "translation":
+            yield f"{field} must be empty for the task {manifest.task}, got {shown(code)}"
     if context is None:
         return
     if manifest.task != "translation":

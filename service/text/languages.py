@@ -21,7 +21,10 @@ eng=en epo=eo spa=es est=et eus=eu fas=fa pes=fa fin=fi fra=fr fre=fr gle=ga glg
 hye=hy ind=id isl=is ita=it jpn=ja kat=ka kaz=kk kan=kn kor=ko lat=la ltz=lb lit=lt lvs=lv lav=lv mkd=mk mal=ml mar=mr
 zsm=ms msa=ms mlt=mt mya=my nob=nb nld=nl dut=nl nno=nn nor=no oci=oc pan=pa pol=pl por=pt ron=ro rum=ro rus=ru slk=sk
 slv=sl sqi=sq als=sq srp=sr swe=sv swh=sw swa=sw tam=ta tel=te tur=tr ukr=uk urd=ur uzn=uz vie=vi zho=zh pbt=ps
-snd=sd uig=ug ydd=yi
+snd=sd uig=ug ydd=yi asm=as bak=ba bod=bo bre=br dzo=dz ewe=ee fao=fo fij=fj fry=fy gla=gd grn=gn hat=ht hau=ha ibo=ig
+jav=jv kas=ks khk=mn khm=km kin=rw kir=ky kmr=ku lao=lo lim=li lin=ln lug=lg mon=mn mri=mi npi=ne nep=ne nya=ny ory=or
+plt=mg mlg=mg run=rn sag=sg san=sa sin=si smo=sm sna=sn som=so sot=st srd=sc ssw=ss sun=su tat=tt tgk=tg tgl=tl tir=ti
+tsn=tn tso=ts tuk=tk twi=tw wol=wo xho=xh yor=yo zul=zu iw=he in=id
 """
 _CODES = dict(pair.split("=") for pair in _ISO_639_3.split())
 

@@ -42,6 +42,13 @@ def check_languages(template: SpecialTokenTemplate, languages: LanguagePair) -> 
             raise ConfigError(field, f"must be left out: the model {reason}; got {code!r:.40}")
 
 
+def read_languages(template: SpecialTokenTemplate, languages: LanguagePair) -> LanguagePair:
+    """Those of two languages that the model's special tokens name; "" for one that they do not."""
+    used = {*template.source_prefix, *template.source_suffix, *template.target_prefix}
+    source, target = languages
+    return LanguagePair(source if SOURCE_LANGUAGE in used else "", target if TARGET_LANGUAGE in used else "")
+
+
 def _check_known(field: str, code: str, known: Sequence[str]) -> None:
     if code in known:
         return

@@ -55,6 +55,7 @@ class Budget:
     ) -> None:
         self.memory, self.wait, self.pinned, self.slots = memory, wait, pinned, slots
         self.model: ServedModel | None = None  # in use
+        self._first: ServedModel | None = None  # in use too: translates for it into a language between
 
     def item(self, memory: Reservation, wait: Wait | None, slots: Slots) -> Budget:
         """The budget of one of the call's items, which uses the same version of the same model."""
@@ -95,8 +96,17 @@ class Budget:
         self.model = model
         model.users.enter()
 
+    def use_first(self, model: ServedModel) -> None:
+        """The same of the model before it, in a translation by two."""
+        assert self._first is None, self._first
+        self._first = model
+        model.users.enter()
+
     def leave(self) -> None:
-        """The call needs its model no longer."""
+        """The call needs its models no longer."""
+        if self._first is not None:
+            self._first.users.leave()
+            self._first = None
         if self.model is not None:
             self.model.users.leave()
             self.model = None

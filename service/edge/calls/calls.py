@@ -61,7 +61,7 @@ WITHOUT_ENGINES = frozenset(
             (service.full_name, method.name)
             for service in pb.DESCRIPTOR.services_by_name.values()
             for method in service.methods
-            if service.name in ("ModelService", "TokenService") or method.name == "Similarity"
+            if service.name in ("ModelService", "TokenService", "LanguageService") or method.name == "Similarity"
         ),
         *((OPEN_INFERENCE, method) for method in ("ServerMetadata", "ModelMetadata")),
         *((VLLM, method) for method in ("Abort", "GetModelInfo", "GetServerInfo", "GetTokenizer")),

@@ -23,6 +23,7 @@ from model.prompts.chat_tokens import ChatTokens
 from model.prompts.translation_prompts import TranslationPrompts
 from model.tokenizer import Tokenizer
 from service.edge.models.alignment import Span, target_spans
+from service.edge.models.directions import Directions, directions_of
 from service.errors import InvalidRequest
 from service.machine.execution_choice import ExecutionChoice
 from service.options import MAX_WIDTH
@@ -219,6 +220,11 @@ class ServedModel:
     def languages(self) -> Iterable[str]:
         """The codes of the languages that a request to translate names; none: it names none."""
         return self.translation.template.languages if self.translation else self.manifest.template.languages
+
+    @functools.cached_property
+    def directions(self) -> Directions:
+        """Between which languages it translates."""
+        return directions_of(self.manifest, self.translation.template if self.translation else None)
 
     @property
     def context_sentences(self) -> int:

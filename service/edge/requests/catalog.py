@@ -32,7 +32,7 @@ class Catalog:
     `defaults` may be read from any thread."""
 
     def __init__(self, models: Sequence[ServedModel] = (), limits: TextLimits | None = None) -> None:
-        self._limits, self._limits_of = limits or TextLimits(), dict[int, TextLimits]()  # by tokens of the context
+        self.limits, self._limits_of = limits or TextLimits(), dict[int, TextLimits]()  # by tokens of the context
         self.defaults: tuple[ServedModel, ...] = ()  # sorted by name, replaced as a whole
         self._models: dict[str, ServedModel] = {}  # by NAME, the defaults, and by NAME@VERSION
         for model in models:
@@ -51,7 +51,7 @@ class Catalog:
         """The limits of the texts of a request to a model."""
         tokens = model.max_prompt_tokens
         if tokens not in self._limits_of:
-            self._limits_of[tokens] = self._limits.for_context(tokens)
+            self._limits_of[tokens] = self.limits.for_context(tokens)
         return self._limits_of[tokens]
 
     def versions(self, name: str) -> list[ServedModel]:

@@ -6,7 +6,7 @@ Special tokens and language codes come from the manifest. Decoding options are n
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from export.bundle.manifest import SOURCE_LANGUAGE, TARGET_LANGUAGE
@@ -14,6 +14,7 @@ from model.tokenizer import Tokenizer
 from service.edge.models.served_model import ServedModel
 from service.edge.requests.request_limits import check_no_end, check_token_ids
 from service.errors import InvalidRequest
+from service.text.language_codes import LanguageCodes
 
 INLINE_BYTES = 1024  # tokenized on the event loop, in 0.3 ms; longer text in a thread
 SHOWN_WORDS = 10  # unknown words in an error: trailing metadata has room for about 8 KiB
@@ -180,15 +181,22 @@ class PromptEncoder:
 
     def language_ids(self, languages: LanguagePair, *, has_target: bool = True) -> dict[str, int]:
         """The ids of the languages that the special tokens include. has_target: those of the decoder too."""
-        template = self._model.manifest.template
+        template, directions = self._model.manifest.template, self._model.directions
         used = {*template.source_special_tokens, *(template.target_prefix if has_target else ())}
         ids = {}
-        for field, code in ((SOURCE_LANGUAGE, languages.source), (TARGET_LANGUAGE, languages.target)):
+        for field, code, known in (
+            (SOURCE_LANGUAGE, languages.source, directions.sources),
+            (TARGET_LANGUAGE, languages.target, directions.targets),
+        ):
             if field in used:
-                ids[field] = template.languages[known_language(field, code, template.languages)]
-            elif code and field not in template.target_prefix:
-                reason = f"reads no {field}" if template.languages else "has no languages to choose from"
-                raise InvalidRequest(field, f"must be left out: model {self._model.name!r} {reason}")
+                ids[field] = template.languages[known_language(field, code, known)]
+            elif code and not known and field not in template.target_prefix:
+                problem = f"must be left out: model {self._model.name!r} does not say what it translates"
+                raise InvalidRequest(field, f"{problem}; export it with --source-language and --target-language")
+            elif code and not known.find(code):
+                codes = shorten(", ".join(sorted(known)), SHOWN_CODES)
+                problem = f"must be {codes}, which model {self._model.name!r} translates, or left out"
+                raise InvalidRequest(field, f"{problem}, got {shorten(code, 64)!r}")
         return ids
 
     def encode(
@@ -246,12 +254,12 @@ class PromptEncoder:
         return Room(limit - beside, beside, lambda count: f"must be at most {limit} tokens, got {count}; {fix}")
 
 
-def known_language(field: str, code: str, known: Collection[str]) -> str:
-    """The code, if it is known. Raises InvalidRequest."""
-    if code in known:
-        return code
+def known_language(field: str, code: str, known: LanguageCodes) -> str:
+    """The model's own code of the language that a code names. Raises InvalidRequest."""
+    if own := known.find(code):
+        return own
     looked_up = code[:SHOWN_CHARACTERS]  # the search for similar ones takes the longer, the longer the text
-    if close := difflib.get_close_matches(looked_up, known, n=1, cutoff=0.4):  # de for deu_Latn
+    if close := difflib.get_close_matches(looked_up, list(known), n=1, cutoff=0.4):
         raise InvalidRequest(field, f"unknown code {shorten(code, 64)!r}; did you mean {close[0]!r}?")
     problem = f"unknown code {shorten(code, 64)!r}; must be" if code else "must be given:"
     raise InvalidRequest(field, f"{problem} one of {shorten(', '.join(sorted(known)), SHOWN_CODES)}")

@@ -27,10 +27,15 @@ class TranslationEncoder:
 
     def check_languages(self, languages: LanguagePair) -> None:
         """Refuses languages that the template does not name, and none for the answer."""
-        known = self.template.languages
-        known_language("target_language", languages.target, known)
-        if languages.source or self.template.needs_source:
-            known_language("source_language", languages.source, known)
+        self._own(languages)
+
+    def _own(self, languages: LanguagePair) -> LanguagePair:
+        """The codes of the template."""
+        directions, source = self._model.directions, languages.source
+        target = known_language("target_language", languages.target, directions.targets)
+        if source or directions.reads_source:
+            source = known_language("source_language", source, directions.sources)
+        return LanguagePair(source, target)
 
     def prompt(
         self,
@@ -43,7 +48,7 @@ class TranslationEncoder:
     ) -> tuple[int, ...]:
         """What the model continues. terms: of a glossary, that the text has. context: sentences before the text. The
         oldest of these are left out, then terms, until there is room for an answer of new_tokens."""
-        self.check_languages(languages)
+        languages = self._own(languages)
         terms = terms if "terms" in self.template.variables else ()
         while True:
             tokens = self._encoded(text, languages, terms, context)
@@ -60,7 +65,7 @@ class TranslationEncoder:
 
     def count(self, text: str, languages: LanguagePair) -> int:
         """The number of tokens of a prompt, above the model's limit, too."""
-        self.check_languages(languages)
+        languages = self._own(languages)
         return len(self._encoded(text, languages))
 
     def _encoded(

@@ -15,23 +15,28 @@ from service.edge.calls.batches import defaults_bytes, merged
 from service.edge.calls.call import Call
 from service.edge.calls.conversation import takes_items
 from service.edge.models.served_model import ServedModel
+from service.edge.requests.language_routes import AUTO
+from service.edge.requests.prompt_encoder import LanguagePair
 from service.edge.rpcs.document_context import TextInContext, check_context
+from service.edge.rpcs.document_formats import format_of
 from service.edge.rpcs.documents import Document, check_document, check_splitter, fits, text_of, translation_of
-from service.edge.rpcs.item_calls import ItemCalls
+from service.edge.rpcs.languages.pivot_calls import PivotCalls, check_pivot
+from service.edge.rpcs.languages.routed_calls import joined_words
 from service.edge.rpcs.model_calls import languages_of
 from service.edge.rpcs.proto_conversion import decoding_options
 from service.edge.rpcs.text_calls import is_slow
 from service.errors import InvalidRequest
+from service.options import DEFAULTS
+from service.text.language_detection import Guess
+from service.text.languages import Languages
+from service.text.segmentation import splitter_for
+from service.text.segments import DocumentError, Text
 
 
-class DocumentCalls(ItemCalls):
+class DocumentCalls(PivotCalls):
     """Calls for documents. Event-loop thread only."""
 
     if TYPE_CHECKING:  # of the class that has all RPCs
-
-        async def translated(
-            self, model: ServedModel, message: pb.TranslateRequest, call: Call
-        ) -> pb.TranslateResponse: ...
 
         async def check_translation(self, request: pb.TranslateRequest, model: ServedModel, call: Call) -> None: ...
 
@@ -40,11 +45,26 @@ class DocumentCalls(ItemCalls):
         self, messages: AsyncGenerator[Any, None], call: Call
     ) -> AsyncGenerator[pb.TranslateDocumentResponse, None]:
         first = await anext(messages)
-        model = self.find(first.model, call, "translation", by_prompt=True)
-        limits = self.catalog.limits_of(model)
-        options, builder = decoding_options(first.options), self.builder(model, call)
-        check = partial(check_document, model, options, languages_of(first), builder)
-        prompts = await self.built(check, first, call, is_slow=is_slow(model, options))
+        text = sample = None
+        if first.source_language == AUTO:
+            text = await text_of(first, messages, call, self.items, limit=self.catalog.limits.max_document_bytes)
+            sample = await self._sample(text, first, call)
+        routed = await self.routed(first, call, sample=sample, is_logged=False)
+        if text is not None and routed.guess is None:  # the document named it
+            routed = routed._replace(guess=Guess(first.source_language, 1.0))
+        model, way = routed.route.model, routed.route
+        limits, translated = self.catalog.limits_of(way.first or model), self.translated
+        options, languages = decoding_options(first.options), languages_of(first)
+        if way.first is not None:
+            check_pivot(first)
+            translated = partial(self.pivoted, way)
+            before = partial(check_document, way.first, DEFAULTS, LanguagePair(languages.source, way.middle))
+            prompts = await self.built(partial(before, self.builder(way.first, call)), first, call, is_slow=True)
+            languages = LanguagePair(way.middle, languages.target)
+        check = partial(check_document, model, options, languages, self.builder(model, call))
+        own = await self.built(check, first, call, is_slow=is_slow(model, options))
+        if way.first is None:
+            prompts = own
         check_splitter(first.splitter_language)
         check_context(model, first.context_sentences)
         if first.markup.tags:
@@ -63,12 +83,13 @@ class DocumentCalls(ItemCalls):
                     await item.reserve(reserved)
                     self.items.begin(item, call)
                 item.use(model)
-                response = await self.translated(model, merged(text.request, defaults), item)
+                response = await translated(model, merged(text.request, defaults), item)
                 return response
             finally:
                 text.end(response)
 
-        text = await text_of(first, messages, call, self.items, limit=limits.max_document_bytes)
+        if text is None:
+            text = await text_of(first, messages, call, self.items, limit=limits.max_document_bytes)
         document = Document(text, first, call, partial(fits, prompts, limits), self.preparation)
         await document.read()
         outcomes = self.items.run(
@@ -82,4 +103,24 @@ class DocumentCalls(ItemCalls):
         )
         async with contextlib.aclosing(outcomes):
             async for message in document.responses(outcomes, self.items.clock):
+                if message.HasField("final"):
+                    routed.note(message.final)
                 yield message
+
+    async def _sample(self, text: str, first: Any, call: Call) -> str:
+        """The beginning of a document's texts. first: its first message, which names its language from then on if the
+        document does: an XLIFF file must, what an HTML page says is often that of its template."""
+        format = format_of(first.format)
+
+        def read() -> tuple[str, str]:
+            try:
+                named = format.check(text, first.target_language)
+            except DocumentError as error:
+                raise InvalidRequest("text", str(error)) from None
+            segments = format.segments(text, splitter_for(""), Languages("", first.target_language))
+            return named, joined_words(part.plain for one in segments for part in one.parts if isinstance(part, Text))
+
+        named, sample = await self.preparation.prepare(call.rpc.caller, read)
+        if named and first.format == pb.DOCUMENT_FORMAT_XLIFF:
+            first.source_language = named
+        return sample

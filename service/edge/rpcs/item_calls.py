@@ -40,11 +40,12 @@ class ItemCalls(ModelCalls):
         response_type: type[T],
         *tasks: Task,
         can: Callable[[ServedModel], bool] = lambda _: True,
-        by_prompt: bool = False,
+        find: Callable[[Any, Call], ServedModel] | None = None,
     ) -> AsyncGenerator[T, None]:
-        """The results of a call with many items, each answered by `answer`. tasks, can, by_prompt: see `find`."""
+        """The results of a call with many items, each answered by `answer`. tasks, can: see `find` of `ModelCalls`.
+        find: instead of it, for what the items share."""
         first = await anext(messages)
-        model = self.find(first.defaults.model, call, *tasks, can=can, by_prompt=by_prompt)
+        model = find(first.defaults, call) if find else self.find(first.defaults.model, call, *tasks, can=can)
 
         async def checked(request: Any, item: Call) -> Any:
             whole = merged(request, first.defaults)

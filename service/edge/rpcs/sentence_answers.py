@@ -60,6 +60,9 @@ def joined(
         response.glossary.CopyFrom(_terms(glossary, answers, [place.sentence.text for place in whole.places]))
     if message.include_confidence:
         response.confidence.CopyFrom(whole.confidence([answer.confidence for answer in answers], whole.starts(None)))
+    if answers[0].HasField("route"):
+        response.route.CopyFrom(answers[0].route)
+        response.route.pivot_text = whole.plain(answer.route.pivot_text for answer in answers)
     if (size := response.ByteSize()) > MAX_RESPONSE_BYTES:
         asked = next((name for name in _OUTPUT if getattr(options, name) not in (0, 1, False, "none")), "max_tokens")
         problem = f"must give a response of at most {MAX_RESPONSE_BYTES} bytes, that of all sentences has {size}"

@@ -45,6 +45,8 @@ OF_WHOLE = (
 
 Answer = Callable[[ServedModel, Any, Call], Awaitable[pb.TranslateResponse]]
 """Answers the request for one sentence."""
+Stream = Callable[[ServedModel, Any, Call], AsyncGenerator[Any, None]]
+"""The same in pieces."""
 
 
 class WholeRequest(NamedTuple):
@@ -120,7 +122,7 @@ class SentenceCalls(TextCalls):
         if not _is_split(message, model):
             return None
         self.catalog.limits_of(model).check_text(message.text)
-        splitter = splitter_for(message.splitter_language or message.source_language)
+        splitter = splitter_for(message.splitter_language or message.source_language or model.manifest.source_language)
         kinds = Kinds(*(getattr(message.markup, kind) for kind in Kinds._fields))
         found = split(message.text, splitter, kinds, PromptEncoder(model).fits)
         if found is not None and any(kinds):
@@ -161,18 +163,24 @@ class SentenceCalls(TextCalls):
                 answers.append(response)
         return await self._joined(sentences, answers, call, glossary)
 
-    async def stream_in_sentences(
-        self, text: SplitText, message: Any, model: ServedModel, call: Call
+    def stream_translated(
+        self, model: ServedModel, message: Any, call: Call
     ) -> AsyncGenerator[pb.StreamTranslateResponse, None]:
-        """The messages of a stream: the text of each sentence as it grows, after those before it."""
+        """The messages of a stream about a text that the model reads as a whole."""
+        return self.stream(model, message, call, pb.StreamTranslateResponse)
+
+    async def stream_in_sentences(
+        self, text: SplitText, message: Any, model: ServedModel, call: Call, stream: Stream
+    ) -> AsyncGenerator[pb.StreamTranslateResponse, None]:
+        """The messages of a stream: the text of each sentence as it grows, after those before it. stream: those about
+        one."""
         sentences, answers = Sentences(text, message, model), list[pb.TranslateResponse]()
         pieces = _Pieces(len(text.sentences))
 
         async def translate(index: int, part: Call) -> pb.TranslateResponse:
             response = pb.TranslateResponse()
             if (request := sentences.request(index)) is not None:
-                stream = self.stream(model, request, part, pb.StreamTranslateResponse)
-                async with contextlib.aclosing(stream) as messages:
+                async with contextlib.aclosing(stream(model, request, part)) as messages:
                     async for piece in messages:
                         pieces.add(index, piece)
                         _extend(response, piece)

@@ -24,11 +24,15 @@ from service.edge.models.answer_confidence import answer_confidence
 from service.edge.models.served_model import ServedModel
 from service.edge.requests.catalog import DECODER_TASKS, Catalog
 from service.edge.requests.glossaries import Glossaries
+from service.edge.requests.language_routes import Route
 from service.edge.requests.prompt_encoder import INLINE_BYTES
 from service.edge.requests.terminology import ForcedTerms
 from service.edge.rpcs.document_calls import DocumentCalls
 from service.edge.rpcs.encoding_calls import EncodingCalls
 from service.edge.rpcs.item_calls import Messages
+from service.edge.rpcs.languages.language_calls import LanguageCalls
+from service.edge.rpcs.languages.pivot_calls import PivotCalls
+from service.edge.rpcs.languages.routed_calls import Routed
 from service.edge.rpcs.model_calls import FULL, convert_off_loop, languages_of
 from service.edge.rpcs.model_description import describe
 from service.edge.rpcs.proto_conversion import (
@@ -53,7 +57,7 @@ T = TypeVar("T")
 _Answer = tuple[Request, str, tuple[int, ...], Finished]
 
 
-class Servicer(TokenCalls, DocumentCalls, EncodingCalls, SentenceCalls):
+class Servicer(TokenCalls, DocumentCalls, EncodingCalls, LanguageCalls, PivotCalls, SentenceCalls):
     """The RPCs of all services. Event-loop thread only."""
 
     def __init__(
@@ -70,34 +74,57 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls, SentenceCalls):
         self._glossaries = glossaries
 
     async def Translate(self, request: pb.TranslateRequest, call: Call) -> pb.TranslateResponse:
-        model = self.find_for(request, call, "translation", by_prompt=True)
-        if (text := await self.split(request, model, call)) is None:
-            return await self.translated(model, request, call)
-        glossary = None
-        if request.HasField("glossary"):
-            glossary = await self.built(partial(self._glossaries.of, request.glossary), request, call)
-        answer = partial(self.translated, is_fragment=True)
-        response = await self.in_sentences(text, request, model, call, answer, glossary)
-        if self.log_text:
-            call.record.note(answer=response.text)
+        return await self._translate(await self.routed(request, call), request, call)
+
+    async def _translate(self, routed: Routed, request: pb.TranslateRequest, call: Call) -> pb.TranslateResponse:
+        route, answer = routed.route, self.translated
+        if route.first is not None:
+            answer = partial(self.pivoted, route)
+        if (text := await self.split(request, route.first or route.model, call)) is None:
+            response = await answer(route.model, request, call)
+        else:
+            glossary = None
+            if request.HasField("glossary"):
+                glossary = await self.built(partial(self._glossaries.of, request.glossary), request, call)
+            answer = partial(answer, is_fragment=True)
+            response = await self.in_sentences(text, request, route.model, call, answer, glossary)
+            if self.log_text:
+                call.record.note(answer=response.text)
+        routed.note(response)
         return response
 
     async def StreamTranslate(
         self, request: pb.StreamTranslateRequest, call: Call
     ) -> AsyncGenerator[pb.StreamTranslateResponse, None]:
         check_not_rewritten(request)
-        model = self.find_for(request, call, "translation", by_prompt=True)
-        if (text := await self.split(request, model, call)) is None:
-            responses = self.stream(model, request, call, pb.StreamTranslateResponse)
+        routed = await self.routed(request, call)
+        route, stream = routed.route, self.stream_translated
+        if route.first is not None:
+            stream = partial(self.stream_pivoted, route)
+        if (text := await self.split(request, route.first or route.model, call)) is None:
+            responses = stream(route.model, request, call)
         else:
-            responses = self.stream_in_sentences(text, request, model, call)
+            responses = self.stream_in_sentences(text, request, route.model, call, stream)
         async with contextlib.aclosing(responses):
             async for response in responses:
+                if response.HasField("final"):
+                    routed.note(response.final)
                 yield response
 
     @takes_items
     def TranslateBatch(self, messages: Messages, call: Call) -> AsyncGenerator[pb.TranslateBatchResponse, None]:
-        return self.batch(messages, call, self.Translate, pb.TranslateBatchResponse, "translation", by_prompt=True)
+        routes = list[Route]()
+
+        def find(defaults: pb.TranslateRequest, call: Call) -> ServedModel:
+            routes.append(self.route_of_items(defaults, call))
+            return routes[0].model
+
+        async def answer(request: pb.TranslateRequest, item: Call) -> pb.TranslateResponse:
+            if routes[0].first is None:
+                return await self.Translate(request, item)
+            return await self._translate(await self.routed_item(routes[0], request, item), request, item)
+
+        return self.batch(messages, call, answer, pb.TranslateBatchResponse, find=find)
 
     async def Generate(self, request: pb.GenerateRequest, call: Call) -> pb.GenerateResponse:
         model = self.find_for(request, call, "generation")

@@ -352,7 +352,7 @@ class Timings(_message.Message):
     def __init__(self, queue: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prefill: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., first_token: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., total: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Completion(_message.Message):
-    __slots__ = ("finish_reason", "usage", "timings", "hypotheses", "seed", "confidence", "warnings")
+    __slots__ = ("finish_reason", "usage", "timings", "hypotheses", "seed", "confidence", "warnings", "detected_language", "route")
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
@@ -360,6 +360,8 @@ class Completion(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     WARNINGS_FIELD_NUMBER: _ClassVar[int]
+    DETECTED_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_FIELD_NUMBER: _ClassVar[int]
     finish_reason: FinishReason
     usage: Usage
     timings: Timings
@@ -367,7 +369,9 @@ class Completion(_message.Message):
     seed: int
     confidence: Confidence
     warnings: _containers.RepeatedCompositeFieldContainer[Warning]
-    def __init__(self, finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., seed: _Optional[int] = ..., confidence: _Optional[_Union[Confidence, _Mapping]] = ..., warnings: _Optional[_Iterable[_Union[Warning, _Mapping]]] = ...) -> None: ...
+    detected_language: DetectedLanguage
+    route: TranslationRoute
+    def __init__(self, finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., seed: _Optional[int] = ..., confidence: _Optional[_Union[Confidence, _Mapping]] = ..., warnings: _Optional[_Iterable[_Union[Warning, _Mapping]]] = ..., detected_language: _Optional[_Union[DetectedLanguage, _Mapping]] = ..., route: _Optional[_Union[TranslationRoute, _Mapping]] = ...) -> None: ...
 
 class Warning(_message.Message):
     __slots__ = ("reason", "message")
@@ -448,7 +452,7 @@ class GlossaryResult(_message.Message):
     def __init__(self, terms: _Optional[int] = ..., met: _Optional[int] = ..., unmet: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TranslateRequest(_message.Message):
-    __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language", "markup", "glossary", "include_confidence", "uncertain_below", "split_sentences", "splitter_language")
+    __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language", "markup", "glossary", "include_confidence", "uncertain_below", "split_sentences", "splitter_language", "pivot_language")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -461,6 +465,7 @@ class TranslateRequest(_message.Message):
     UNCERTAIN_BELOW_FIELD_NUMBER: _ClassVar[int]
     SPLIT_SENTENCES_FIELD_NUMBER: _ClassVar[int]
     SPLITTER_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    PIVOT_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     options: DecodingOptions
@@ -473,10 +478,11 @@ class TranslateRequest(_message.Message):
     uncertain_below: float
     split_sentences: bool
     splitter_language: str
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., markup: _Optional[_Union[Markup, _Mapping]] = ..., glossary: _Optional[_Union[Glossary, _Mapping]] = ..., include_confidence: bool = ..., uncertain_below: _Optional[float] = ..., split_sentences: bool = ..., splitter_language: _Optional[str] = ...) -> None: ...
+    pivot_language: str
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., markup: _Optional[_Union[Markup, _Mapping]] = ..., glossary: _Optional[_Union[Glossary, _Mapping]] = ..., include_confidence: bool = ..., uncertain_below: _Optional[float] = ..., split_sentences: bool = ..., splitter_language: _Optional[str] = ..., pivot_language: _Optional[str] = ...) -> None: ...
 
 class TranslateResponse(_message.Message):
-    __slots__ = ("text", "tokens", "finish_reason", "usage", "timings", "hypotheses", "seed", "markup", "glossary", "confidence")
+    __slots__ = ("text", "tokens", "finish_reason", "usage", "timings", "hypotheses", "seed", "markup", "glossary", "confidence", "detected_language", "route")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
@@ -487,6 +493,8 @@ class TranslateResponse(_message.Message):
     MARKUP_FIELD_NUMBER: _ClassVar[int]
     GLOSSARY_FIELD_NUMBER: _ClassVar[int]
     CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
+    DETECTED_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_FIELD_NUMBER: _ClassVar[int]
     text: str
     tokens: _containers.RepeatedScalarFieldContainer[int]
     finish_reason: FinishReason
@@ -497,7 +505,29 @@ class TranslateResponse(_message.Message):
     markup: MarkupResult
     glossary: GlossaryResult
     confidence: Confidence
-    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., seed: _Optional[int] = ..., markup: _Optional[_Union[MarkupResult, _Mapping]] = ..., glossary: _Optional[_Union[GlossaryResult, _Mapping]] = ..., confidence: _Optional[_Union[Confidence, _Mapping]] = ...) -> None: ...
+    detected_language: DetectedLanguage
+    route: TranslationRoute
+    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[_Union[FinishReason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., hypotheses: _Optional[_Iterable[_Union[Hypothesis, _Mapping]]] = ..., seed: _Optional[int] = ..., markup: _Optional[_Union[MarkupResult, _Mapping]] = ..., glossary: _Optional[_Union[GlossaryResult, _Mapping]] = ..., confidence: _Optional[_Union[Confidence, _Mapping]] = ..., detected_language: _Optional[_Union[DetectedLanguage, _Mapping]] = ..., route: _Optional[_Union[TranslationRoute, _Mapping]] = ...) -> None: ...
+
+class DetectedLanguage(_message.Message):
+    __slots__ = ("language", "probability")
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    language: str
+    probability: float
+    def __init__(self, language: _Optional[str] = ..., probability: _Optional[float] = ...) -> None: ...
+
+class TranslationRoute(_message.Message):
+    __slots__ = ("model", "first_model", "pivot_language", "pivot_text")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    FIRST_MODEL_FIELD_NUMBER: _ClassVar[int]
+    PIVOT_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    PIVOT_TEXT_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    first_model: str
+    pivot_language: str
+    pivot_text: str
+    def __init__(self, model: _Optional[str] = ..., first_model: _Optional[str] = ..., pivot_language: _Optional[str] = ..., pivot_text: _Optional[str] = ...) -> None: ...
 
 class TranslateBatchRequest(_message.Message):
     __slots__ = ("defaults", "in_order", "items")
@@ -534,7 +564,7 @@ class TranslateBatchResult(_message.Message):
     def __init__(self, id: _Optional[str] = ..., response: _Optional[_Union[TranslateResponse, _Mapping]] = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ...) -> None: ...
 
 class TranslateDocumentRequest(_message.Message):
-    __slots__ = ("model", "text", "format", "options", "source_language", "target_language", "context_sentences", "splitter_language", "glossary", "markup", "include_confidence")
+    __slots__ = ("model", "text", "format", "options", "source_language", "target_language", "context_sentences", "splitter_language", "glossary", "markup", "include_confidence", "pivot_language")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
@@ -546,6 +576,7 @@ class TranslateDocumentRequest(_message.Message):
     GLOSSARY_FIELD_NUMBER: _ClassVar[int]
     MARKUP_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
+    PIVOT_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     format: DocumentFormat
@@ -557,7 +588,8 @@ class TranslateDocumentRequest(_message.Message):
     glossary: Glossary
     markup: Markup
     include_confidence: bool
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., format: _Optional[_Union[DocumentFormat, str]] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., context_sentences: _Optional[int] = ..., splitter_language: _Optional[str] = ..., glossary: _Optional[_Union[Glossary, _Mapping]] = ..., markup: _Optional[_Union[Markup, _Mapping]] = ..., include_confidence: bool = ...) -> None: ...
+    pivot_language: str
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., format: _Optional[_Union[DocumentFormat, str]] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., context_sentences: _Optional[int] = ..., splitter_language: _Optional[str] = ..., glossary: _Optional[_Union[Glossary, _Mapping]] = ..., markup: _Optional[_Union[Markup, _Mapping]] = ..., include_confidence: bool = ..., pivot_language: _Optional[str] = ...) -> None: ...
 
 class TranslateDocumentResponse(_message.Message):
     __slots__ = ("segments", "final")
@@ -598,7 +630,7 @@ class DocumentSegment(_message.Message):
     def __init__(self, index: _Optional[int] = ..., source: _Optional[_Union[TextRange, _Mapping]] = ..., target: _Optional[_Union[TextRange, _Mapping]] = ..., text: _Optional[str] = ..., is_copied: bool = ..., error: _Optional[_Union[_status_pb2.Status, _Mapping]] = ..., confidence: _Optional[float] = ...) -> None: ...
 
 class DocumentSummary(_message.Message):
-    __slots__ = ("segments", "failed", "splitting", "splitter_language", "is_language_assumed", "usage", "timings", "glossary")
+    __slots__ = ("segments", "failed", "splitting", "splitter_language", "is_language_assumed", "usage", "timings", "glossary", "detected_language", "route")
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     SPLITTING_FIELD_NUMBER: _ClassVar[int]
@@ -607,6 +639,8 @@ class DocumentSummary(_message.Message):
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     GLOSSARY_FIELD_NUMBER: _ClassVar[int]
+    DETECTED_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_FIELD_NUMBER: _ClassVar[int]
     segments: int
     failed: int
     splitting: DocumentSplitting
@@ -615,10 +649,12 @@ class DocumentSummary(_message.Message):
     usage: Usage
     timings: Timings
     glossary: GlossaryResult
-    def __init__(self, segments: _Optional[int] = ..., failed: _Optional[int] = ..., splitting: _Optional[_Union[DocumentSplitting, str]] = ..., splitter_language: _Optional[str] = ..., is_language_assumed: bool = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., glossary: _Optional[_Union[GlossaryResult, _Mapping]] = ...) -> None: ...
+    detected_language: DetectedLanguage
+    route: TranslationRoute
+    def __init__(self, segments: _Optional[int] = ..., failed: _Optional[int] = ..., splitting: _Optional[_Union[DocumentSplitting, str]] = ..., splitter_language: _Optional[str] = ..., is_language_assumed: bool = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., glossary: _Optional[_Union[GlossaryResult, _Mapping]] = ..., detected_language: _Optional[_Union[DetectedLanguage, _Mapping]] = ..., route: _Optional[_Union[TranslationRoute, _Mapping]] = ...) -> None: ...
 
 class StreamTranslateRequest(_message.Message):
-    __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language", "markup", "glossary", "include_confidence", "uncertain_below", "split_sentences", "splitter_language")
+    __slots__ = ("model", "text", "options", "include_tokens", "source_language", "target_language", "markup", "glossary", "include_confidence", "uncertain_below", "split_sentences", "splitter_language", "pivot_language")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -631,6 +667,7 @@ class StreamTranslateRequest(_message.Message):
     UNCERTAIN_BELOW_FIELD_NUMBER: _ClassVar[int]
     SPLIT_SENTENCES_FIELD_NUMBER: _ClassVar[int]
     SPLITTER_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    PIVOT_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     model: str
     text: str
     options: DecodingOptions
@@ -643,7 +680,8 @@ class StreamTranslateRequest(_message.Message):
     uncertain_below: float
     split_sentences: bool
     splitter_language: str
-    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., markup: _Optional[_Union[Markup, _Mapping]] = ..., glossary: _Optional[_Union[Glossary, _Mapping]] = ..., include_confidence: bool = ..., uncertain_below: _Optional[float] = ..., split_sentences: bool = ..., splitter_language: _Optional[str] = ...) -> None: ...
+    pivot_language: str
+    def __init__(self, model: _Optional[str] = ..., text: _Optional[str] = ..., options: _Optional[_Union[DecodingOptions, _Mapping]] = ..., include_tokens: bool = ..., source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., markup: _Optional[_Union[Markup, _Mapping]] = ..., glossary: _Optional[_Union[Glossary, _Mapping]] = ..., include_confidence: bool = ..., uncertain_below: _Optional[float] = ..., split_sentences: bool = ..., splitter_language: _Optional[str] = ..., pivot_language: _Optional[str] = ...) -> None: ...
 
 class StreamTranslateResponse(_message.Message):
     __slots__ = ("text", "tokens", "final")
@@ -1214,7 +1252,7 @@ class Calibration(_message.Message):
     def __init__(self, ece_before: _Optional[float] = ..., ece_after: _Optional[float] = ..., samples: _Optional[int] = ..., method: _Optional[str] = ..., sentence_ece_before: _Optional[float] = ..., sentence_ece_after: _Optional[float] = ..., sentence_method: _Optional[str] = ..., data: _Optional[str] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_alignment", "alignment_layers", "alignment_heads", "has_shortlist", "quantization", "languages", "draft_tokens", "labels", "embedding_size", "mask_token", "multi_label", "has_pooler", "attention", "engines", "engine_processes", "version", "is_default", "calibration", "token_labels", "context_sentences", "splits_sentences", "pooling", "embeddings_normalized", "has_chat_template", "prompts", "default_prompt_name", "translation_template", "source_vocab_size")
+    __slots__ = ("name", "task", "architecture", "limits", "vocab_size", "precision", "execution_provider", "parity", "lineage", "bundle_sha256", "format_version", "has_alignment", "alignment_layers", "alignment_heads", "has_shortlist", "quantization", "languages", "source_languages", "target_languages", "draft_tokens", "labels", "embedding_size", "mask_token", "multi_label", "has_pooler", "attention", "engines", "engine_processes", "version", "is_default", "calibration", "token_labels", "context_sentences", "splits_sentences", "pooling", "embeddings_normalized", "has_chat_template", "prompts", "default_prompt_name", "translation_template", "source_vocab_size")
     class PromptsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -1239,6 +1277,8 @@ class Model(_message.Message):
     HAS_SHORTLIST_FIELD_NUMBER: _ClassVar[int]
     QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
     LANGUAGES_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_LANGUAGES_FIELD_NUMBER: _ClassVar[int]
+    TARGET_LANGUAGES_FIELD_NUMBER: _ClassVar[int]
     DRAFT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     EMBEDDING_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -1278,6 +1318,8 @@ class Model(_message.Message):
     has_shortlist: bool
     quantization: Quantization
     languages: _containers.RepeatedScalarFieldContainer[str]
+    source_languages: _containers.RepeatedScalarFieldContainer[str]
+    target_languages: _containers.RepeatedScalarFieldContainer[str]
     draft_tokens: int
     labels: _containers.RepeatedScalarFieldContainer[str]
     embedding_size: int
@@ -1300,7 +1342,7 @@ class Model(_message.Message):
     default_prompt_name: str
     translation_template: str
     source_vocab_size: int
-    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_alignment: bool = ..., alignment_layers: _Optional[int] = ..., alignment_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., languages: _Optional[_Iterable[str]] = ..., draft_tokens: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., mask_token: _Optional[str] = ..., multi_label: bool = ..., has_pooler: bool = ..., attention: _Optional[_Iterable[_Union[AttentionLayers, _Mapping]]] = ..., engines: _Optional[int] = ..., engine_processes: _Optional[int] = ..., version: _Optional[str] = ..., is_default: bool = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., token_labels: _Optional[_Iterable[str]] = ..., context_sentences: _Optional[int] = ..., splits_sentences: bool = ..., pooling: _Optional[_Union[Pooling, str]] = ..., embeddings_normalized: bool = ..., has_chat_template: bool = ..., prompts: _Optional[_Mapping[str, str]] = ..., default_prompt_name: _Optional[str] = ..., translation_template: _Optional[str] = ..., source_vocab_size: _Optional[int] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., task: _Optional[_Union[Task, str]] = ..., architecture: _Optional[str] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., vocab_size: _Optional[int] = ..., precision: _Optional[str] = ..., execution_provider: _Optional[_Union[ExecutionProvider, _Mapping]] = ..., parity: _Optional[_Union[Parity, _Mapping]] = ..., lineage: _Optional[_Union[Lineage, _Mapping]] = ..., bundle_sha256: _Optional[str] = ..., format_version: _Optional[int] = ..., has_alignment: bool = ..., alignment_layers: _Optional[int] = ..., alignment_heads: _Optional[int] = ..., has_shortlist: bool = ..., quantization: _Optional[_Union[Quantization, _Mapping]] = ..., languages: _Optional[_Iterable[str]] = ..., source_languages: _Optional[_Iterable[str]] = ..., target_languages: _Optional[_Iterable[str]] = ..., draft_tokens: _Optional[int] = ..., labels: _Optional[_Iterable[str]] = ..., embedding_size: _Optional[int] = ..., mask_token: _Optional[str] = ..., multi_label: bool = ..., has_pooler: bool = ..., attention: _Optional[_Iterable[_Union[AttentionLayers, _Mapping]]] = ..., engines: _Optional[int] = ..., engine_processes: _Optional[int] = ..., version: _Optional[str] = ..., is_default: bool = ..., calibration: _Optional[_Union[Calibration, _Mapping]] = ..., token_labels: _Optional[_Iterable[str]] = ..., context_sentences: _Optional[int] = ..., splits_sentences: bool = ..., pooling: _Optional[_Union[Pooling, str]] = ..., embeddings_normalized: bool = ..., has_chat_template: bool = ..., prompts: _Optional[_Mapping[str, str]] = ..., default_prompt_name: _Optional[str] = ..., translation_template: _Optional[str] = ..., source_vocab_size: _Optional[int] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()
@@ -1493,3 +1535,53 @@ class TokenizeResponse(_message.Message):
     exceeds_limit: bool
     unknown_words: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, tokens: _Optional[_Iterable[_Union[Token, _Mapping]]] = ..., limits: _Optional[_Union[TokenLimits, _Mapping]] = ..., count: _Optional[int] = ..., exceeds_limit: bool = ..., unknown_words: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DetectLanguageRequest(_message.Message):
+    __slots__ = ("texts", "languages", "max_results")
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGES_FIELD_NUMBER: _ClassVar[int]
+    MAX_RESULTS_FIELD_NUMBER: _ClassVar[int]
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    languages: _containers.RepeatedScalarFieldContainer[str]
+    max_results: int
+    def __init__(self, texts: _Optional[_Iterable[str]] = ..., languages: _Optional[_Iterable[str]] = ..., max_results: _Optional[int] = ...) -> None: ...
+
+class LanguageDetection(_message.Message):
+    __slots__ = ("languages",)
+    LANGUAGES_FIELD_NUMBER: _ClassVar[int]
+    languages: _containers.RepeatedCompositeFieldContainer[DetectedLanguage]
+    def __init__(self, languages: _Optional[_Iterable[_Union[DetectedLanguage, _Mapping]]] = ...) -> None: ...
+
+class DetectLanguageResponse(_message.Message):
+    __slots__ = ("results",)
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[LanguageDetection]
+    def __init__(self, results: _Optional[_Iterable[_Union[LanguageDetection, _Mapping]]] = ...) -> None: ...
+
+class ListLanguagePairsRequest(_message.Message):
+    __slots__ = ("source_language", "target_language", "include_pivots")
+    SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_PIVOTS_FIELD_NUMBER: _ClassVar[int]
+    source_language: str
+    target_language: str
+    include_pivots: bool
+    def __init__(self, source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., include_pivots: bool = ...) -> None: ...
+
+class LanguagePair(_message.Message):
+    __slots__ = ("source_language", "target_language", "models", "pivot_languages")
+    SOURCE_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    PIVOT_LANGUAGES_FIELD_NUMBER: _ClassVar[int]
+    source_language: str
+    target_language: str
+    models: _containers.RepeatedScalarFieldContainer[str]
+    pivot_languages: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, source_language: _Optional[str] = ..., target_language: _Optional[str] = ..., models: _Optional[_Iterable[str]] = ..., pivot_languages: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListLanguagePairsResponse(_message.Message):
+    __slots__ = ("pairs",)
+    PAIRS_FIELD_NUMBER: _ClassVar[int]
+    pairs: _containers.RepeatedCompositeFieldContainer[LanguagePair]
+    def __init__(self, pairs: _Optional[_Iterable[_Union[LanguagePair, _Mapping]]] = ...) -> None: ...

@@ -1179,3 +1179,123 @@ class TokenService(object):
             timeout,
             metadata,
             _registered_method=True)
+
+
+class LanguageServiceStub(object):
+    """Languages: which one a text is in, and between which this server translates. No engine is involved.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.DetectLanguage = channel.unary_unary(
+                '/glossa.v1.LanguageService/DetectLanguage',
+                request_serializer=glossa_dot_v1_dot_glossa__pb2.DetectLanguageRequest.SerializeToString,
+                response_deserializer=glossa_dot_v1_dot_glossa__pb2.DetectLanguageResponse.FromString,
+                _registered_method=True)
+        self.ListLanguagePairs = channel.unary_unary(
+                '/glossa.v1.LanguageService/ListLanguagePairs',
+                request_serializer=glossa_dot_v1_dot_glossa__pb2.ListLanguagePairsRequest.SerializeToString,
+                response_deserializer=glossa_dot_v1_dot_glossa__pb2.ListLanguagePairsResponse.FromString,
+                _registered_method=True)
+
+
+class LanguageServiceServicer(object):
+    """Languages: which one a text is in, and between which this server translates. No engine is involved.
+    """
+
+    def DetectLanguage(self, request, context):
+        """Tells which languages texts are in.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListLanguagePairs(self, request, context):
+        """Lists the pairs of languages that a request to translate may name without a model, and what serves each.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_LanguageServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'DetectLanguage': grpc.unary_unary_rpc_method_handler(
+                    servicer.DetectLanguage,
+                    request_deserializer=glossa_dot_v1_dot_glossa__pb2.DetectLanguageRequest.FromString,
+                    response_serializer=glossa_dot_v1_dot_glossa__pb2.DetectLanguageResponse.SerializeToString,
+            ),
+            'ListLanguagePairs': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLanguagePairs,
+                    request_deserializer=glossa_dot_v1_dot_glossa__pb2.ListLanguagePairsRequest.FromString,
+                    response_serializer=glossa_dot_v1_dot_glossa__pb2.ListLanguagePairsResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'glossa.v1.LanguageService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('glossa.v1.LanguageService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class LanguageService(object):
+    """Languages: which one a text is in, and between which this server translates. No engine is involved.
+    """
+
+    @staticmethod
+    def DetectLanguage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/glossa.v1.LanguageService/DetectLanguage',
+            glossa_dot_v1_dot_glossa__pb2.DetectLanguageRequest.SerializeToString,
+            glossa_dot_v1_dot_glossa__pb2.DetectLanguageResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLanguagePairs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/glossa.v1.LanguageService/ListLanguagePairs',
+            glossa_dot_v1_dot_glossa__pb2.ListLanguagePairsRequest.SerializeToString,
+            glossa_dot_v1_dot_glossa__pb2.ListLanguagePairsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
