@@ -32,6 +32,7 @@ from glossa.client.documents import Document
 from glossa.client.embeddings import Embedding, embed_request
 from glossa.client.errors import ClientError, ServerStatus
 from glossa.client.fields import check_seconds, new_message
+from glossa.client.language_calls import LanguageCalls
 from glossa.client.methods import Call, Reply, streaming, unary
 from glossa.client.requests import (
     AttendOptions,
@@ -67,7 +68,7 @@ from glossa.v1 import glossa_pb2_grpc as stubs
 CANDIDATES = 5  # for a mask
 
 
-class _Calls(TokenCalls, DocumentCalls):
+class _Calls(TokenCalls, DocumentCalls, LanguageCalls):
     """Every call of the service. All raise ClientError."""
 
     _library: Any = grpc

@@ -43,7 +43,7 @@ class CallOptions(TypedDict, total=False):
     model: str
     """Name on the server; may be omitted when the server has one model that fits."""
     source_language: str
-    """Code of the text's language, for models that have languages."""
+    """Code of the text's language, for models that have languages; auto: of a text to translate it is detected."""
     target_language: str
     """Code of the answer's language, for models that have languages."""
     timeout_s: float

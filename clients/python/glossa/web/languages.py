@@ -1,71 +1,47 @@
-"""Which model translates which pair of languages, and the languages by name."""
+"""Languages in LibreTranslate's form: their codes and names, the targets of each, and those of texts."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from glossa.client import AsyncClient
-from glossa.v1 import glossa_pb2 as pb
-from glossa.web.refusals import Refused
+from glossa.client.languages import DetectedLanguage, LanguagePair
 
-_NAMED = re.compile(r"([a-z]{2,3})-([a-z]{2,3})")  # a model without languages whose name is its pair
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A pair of languages and the model that translates it."""
-
-    source: str
-    target: str
-    model: str
-    names_languages: bool  # requests to the model name them
-
-    @property
-    def codes(self) -> dict[str, str]:
-        """Both languages."""
-        return {"source": self.source, "target": self.target}
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Arguments of a call that translates it."""
-        named = {f"{side}_language": code for side, code in self.codes.items()} if self.names_languages else {}
-        return {"model": self.model, **named}
+_NAMES = (
+    "af Afrikaans|ar Arabic|az Azerbaijani|be Belarusian|bg Bulgarian|bn Bengali|ca Catalan|cs Czech|cy Welsh|"
+    "da Danish|de German|el Greek|en English|eo Esperanto|es Spanish|et Estonian|eu Basque|fa Persian|fi Finnish|"
+    "fr French|ga Irish|gl Galician|gu Gujarati|he Hebrew|hi Hindi|hr Croatian|hu Hungarian|hy Armenian|"
+    "id Indonesian|is Icelandic|it Italian|ja Japanese|ka Georgian|kk Kazakh|ko Korean|lt Lithuanian|lv Latvian|"
+    "mk Macedonian|ml Malayalam|mr Marathi|ms Malay|mt Maltese|nb Norwegian Bokmål|ne Nepali|nl Dutch|no Norwegian|"
+    "pa Punjabi|pl Polish|pt Portuguese|ro Romanian|ru Russian|sk Slovak|sl Slovenian|sq Albanian|sr Serbian|"
+    "sv Swedish|sw Swahili|ta Tamil|te Telugu|th Thai|tl Tagalog|tr Turkish|uk Ukrainian|ur Urdu|uz Uzbek|"
+    "vi Vietnamese|zh Chinese"
+)
+NAMES = dict(entry.split(" ", 1) for entry in _NAMES.split("|"))
+"""Of the languages that most people ask for; others have their code for a name."""
 
 
-def pairs(models: Sequence[pb.Model]) -> list[Pair]:
-    """Every pair of languages that some model translates."""
-    found = []
-    for model in models:
-        codes = model.languages
-        found += [Pair(one, other, model.name, True) for one in codes for other in codes if one != other]
-        if not codes and (match := _NAMED.fullmatch(model.name)):
-            found.append(Pair(match[1], match[2], model.name, False))
-    return found
+def name_of(code: str) -> str:
+    """English (GB) for en-GB, the code itself if the language has no name here."""
+    language, _, rest = code.replace("_", "-").partition("-")
+    known = NAMES.get(language.lower())
+    return code if known is None else f"{known} ({rest})" if rest else known
 
 
-def pair_of(known: Sequence[Pair], source: str, target: str) -> Pair:
-    """The model for a pair. Raises Refused."""
-    for name, code in (("source", source), ("target", target)):
-        if not code:
-            raise Refused(f"Invalid request: missing {name} parameter")
-    found = [pair for pair in known if (pair.source.lower(), pair.target.lower()) == (source.lower(), target.lower())]
-    if not found:
-        shown = ", ".join(sorted({f"{pair.source}-{pair.target}" for pair in known})) or "none"
-        raise Refused(f"{source}-{target}: no model translates this pair; known: {shown[:400]}")
-    return found[0]
-
-
-def listed(known: Sequence[Pair]) -> list[dict[str, Any]]:
+def listed(pairs: Iterable[LanguagePair]) -> list[dict[str, Any]]:
     """The languages that can be translated, each with its targets."""
     targets: dict[str, list[str]] = {}
-    for pair in known:
-        targets.setdefault(pair.source, []).append(pair.target)
-    return [{"code": code, "name": code, "targets": sorted(set(found))} for code, found in sorted(targets.items())]
+    for pair in pairs:
+        targets.setdefault(pair.source_language, []).append(pair.target_language)
+    return [{"code": code, "name": name_of(code), "targets": sorted(found)} for code, found in sorted(targets.items())]
 
 
-async def detected(client: AsyncClient, text: str) -> list[dict[str, Any]]:
-    """The likely languages of a text, best first, with percentages. Raises Refused."""
-    raise Refused("this server detects no languages; name the source", 501)
+async def detections(client: AsyncClient, texts: Sequence[str]) -> list[list[dict[str, Any]]]:
+    """The likely languages of each text, best first. Raises ClientError."""
+    return [[guess_of(guess) for guess in found] for found in await client.detect_language(texts)]
+
+
+def guess_of(guess: DetectedLanguage) -> dict[str, Any]:
+    """A detected language; its confidence is a percentage."""
+    return {"language": guess.language, "confidence": round(100 * guess.probability, 1)}

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from starlette.datastructures import UploadFile
@@ -20,14 +20,15 @@ from glossa.client import AsyncClient
 from glossa.client.documents import Document
 from glossa.web.calls import answer, json_object, while_present
 from glossa.web.downloads import Downloads
-from glossa.web.languages import Pair, detected, listed, pair_of, pairs
+from glossa.web.languages import detections, guess_of, listed, name_of
 from glossa.web.page_calls import format_of, formats
-from glossa.web.refusals import STATUS, Refused, argument_errors
+from glossa.web.refusals import STATUS, Refused
 from glossa.web.upstream import Upstream, bearer
 
 TRANSLATE = ("q", "source", "target", "format", "alternatives", "api_key")
 MAX_TEXTS = 1000  # of `q`
-AT_ONCE = 8  # documents of a list
+AT_ONCE = 8  # texts of a list that are not sent as one batch
+Reply = TypeVar("Reply")
 
 
 class LibreTranslate:
@@ -48,60 +49,40 @@ class LibreTranslate:
 
     async def _translate(self, request: Request) -> Response:
         given = await parameters(request, TRANSLATE)
-        texts, format, count = _texts(given), given.get("format", "text"), _alternatives(given)
-        token = given.get("api_key") or bearer(request)
-        client = self._upstream.client(token)
-        return answer(await while_present(request, self._translated(client, token, texts, format, count, given)))
+        return answer(await while_present(request, self._translated(self._client(request, given), given)))
 
-    async def _translated(
-        self, client: AsyncClient, token: str, texts: list[str], format: str, count: int, given: dict[str, Any]
-    ) -> dict[str, Any]:
+    async def _translated(self, client: AsyncClient, given: dict[str, Any]) -> dict[str, Any]:
+        texts, format, count, pair = _texts(given), given.get("format", "text"), _alternatives(given), _pair(given)
         if format not in ("text", "html"):
             raise Refused(f"format: must be text or html, got {format!r}")
         if format == "html" and count:
             raise Refused("alternatives: there are none of format html; leave one of them out")
-        pair, guesses = await self._pair(client, token, texts, given)
         if format == "html":
-            found = await _documents(client, texts, pair)
-            body: dict[str, Any] = {"translatedText": found}
+            answers: list[Any] = await _each(texts, lambda text: _document(client, text, pair, "html"))
         else:
-            options = {**pair.options, **({"beam_size": count + 1, "num_hypotheses": count + 1} if count else {})}
-            with argument_errors():
-                batch = client.translate_batch(texts, **options)
-            answers = [one async for one in batch]
-            body = {"translatedText": [one.text for one in answers]}
-            if count:
-                body["alternatives"] = [_others(one) for one in answers]
-        if guesses:
-            body["detectedLanguage"] = guesses
+            options: Any = {**pair, **({"beam_size": count + 1, "num_hypotheses": count + 1} if count else {})}
+            if pair["source_language"] == "auto":  # each text may be in another language, and so for another model
+                answers = await _each(texts, lambda text: client.translate(text, **options))
+            else:
+                answers = [one async for one in client.translate_batch(texts, **options)]
+        body: dict[str, list[Any]] = {"translatedText": [one.text for one in answers]}
+        if count:
+            body["alternatives"] = [_others(one) for one in answers]
+        if pair["source_language"] == "auto":
+            body["detectedLanguage"] = [guess_of(one.detected_language) for one in answers]
         return body if isinstance(given["q"], list) else {name: values[0] for name, values in body.items()}
 
-    async def _pair(
-        self, client: AsyncClient, token: str, texts: list[str], given: dict[str, Any]
-    ) -> tuple[Pair, list[dict[str, Any]]]:
-        """Which model translates, and with source `auto` the detected languages: one model for all texts."""
-        known = pairs(await self._upstream.models(token))
-        source, target = (given.get(name, "") for name in ("source", "target"))
-        if source != "auto":
-            return pair_of(known, source, target), []
-        guesses = [(await detected(client, text))[0] for text in texts]
-        languages = {guess["language"] for guess in guesses}
-        if len(languages) > 1:
-            raise Refused(
-                f"source: auto found {', '.join(sorted(languages))} in the texts of q; send one request for each"
-            )
-        return pair_of(known, languages.pop(), target), guesses
+    def _client(self, request: Request, given: dict[str, Any]) -> AsyncClient:
+        return self._upstream.client(given.get("api_key") or bearer(request))
 
     async def _detect(self, request: Request) -> Response:
         given = await parameters(request, ("q", "api_key"))
-        client = self._upstream.client(given.get("api_key") or bearer(request))
-        found = [await while_present(request, detected(client, text)) for text in _texts(given)]
+        found = await while_present(request, detections(self._client(request, given), _texts(given)))
         return answer(found if isinstance(given["q"], list) else found[0])
 
     async def _languages(self, request: Request) -> Response:
-        given = await parameters(request, ("api_key",))
-        models = await while_present(request, self._upstream.models(given.get("api_key") or bearer(request)))
-        return answer(listed(pairs(models)))
+        client = self._client(request, await parameters(request, ("api_key",)))
+        return answer(listed(await while_present(request, client.list_language_pairs(include_pivots=True))))
 
     async def _translate_file(self, request: Request) -> Response:
         async with request.form(max_files=1, max_fields=8) as form:
@@ -117,10 +98,8 @@ class LibreTranslate:
             raise Refused(f"file {name}: must be UTF-8: {error}") from None
         if not text.strip():
             raise Refused(f"file {name}: has nothing to translate ({len(data)} bytes)")
-        token = given.get("api_key") or bearer(request)
-        client = self._upstream.client(token)
-        pair, _ = await self._pair(client, token, [text], given)
-        document = await while_present(request, _document(client, text, pair, format))
+        reply = _document(self._client(request, given), text, _pair(given), format)
+        document = await while_present(request, reply)
         key = self._downloads.keep(document.text.encode())
         return answer({"translatedFileUrl": f"{request.base_url}download_file/{key}/{quote(name, safe='')}"})
 
@@ -133,9 +112,11 @@ class LibreTranslate:
         raise Refused("Suggestions are disabled on this server.", 403)
 
     async def _settings(self, request: Request) -> Response:
+        client = self._client(request, {})
         models = await while_present(request, self._upstream.models(bearer(request)))
-        known = pairs(models)
-        first = {name: {"code": code, "name": code} for name, code in (known[0].codes if known else {}).items()}
+        pairs = await while_present(request, client.list_language_pairs())
+        first = [(pair.source_language, pair.target_language) for pair in pairs[:1]]
+        sides = {side: code for codes in first for side, code in zip(("source", "target"), codes, strict=True)}
         limits = [model.limits.max_text_bytes for model in models]
         return answer(
             {
@@ -146,7 +127,7 @@ class LibreTranslate:
                 "suggestions": False,
                 "filesTranslation": True,
                 "supportedFilesFormat": [f".{suffix}" for suffix in formats()],
-                "language": first,
+                "language": {side: {"code": code, "name": name_of(code)} for side, code in sides.items()},
             }
         )
 
@@ -209,23 +190,33 @@ def _others(translation: Any) -> list[str]:
     return [text for text in texts if text != translation.text]
 
 
-async def _documents(client: AsyncClient, texts: list[str], pair: Pair) -> list[str]:
+def _pair(given: dict[str, Any]) -> dict[str, str]:
+    """The languages of a request, as arguments of a call. Raises Refused."""
+    for name in ("source", "target"):
+        if not given.get(name):
+            raise Refused(f"Invalid request: missing {name} parameter")
+    return {"source_language": given["source"], "target_language": given["target"]}
+
+
+async def _each(texts: Sequence[str], call: Callable[[str], Awaitable[Reply]]) -> list[Reply]:
+    """The replies for texts, of which some are on their way at a time. The first error ends all."""
     turn = asyncio.Semaphore(AT_ONCE)
 
-    async def one(text: str) -> str:
+    async def one(text: str) -> Reply:
         async with turn:
-            return (await _document(client, text, pair, "html")).text
+            return await call(text)
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(text)) for text in texts]
-    return [task.result() for task in tasks]
+    tasks = [asyncio.ensure_future(one(text)) for text in texts]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
-async def _document(client: AsyncClient, text: str, pair: Pair, format: Any) -> Document:
+async def _document(client: AsyncClient, text: str, pair: dict[str, Any], format: Any) -> Document:
     """A translated document. Raises Refused where a segment was not translated, as the API cannot say so."""
-    with argument_errors():
-        reply = client.translate_document(text, format=format, **pair.options)
-    document = await reply
+    document = await client.translate_document(text, format=format, **pair)
     for segment in document.errors:
         assert segment.error
         problem = f"{len(document.errors)} of {document.segments} segments were not translated: {segment.error.message}"

@@ -46,6 +46,7 @@ class PageCalls:
         self._upstream, self._figures = upstream, figures
         self.routes = [
             Route("/api/server", self._server),
+            Route("/api/pairs", self._pairs),
             Route("/api/figures", self._figures_now),
             Route("/api/{method}", self._call, methods=["POST"]),
         ]
@@ -54,6 +55,10 @@ class PageCalls:
         models = await while_present(request, self._upstream.models(bearer(request)))
         found: dict[str, Any] = {"address": self._upstream.address, "version": VERSION, "formats": formats()}
         return answer({**found, "models": [described(model) for model in models]})
+
+    async def _pairs(self, request: Request) -> Response:
+        reply = self._upstream.client(bearer(request)).list_language_pairs(include_pivots=True)
+        return answer(await while_present(request, reply))
 
     async def _figures_now(self, request: Request) -> Response:
         return answer(await while_present(request, self._figures.now()))

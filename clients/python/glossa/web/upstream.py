@@ -80,7 +80,8 @@ def described(model: pb.Model) -> dict[str, Any]:
         "vocab_size": model.vocab_size,
         "verified": model.parity.passed,
         "bundle_sha256": model.bundle_sha256,
-        "languages": list(model.languages),
+        "source_languages": list(model.source_languages),
+        "target_languages": list(model.target_languages),
         "limits": {
             "text_bytes": model.limits.max_text_bytes,
             "prompt_tokens": model.limits.max_prompt_tokens,

@@ -15,7 +15,7 @@ import uvicorn
 
 from glossa.web.app import Settings, application
 from tests.e2e.process import PATIENCE_S
-from tests.edge import running
+from tests.edge import manifest, running
 
 
 @dataclass
@@ -80,6 +80,7 @@ async def in_front_of(address, **settings):
 async def site_of(settings=None, **changes):
     """A Site. settings: of the page; changes: of the server."""
     async with running(**changes) as edge, in_front_of(edge.address, **(settings or {})) as address:
+        edge.models["en-de"].manifest = manifest(source_language="en", target_language="de")
         yield Site(edge, address)
 
 

@@ -104,7 +104,7 @@ async def test_what_cannot_be_done_is_refused_in_the_apis_form(site):
         ({"q": [TEXT, "x " * 9]}, 400, "q[1]: "),
         ({"source": None}, 400, "Invalid request: missing source parameter"),
         ({"target": 7}, 400, "target: must be a text, got 7"),
-        ({"target": "it"}, 400, "en-it: no model translates this pair; known: en-de"),
+        ({"target": "it"}, 400, "target_language: must be de, which model 'en-de' translates"),
         ({"format": "markdown"}, 400, "format: must be text or html, got 'markdown'"),
         ({"format": "html", "alternatives": 1}, 400, "alternatives: there are none of format html"),
         ({"alternatives": -1}, 400, "alternatives: must be 0..31, got -1"),
@@ -145,7 +145,7 @@ async def test_a_file_that_cannot_be_translated_is_refused(site):
         ("a.txt", b"\xff\xfe", {}, "file a.txt: must be UTF-8"),
         ("a.doc", b"a", {}, "a.doc: its suffix names no format"),
         ("a.xliff", b"a black cat", {}, "text: must be well-formed XML"),
-        ("a.txt", b"a", {"target": "it"}, "en-it: no model translates this pair"),
+        ("a.txt", b"a", {"target": "it"}, "target_language: must be de, which model 'en-de' translates"),
         ("a.txt", b"a", {"glossary": "x"}, "glossary: is not a parameter"),
     ]
     for name, data, fields, problem in cases:
@@ -169,3 +169,19 @@ async def test_the_settings_of_frontends_and_health(site):
     await site.edge.server.stop()
     while (await site.ask("/health"))[0] != 503:  # what it heard may be a second old
         pass
+
+
+async def test_languages_are_detected_and_named(site):
+    status, found = await site.ask("/detect", {"q": "Where have you been all these years, my friend?"})
+    assert (status, found[0]["language"], found[0]["confidence"] > 80) == (200, "en", True)
+    client = LibreTranslator(source="auto", target="de", api_key="any", custom_url=f"{site.address}/")
+    assert await asyncio.to_thread(client.translate, TEXT) == ANSWER
+    status, answer = await site.ask("/translate", {"q": [TEXT, "a black cat"], "source": "auto", "target": "de"})
+    assert (status, answer["translatedText"]) == (200, [ANSWER] * 2)
+    assert [one["language"] for one in answer["detectedLanguage"]] == ["en", "en"]
+    status, answer = await site.ask("/translate", {"q": "Wo warst du gestern?", "source": "auto", "target": "de"})
+    assert (status, "auto: the text seems to be in de" in answer["error"]) == (400, True), answer
+    assert (await asyncio.to_thread(LibreTranslateAPI(site.address).detect, TEXT))[0].keys() == {
+        "language",
+        "confidence",
+    }

@@ -1,16 +1,13 @@
 // A document in, its translation out, segment by segment.
 import {stream} from "./api.js";
 import {$, duration, make, number, percent, show} from "./dom.js";
-import {fillLanguages, modelChoice, onModels, state} from "./state.js";
+import {languageChoice, modelChoice, onModels, state} from "./state.js";
 
 const UNSURE = .5, NOTES = 50;
 let running = new AbortController(), address = "";
 
-const model = modelChoice("document-model", ({translates}) => translates, chosen => {
-  const languages = chosen?.languages ?? [];
-  fillLanguages($("document-source"), languages);
-  fillLanguages($("document-target"), languages, languages[1]);
-});
+const languages = languageChoice($("document-source"), $("document-target"), () => {});
+const model = modelChoice("document-model", ({translates}) => translates, chosen => languages.show(chosen), true);
 onModels(() => {
   const suffixes = Object.keys(state.formats).sort().map(suffix => `.${suffix}`);
   $("formats").textContent = suffixes.join(", ");
@@ -43,12 +40,8 @@ async function translate(file) {
     if (!model()) throw new Error("none of the server’s models translates");
     const text = await read(file), chosen = model();
     begin(file);
-    const given = {model: chosen.name, text, format: state.formats[suffix(file.name)]};
-    if (!chosen.missing.confidence) given.confidence = true;
-    if (chosen.languages.length) {
-      given.source_language = $("document-source").value;
-      given.target_language = $("document-target").value;
-    }
+    const given = {model: chosen.name, text, format: state.formats[suffix(file.name)], ...languages.given};
+    if (chosen.name && !chosen.missing.confidence) given.confidence = true;
     const length = Array.from(text).length;
     let whole;
     for await (const piece of stream("stream_translate_document", given, signal)) {

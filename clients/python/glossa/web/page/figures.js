@@ -23,7 +23,7 @@ function about(chosen) {
     Architecture: `${chosen.architecture}, ${number(chosen.vocab_size)} tokens in the vocabulary`,
     Precision: `${chosen.precision} on ${chosen.provider.replace("ExecutionProvider", "")}`,
     Engines: `${chosen.engines} in ${chosen.processes === 1 ? "1 process" : `${chosen.processes} processes`}`,
-    Languages: chosen.languages.map(languageName).join(", ") || "requests name none",
+    Languages: [chosen.source_languages, chosen.target_languages].map(codes => codes.map(languageName).join(", ")).filter(Boolean).join(" → "),
     Limits: `${number(limits.prompt_tokens)} tokens in, ${number(limits.new_tokens)} out; texts of ${number(limits.text_bytes)} bytes`,
     Attention: Object.entries(chosen.attention).map(([kind, {layers, heads}]) => `${kind}: ${layers} layers of ${heads} heads`).join("; "),
     Verified: chosen.verified ? "against PyTorch, at export" : "no",

@@ -43,13 +43,13 @@ async function look() {
     const found = await get("/api/server");
     const text = JSON.stringify(found);
     const was = state.up;
-    state.up = true;
     $("status").dataset.state = "up";
     $("status").textContent = `${found.models.length === 1 ? found.models[0].name : `${found.models.length} models`} at ${found.address}`;
-    $("down").hidden = $("token-form").hidden = true;
+    $("down").hidden = $("token-form").hidden = state.up = true;
     if (text !== known || !was) {
       known = text;
-      Object.assign(state, found);
+      try { state.pairs = await get("/api/pairs"); } catch { state.pairs = []; }  // an older server has none
+      Object.assign(state, found, {up: true});
       modelsChanged();
     }
   } catch (problem) {

@@ -2,20 +2,22 @@
 import {call, stream} from "./api.js";
 import {attend, forgetAttention, showAttention} from "./attention.js";
 import {$, duration, make, number, percent, sentences, show, slice, words} from "./dom.js";
-import {fillLanguages, modelChoice, onModels, state} from "./state.js";
+import {languageChoice, languageName, modelChoice, onModels, state} from "./state.js";
 
 const PAUSE_MS = 250;  // after the last key
 const OTHERS = 4;
 let running = new AbortController(), timer = 0;
 let answer = {points: [], words: [], parts: [], text: "", given: {}}, place = 0;
 
+const languages = languageChoice($("source-language"), $("target-language"), () => later(0));
 const model = modelChoice("translate-model", ({translates}) => translates, chosen => {
-  const languages = chosen?.languages ?? [];
-  fillLanguages($("source-language"), languages);
-  fillLanguages($("target-language"), languages, languages[1]);
+  languages.show(chosen);
   $("beams").max = chosen?.limits.hypotheses ?? 32;
   later(0);
-});
+}, true);
+
+// The model that answered: the one that is chosen, or that the languages chose.
+const answered = () => state.models.find(({name}) => name === answer.route?.model) ?? model();
 
 const lines = id => $(id).value.split("\n").map(line => line.trim()).filter(Boolean);
 const markup = () => [...document.querySelectorAll("[name=markup]:checked")].map(({value}) => value);
@@ -28,12 +30,8 @@ function glossary() {
 // The arguments of a call that translates the text as it is asked for now.
 function given() {
   const chosen = model();
-  const asked = {model: chosen.name, text: $("text").value};
-  if (chosen.languages.length) {
-    asked.source_language = $("source-language").value;
-    asked.target_language = $("target-language").value;
-  }
-  if (!chosen.missing.confidence) asked.confidence = true;
+  const asked = {model: chosen.name, text: $("text").value, ...languages.given};
+  if (chosen.name && !chosen.missing.confidence) asked.confidence = true;
   if ($("beams").valueAsNumber > 1) asked.beam_size = $("beams").valueAsNumber;
   if ($("most").valueAsNumber > 0) asked.max_tokens = $("most").valueAsNumber;
   if (lines("phrases").length) asked.phrases = lines("phrases");
@@ -107,6 +105,12 @@ function facts(final, first) {
   if (final.queue_s > .01) parts.push(`${duration(final.queue_s)} in the queue`);
   if (final.confidence) parts.unshift(`confidence ${percent(final.confidence.sentence)}`);
   if (final.finish_reason === "length") parts.push("cut at the limit of tokens");
+  if (final.detected_language) {
+    const {language, probability} = final.detected_language;
+    parts.unshift(`${languageName(language)}, found with ${percent(probability)}`);
+  }
+  if (final.route?.first_model) parts.push(`by way of ${languageName(final.route.pivot_language)}: “${final.route.pivot_text}”`);
+  else if (final.route) parts.push(final.route.model);
   if (final.glossary?.unmet.length) parts.push(`without their translation: ${final.glossary.unmet.join(", ")}`);
   $("facts").textContent = parts.join(" · ");
 }
@@ -116,7 +120,7 @@ function facts(final, first) {
 function partsOf(source, text, given) {
   const whole = [[source, [0, Array.from(source).length]], [text, [0, Array.from(text).length]]];
   let pairs = [whole.map(([, span]) => span)];
-  if (model()?.splits_sentences) {
+  if (answered()?.splits_sentences) {
     const [froms, tos] = [sentences(source, given.source_language), sentences(text, given.target_language)];
     if (froms.length === tos.length) pairs = froms.map((from, place) => [from, tos[place]]);
   }
@@ -131,7 +135,9 @@ function set(final, asked = {}) {
   const text = final.text ?? "", points = Array.from(text), language = asked.target_language;
   const sure = final.confidence && !asked.markup ? final.confidence.words : null;
   const spans = sure ? sure.map(word => word.span) : words(text, language);
-  answer = {points, words: spans, parts: partsOf(asked.text ?? "", text, asked), text, given: asked, confidence: sure};
+  const detected = final.detected_language && {source_language: final.detected_language.language};
+  answer = {points, words: spans, text, given: {...asked, ...detected}, confidence: sure, route: final.route};
+  answer.parts = partsOf(asked.text ?? "", text, answer.given);
   place = Math.min(place, Math.max(0, spans.length - 1));
   $("answer").replaceChildren();
   $("answer").lang = language ?? "";
@@ -158,12 +164,13 @@ function set(final, asked = {}) {
 }
 
 function help() {
-  const missing = model()?.missing ?? {};
+  const missing = answered()?.missing ?? {};
   if (!answer.text) return show($("answer-help"), "");
   const parts = ["Choose a word for others in its place; the arrow keys go from word to word."];
   if (answer.confidence) parts.push("Dotted words are uncertain.");
   else if (missing.confidence) parts.push(`No confidence: ${missing.confidence}.`);
-  if (missing.attention) parts.push(`No attention: ${missing.attention}.`);
+  if (answer.route?.first_model) parts.push("No attention: two models answered.");
+  else if (missing.attention) parts.push(`No attention: ${missing.attention}.`);
   show($("answer-help"), parts.join(" "));
 }
 
@@ -183,10 +190,10 @@ async function look(index) {
     word.tabIndex = other === index ? 0 : -1;
   });
   const asked = answer, span = asked.words[index];
-  if (model()?.missing.attention || asked.given.markup) return;
+  if (answered()?.missing.attention || asked.given.markup || asked.route?.first_model) return;
   const part = partAt(span[0]), word = {text: slice(asked.points, span), span};
   try {
-    const attended = await attend(part, asked.given, running.signal);
+    const attended = await attend(part, {...asked.given, model: answered().name}, running.signal);
     if (asked === answer && place === index) showAttention(attended, part, word, light);
   } catch (problem) {
     if (problem.name !== "AbortError" && asked === answer) show($("answer-help"), `No attention: ${problem.message}`);
@@ -258,7 +265,7 @@ function choices(list, role, hypotheses, part, prefix, back) {
       closeOthers();
       forgetAttention();
       light(null);
-      set(chosen, answer.given);
+      set({...chosen, route: answer.route}, answer.given);
       $("facts").textContent = "chosen by you";
       $("answer").querySelectorAll(".word")[place]?.focus();
     };
@@ -303,7 +310,6 @@ $("copy").onclick = async () => {
 };
 $("clear").onclick = () => { $("text").value = ""; later(0); $("text").focus(); };
 $("text").oninput = () => later();
-for (const id of ["source-language", "target-language"]) $(id).onchange = () => later(0);
 $("options").oninput = () => later();
 document.addEventListener("click", event => {
   if (!$("menu").hidden && !event.target.closest("#menu, .word")) closeMenu();
