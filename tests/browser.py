@@ -133,8 +133,9 @@ class Browser:
             if reply.get("id") == number:
                 assert "error" not in reply, (method, reply["error"])
                 return reply["result"]
-            if reply.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
-                self.errors.append(reply["params"])
+            params = reply.get("params", {})
+            if "exceptionDetails" in params or params.get("entry", {}).get("source", "network") != "network":
+                self.errors.append(params)  # a refusal of the server is none
 
     def _receive(self):
         while b"\0" not in self._rest:

@@ -13,7 +13,7 @@ const model = modelChoice("generate-model", ({generates}) => generates, chosen =
   if (chat.disabled) document.querySelector("[name=mode][value=text]").checked = true;
   show($("generate-missing"), !state.up ? "" : !chosen ? "None of the server’s models generates text." :
     chosen.missing.chat ? `No chat: ${chosen.missing.chat}.` : "");
-  if (chosen) $("tokens").max = chosen.limits.new_tokens;
+  if (chosen) $("tokens").value = Math.min($("tokens").valueAsNumber, chosen.limits.new_tokens);
   look();
 });
 
