@@ -47,7 +47,8 @@ export function showAttention(attended, part, word, light) {
     const weights = Array.from({length: width}, (_, column) =>
       used.reduce((sum, {rows: all}) => sum + rows.reduce((some, row) => some + all[row][column], 0), 0) / total);
     const most = Math.max(...weights, 1e-9), share = weights.map(weight => weight / most);
-    const shades = attended.source.map((token, column) => ({span: bare(token, part.source.start), weight: share[column]}));
+    const shades = attended.source.map((token, column) => (
+      {span: bare(token, part.source.start), weight: share[column]}));
     light(shades.filter(({span, weight}) => span[1] > span[0] && weight > FAINT));
     $("attention-title").textContent = `What “${word.text}” attends to`;
     $("strip").replaceChildren();
@@ -87,7 +88,8 @@ function maps(attended, layers, heads, rows) {
     for (const place of heads) {
       const matrix = attended.matrices.find(one => one.layer === layer && one.head === place);
       const here = chosen.layer === layer && chosen.head === place;
-      const button = make("button", {type: "button", "aria-pressed": here, "aria-label": `layer ${layer}, head ${place}`, parent: make("td", {parent: line})});
+      const label = {"aria-pressed": here, "aria-label": `layer ${layer}, head ${place}`};
+      const button = make("button", {type: "button", ...label, parent: make("td", {parent: line})});
       button.dataset.place = `${layer},${place}`;
       button.onclick = () => {
         Object.assign(chosen, here ? {layer: 0, head: 0} : {layer, head: place});

@@ -21,7 +21,9 @@ async function read(file) {
   if (!state.formats[suffix(file.name)]) throw new Error(`${file.name}: its suffix names no format; known: ${known}`);
   if (!file.size) throw new Error(`${file.name}: has 0 bytes; there is nothing to translate`);
   const limit = model()?.limits.document_bytes;
-  if (limit && file.size > limit) throw new Error(`${file.name}: has ${number(file.size)} bytes; the server takes ${number(limit)}`);
+  if (limit && file.size > limit) {
+    throw new Error(`${file.name}: has ${number(file.size)} bytes; the server takes ${number(limit)}`);
+  }
   try {
     return new TextDecoder("utf-8", {fatal: true}).decode(await file.arrayBuffer());
   } catch {
@@ -75,7 +77,8 @@ function take(segment, parts, length) {
   const unsure = segment.confidence !== null && segment.confidence < UNSURE;
   if (!(segment.error || unsure) || $("document-notes").children.length >= NOTES) return;
   const note = segment.error ? `not translated: ${segment.error.message}` : `confidence ${percent(segment.confidence)}`;
-  make("li", {text: `${segment.text.trim()} (${note})`, class: segment.error ? "failed" : "unsure", parent: $("document-notes")});
+  const kind = segment.error ? "failed" : "unsure";
+  make("li", {text: `${segment.text.trim()} (${note})`, class: kind, parent: $("document-notes")});
 }
 
 function end(whole, name) {

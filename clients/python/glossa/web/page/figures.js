@@ -17,15 +17,19 @@ function about(chosen) {
   $("about").replaceChildren();
   if (!chosen) return;
   const {limits} = chosen;
+  const languages = [chosen.source_languages, chosen.target_languages].map(codes => codes.map(languageName).join(", "));
+  const attention = Object.entries(chosen.attention).map(([kind, {layers, heads}]) =>
+    `${kind}: ${layers} layers of ${heads} heads`);
+  const tokens = `${number(limits.prompt_tokens)} tokens in, ${number(limits.new_tokens)} out`;
   const facts = {
     Name: `${chosen.name}, version ${chosen.version}`,
     Task: chosen.task,
     Architecture: `${chosen.architecture}, ${number(chosen.vocab_size)} tokens in the vocabulary`,
     Precision: `${chosen.precision} on ${chosen.provider.replace("ExecutionProvider", "")}`,
     Engines: `${chosen.engines} in ${chosen.processes === 1 ? "1 process" : `${chosen.processes} processes`}`,
-    Languages: [chosen.source_languages, chosen.target_languages].map(codes => codes.map(languageName).join(", ")).filter(Boolean).join(" → "),
-    Limits: `${number(limits.prompt_tokens)} tokens in, ${number(limits.new_tokens)} out; texts of ${number(limits.text_bytes)} bytes`,
-    Attention: Object.entries(chosen.attention).map(([kind, {layers, heads}]) => `${kind}: ${layers} layers of ${heads} heads`).join("; "),
+    Languages: languages.filter(Boolean).join(" → "),
+    Limits: `${tokens}; texts of ${number(limits.text_bytes)} bytes`,
+    Attention: attention.join("; "),
     Verified: chosen.verified ? "against PyTorch, at export" : "no",
     Bundle: chosen.bundle_sha256.slice(0, 16),
     "It cannot": Object.values(chosen.missing).join("; "),
@@ -72,7 +76,7 @@ function draw(now, read) {
     make("dt", {text: name, parent: tile});
     const shown = make("dd", {text: value, parent: tile});
     if (more) make("small", {text: ` ${more}`, class: "quiet", parent: shown});
-    if (line) shown.append(spark(line));
+    if (line?.length > 1) shown.append(spark(line));
     return tile;
   }));
 }
@@ -84,7 +88,8 @@ function spark(values) {
   svg.setAttribute("aria-hidden", "true");
   const most = Math.max(...values, 1), start = KEPT - values.length;
   const line = document.createElementNS(svg.namespaceURI, "polyline");
-  line.setAttribute("points", values.map((value, place) => `${start + place},${(19 - 18 * value / most).toFixed(1)}`).join(" "));
+  const points = values.map((value, place) => `${start + place},${(19 - 18 * value / most).toFixed(1)}`);
+  line.setAttribute("points", points.join(" "));
   svg.append(line);
   return svg;
 }

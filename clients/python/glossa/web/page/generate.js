@@ -30,7 +30,8 @@ async function ask() {
   if (!prompt.trim() || !model()) return $("prompt").focus();
   running = new AbortController();
   const {signal} = running, chats = mode() === "chat";
-  const given = {model: model().name, temperature: $("temperature").valueAsNumber, max_tokens: $("tokens").valueAsNumber};
+  const [temperature, max_tokens] = ["temperature", "tokens"].map(id => $(id).valueAsNumber);
+  const given = {model: model().name, temperature, max_tokens};
   const out = chats ? turn(prompt) : continuation(prompt);
   if (chats) given.messages = messages; else given.text = prompt;
   show($("generate-problem"), "");
@@ -53,11 +54,19 @@ async function ask() {
     }
   } finally {
     if (chats && text) messages.push({role: "assistant", content: text});
-    if (chats && !text) { messages.pop(); out.remove(); $("messages").lastChild?.remove(); $("prompt").value = prompt; }
+    if (chats && !text) takeBack(prompt, out);
     out.setAttribute("aria-busy", false);
     $("send").disabled = false;
     $("stop").disabled = true;
   }
+}
+
+// A message without an answer goes back to where it was written.
+function takeBack(prompt, out) {
+  messages.pop();
+  out.remove();
+  $("messages").lastChild?.remove();
+  $("prompt").value = prompt;
 }
 
 function turn(prompt) {
@@ -76,7 +85,8 @@ function continuation(prompt) {
 
 function facts(answer, first) {
   const warned = answer.warnings.map(({message}) => message);
-  const parts = [`first word after ${duration(first / 1000)}`, `${number(answer.generated_tokens)} tokens in ${duration(answer.total_s)}`];
+  const tokens = `${number(answer.generated_tokens)} tokens in ${duration(answer.total_s)}`;
+  const parts = [`first word after ${duration(first / 1000)}`, tokens];
   if (answer.finish_reason === "length") parts.push("cut at the limit of tokens");
   $("generate-facts").textContent = [...parts, ...warned].join(" · ");
 }
@@ -94,6 +104,8 @@ $("forget").onclick = () => {
   $("prompt").focus();
 };
 $("prompt").onkeydown = event => {
-  if (event.key === "Enter" && !event.shiftKey && mode() === "chat") { event.preventDefault(); $("ask").requestSubmit(); }
+  if (event.key !== "Enter" || event.shiftKey || mode() !== "chat") return;
+  event.preventDefault();
+  $("ask").requestSubmit();
 };
 for (const radio of document.querySelectorAll("[name=mode]")) radio.onchange = look;

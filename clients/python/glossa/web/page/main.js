@@ -44,7 +44,8 @@ async function look() {
     const text = JSON.stringify(found);
     const was = state.up;
     $("status").dataset.state = "up";
-    $("status").textContent = `${found.models.length === 1 ? found.models[0].name : `${found.models.length} models`} at ${found.address}`;
+    const {models: {length}, models: [only], address} = found;
+    $("status").textContent = `${length === 1 ? only.name : `${length} models`} at ${address}`;
     $("down").hidden = $("token-form").hidden = state.up = true;
     if (text !== known || !was) {
       known = text;

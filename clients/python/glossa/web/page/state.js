@@ -28,7 +28,8 @@ export function modelChoice(id, fits, changed, any = false) {
 function byLanguages() {
   if (!state.pairs.length) return undefined;
   const codes = side => [...new Set(state.pairs.map(pair => pair[`${side}_language`]))].sort();
-  return {name: "", limits: {hypotheses: 32}, missing: {}, source_languages: codes("source"), target_languages: codes("target")};
+  const sides = {source_languages: codes("source"), target_languages: codes("target")};
+  return {name: "", limits: {hypotheses: 32}, missing: {}, ...sides};
 }
 
 const names = new Intl.DisplayNames(["en"], {type: "language", fallback: "code"});
@@ -40,15 +41,19 @@ export function languageName(code) {
 export function languageChoice(source, target, changed) {
   const fill = (select, codes, first) => {
     const before = select.value;
-    select.replaceChildren(...codes.map(code => new Option(code === "auto" ? "Detect language" : languageName(code), code)));
+    const nameOf = code => code === "auto" ? "Detect language" : languageName(code);
+    select.replaceChildren(...codes.map(code => new Option(nameOf(code), code)));
     select.value = codes.includes(before) ? before : first ?? "";
-    select.hidden = !codes.length;
-    select.disabled = codes.length < 2;
+    select.hidden = codes.length < 2;
+    const title = document.querySelector(`[data-language="${select.id}"]`);  // names the only one there is
+    title?.classList.toggle("unseen", !select.hidden);
+    if (title) title.textContent = codes.length === 1 ? languageName(codes[0]) : title.dataset.name;
   };
   const targets = chosen => {
     const codes = chosen?.target_languages ?? [], from = source.value;
     const served = state.pairs.filter(pair => pair.source_language === from).map(pair => pair.target_language);
-    return codes.filter(code => chosen.name || from === "auto" || !served.length ? code !== from || codes.length === 1 : served.includes(code));
+    const isAny = chosen?.name || from === "auto" || !served.length;
+    return codes.filter(code => isAny ? code !== from || codes.length === 1 : served.includes(code));
   };
   let model;
   source.onchange = () => { fill(target, targets(model), targets(model)[0]); changed(); };

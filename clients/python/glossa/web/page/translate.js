@@ -53,8 +53,10 @@ function later(pause = PAUSE_MS) {
 }
 
 function count() {
-  const bytes = new TextEncoder().encode($("text").value).length, limit = model()?.limits.text_bytes;
-  $("count").textContent = limit && bytes > limit / 2 ? `${number(bytes)} of ${number(limit)} bytes` : `${number(Array.from($("text").value).length)} characters`;
+  const text = $("text").value, bytes = new TextEncoder().encode(text).length, limit = model()?.limits.text_bytes;
+  const isNear = limit && bytes > limit / 2;
+  const characters = `${number(Array.from(text).length)} characters`;
+  $("count").textContent = isNear ? `${number(bytes)} of ${number(limit)} bytes` : characters;
 }
 
 async function translate() {
@@ -101,7 +103,8 @@ function report(problem) {
 }
 
 function facts(final, first) {
-  const parts = [`first word after ${duration(first / 1000)}`, `${number(final.generated_tokens)} tokens in ${duration(final.total_s)}`];
+  const tokens = `${number(final.generated_tokens)} tokens in ${duration(final.total_s)}`;
+  const parts = [`first word after ${duration(first / 1000)}`, tokens];
   if (final.queue_s > .01) parts.push(`${duration(final.queue_s)} in the queue`);
   if (final.confidence) parts.unshift(`confidence ${percent(final.confidence.sentence)}`);
   if (final.finish_reason === "length") parts.push("cut at the limit of tokens");
@@ -109,8 +112,9 @@ function facts(final, first) {
     const {language, probability} = final.detected_language;
     parts.unshift(`${languageName(language)}, found with ${percent(probability)}`);
   }
-  if (final.route?.first_model) parts.push(`by way of ${languageName(final.route.pivot_language)}: “${final.route.pivot_text}”`);
-  else if (final.route) parts.push(final.route.model);
+  const {model: name, first_model: before, pivot_language, pivot_text} = final.route ?? {};
+  if (before) parts.push(`by way of ${languageName(pivot_language)}: “${pivot_text}”`);
+  else if (name) parts.push(name);
   if (final.glossary?.unmet.length) parts.push(`without their translation: ${final.glossary.unmet.join(", ")}`);
   $("facts").textContent = parts.join(" · ");
 }
@@ -271,7 +275,7 @@ function choices(list, role, hypotheses, part, prefix, back) {
     };
     return role ? item : wrap(item);
   }));
-  if (!others.length) list.append(make(role ? "p" : "li", {text: "The model knows no other.", ...(role ? {role: "none"} : {})}));
+  if (!others.length) list.append(make(role ? "p" : "li", {text: "The model knows no other.", role: "none"}));
   list.onkeydown = event => {
     const items = [...list.querySelectorAll("button")], at = items.indexOf(document.activeElement);
     if (event.key === "Escape") { list.hidden = true; closeOthers(); back.focus(); }
