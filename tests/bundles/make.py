@@ -14,6 +14,7 @@ from export.passes.quantization_scheme import Precision
 from export.texts import Development
 from export.to_onnx import export_model
 from glossa.client import Client
+from model.config import LanguagePair
 from model.training.evaluate import translate
 from tests.e2e.process import serving
 from tests.tiny import TEXTS, imperfect, recombined, tiny_config, tiny_model, tiny_tokenizer
@@ -56,6 +57,7 @@ def make_bundle(path):
         parallel=[(text, text) for text in TEXTS],
         confidence=development(model, tokenizer),
         source_unit="sentence",
+        languages=LanguagePair("en", "de"),
     )
     export_model(model, tokenizer, path, options)
 

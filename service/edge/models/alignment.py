@@ -30,6 +30,27 @@ def align(attention_LHTS: np.ndarray, layer: int, heads: Sequence[int] = ()) -> 
     return weights_TS
 
 
+def composed(
+    first_TS: np.ndarray, first_spans: Sequence[Span], second_UM: np.ndarray, second_spans: Sequence[Span]
+) -> np.ndarray:
+    """The weights of the tokens of a translation over those of a text, by way of a text between: float32 (U, S).
+
+    first_TS: of each token of the text between, over those of the text. first_spans: their places in the text between.
+    second_UM: of each token of the translation, over those that the second model reads of the text between.
+    second_spans: the places of these. The two models cut that text differently: a token of the second stands for those
+    of the first in proportion to the characters that both have; one without text, such as an end, for the last one.
+    Rows sum to 1.
+    """
+    ours, theirs = np.asarray(second_spans).reshape(-1, 2), np.asarray(first_spans).reshape(-1, 2)
+    starts = np.maximum(ours[:, None, 0], theirs[None, :, 0])
+    shared_MT = np.maximum(0, np.minimum(ours[:, None, 1], theirs[None, :, 1]) - starts).astype(np.float32)
+    sums = shared_MT.sum(axis=1, keepdims=True)
+    shared_MT[sums[:, 0] == 0, -1] = 1
+    weights_US: np.ndarray = second_UM @ (shared_MT / np.maximum(sums, 1)) @ first_TS
+    scaled_US: np.ndarray = weights_US / np.maximum(weights_US.sum(axis=1, keepdims=True), np.float32(1e-12))
+    return scaled_US
+
+
 def target_spans(
     tokens: Sequence[int], pieces: Sequence[bytes], text: str, *, strips_leading_space: bool
 ) -> tuple[Span, ...]:

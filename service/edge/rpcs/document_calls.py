@@ -22,9 +22,8 @@ from service.edge.rpcs.document_formats import format_of
 from service.edge.rpcs.documents import Document, check_document, check_splitter, fits, text_of, translation_of
 from service.edge.rpcs.languages.pivot_calls import PivotCalls, check_pivot
 from service.edge.rpcs.languages.routed_calls import joined_words
-from service.edge.rpcs.model_calls import languages_of
+from service.edge.rpcs.model_calls import is_slow, languages_of
 from service.edge.rpcs.proto_conversion import decoding_options
-from service.edge.rpcs.text_calls import is_slow
 from service.errors import InvalidRequest
 from service.options import DEFAULTS
 from service.text.language_detection import Guess

@@ -23,6 +23,7 @@ from service.edge.requests.prompt_encoder import INLINE_BYTES, LanguagePair
 from service.edge.requests.request_builder import RequestBuilder
 from service.edge.requests.request_limits import answer_size
 from service.errors import DeadlineTooSoon, EngineUnavailable, MemoryLimit, Overloaded, TenantLimit
+from service.options import DecodingOptions
 from service.request import Cancel, Finished, Request
 
 FULL = (Overloaded, TenantLimit, MemoryLimit, DeadlineTooSoon)  # what an item of a call waits out
@@ -152,6 +153,12 @@ async def convert_off_loop(
     """`convert()`, in a thread when the response may be too large to convert on the event loop."""
     size = answer_size(model.manifest, request)
     return convert() if sum(size) <= INLINE_SIZE else await preparation.convert(request.caller, convert)
+
+
+def is_slow(model: ServedModel, options: DecodingOptions) -> bool:
+    """Whether the request for a short text to translate may take long to build. A template may take as long as its
+    bounds allow."""
+    return (options.use_shortlist and bool(options.phrases)) or model.translation is not None
 
 
 def languages_of(message: Any) -> LanguagePair:

@@ -8,7 +8,7 @@ themselves are the business of `service.text`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -67,7 +67,7 @@ class Rewriting:
         if message.HasField("markup") and not any(kinds):
             raise InvalidRequest("markup", f"must name at least one of {', '.join(Kinds._fields)}")
         self._marked = _extracted(message.text, kinds, is_fragment=is_fragment)
-        self.text = self._marked.plain
+        self.text = self.read = self._marked.plain  # read: by the model
         PromptEncoder(model).check_length(self.text)  # before its terms are looked for
         glossary = glossaries.of(message.glossary) if message.HasField("glossary") else Glossary()
         self._terminology = Terminology(glossary, self.text)
@@ -89,14 +89,25 @@ class Rewriting:
     def request(self, decoding: Callable[..., Request], options: DecodingOptions) -> Request:
         """The engine's request with these options, without an alignment for which the answer would be too large if the
         client has not asked for it: marks are then placed without it. decoding: as of `RequestBuilder`."""
-        terms = self._terminology.pairs
-        build = partial(decoding, self.text, terms=terms, has_confidence=self._confidence is not None)
+        build = partial(decoding, self.read, terms=self._pairs, has_confidence=self._confidence is not None)
         try:
             return build(options)
         except InvalidRequest as error:
             if error.field != "options.alignment" or options.alignment == self._asked.alignment:
                 raise
         return build(dataclasses.replace(options, alignment="none"))
+
+    @property
+    def _pairs(self) -> list[tuple[str, str]]:
+        """Terms for a prompt."""
+        return self._terminology.pairs
+
+    def _links(self, result: HypothesisResult) -> Links | None:
+        """Which tokens of an answer are linked to which of `text`."""
+        return token_links(self._model, result, self.text)
+
+    def _converted(self, hypothesis: pb.Hypothesis, result: HypothesisResult) -> None:
+        """Changes what the message of an answer says of the model's own."""
 
     @property
     def has_terms(self) -> bool:
@@ -127,19 +138,20 @@ class Rewriting:
             finished,
             asked,
             self._model,
-            text=self.text,
+            text=self.read,
             has_tokens=message.include_tokens,
             confidence=self._confidence,
         )
-        plain, restored, _ = self._rewritten(text, results[0] if results else None)
+        plain, restored, links = self._rewritten(text, results[0] if results else None)
         for hypothesis, result in zip(fields.get("hypotheses", ()), results, strict=False):
-            hypothesis.plain_text, hypothesis.text, links = self._rewritten(result.text, result)
-            if links is not None and hypothesis.HasField("alignment"):  # terms have moved the words after them
+            self._converted(hypothesis, result)
+            hypothesis.plain_text, hypothesis.text, own = self._rewritten(result.text, result)
+            if own is not None and hypothesis.HasField("alignment"):  # terms have moved the words after them
                 del hypothesis.alignment.target_spans[:]
-                hypothesis.alignment.target_spans.extend(spans_of(links.target_spans))
+                hypothesis.alignment.target_spans.extend(spans_of(own.target_spans))
         if message.HasField("markup"):
             fields["markup"] = pb.MarkupResult(
-                placement=self._placement(results), plain_text=plain, source_text=self.text
+                placement=self._placement(links), plain_text=plain, source_text=self.text
             )
         if message.HasField("glossary"):
             terms, unmet = self._terminology.terms, self._terminology.unmet(plain)
@@ -149,15 +161,14 @@ class Rewriting:
         shown = tokens if message.include_tokens else ()
         return pb.TranslateResponse(text=restored, tokens=shown, **completion(finished), **fields)
 
-    def _placement(self, results: Sequence[HypothesisResult]) -> pb.MarkPlacement:
+    def _placement(self, links: Links | None) -> pb.MarkPlacement:
         if not self._marked.nodes:
             return pb.MARK_PLACEMENT_UNSPECIFIED
-        is_aligned = bool(results) and results[0].attention is not None
-        return pb.MARK_PLACEMENT_ALIGNMENT if is_aligned else pb.MARK_PLACEMENT_PROPORTIONAL
+        return pb.MARK_PLACEMENT_PROPORTIONAL if links is None else pb.MARK_PLACEMENT_ALIGNMENT
 
     def _rewritten(self, text: str, result: HypothesisResult | None) -> tuple[str, str, Links | None]:
         """An answer with its terms, without and with its marks, and the links of the first of these."""
-        links = None if result is None else token_links(self._model, result, self.text)
+        links = None if result is None else self._links(result)
         if self._asked.beam_size < 2:  # in a beam, terms are forced
             text, links = self._terminology.replaced(text, links)
         return text, self._marked.restored(text, links), links

@@ -170,10 +170,11 @@ class SentenceCalls(TextCalls):
         return self.stream(model, message, call, pb.StreamTranslateResponse)
 
     async def stream_in_sentences(
-        self, text: SplitText, message: Any, model: ServedModel, call: Call, stream: Stream
+        self, text: SplitText, message: Any, model: ServedModel, call: Call, stream: Stream | None = None
     ) -> AsyncGenerator[pb.StreamTranslateResponse, None]:
         """The messages of a stream: the text of each sentence as it grows, after those before it. stream: those about
         one."""
+        stream = stream or self.stream_translated
         sentences, answers = Sentences(text, message, model), list[pb.TranslateResponse]()
         pieces = _Pieces(len(text.sentences))
 

@@ -33,7 +33,7 @@ from service.edge.rpcs.item_calls import Messages
 from service.edge.rpcs.languages.language_calls import LanguageCalls
 from service.edge.rpcs.languages.pivot_calls import PivotCalls
 from service.edge.rpcs.languages.routed_calls import Routed
-from service.edge.rpcs.model_calls import FULL, convert_off_loop, languages_of
+from service.edge.rpcs.model_calls import FULL, convert_off_loop, is_slow, languages_of
 from service.edge.rpcs.model_description import describe
 from service.edge.rpcs.proto_conversion import (
     attend_response,
@@ -44,7 +44,6 @@ from service.edge.rpcs.proto_conversion import (
 from service.edge.rpcs.rewriting import Rewriting, check_not_rewritten, is_rewritten, summed
 from service.edge.rpcs.rpc_handlers import handlers_of, rpcs_of, services_of
 from service.edge.rpcs.sentence_calls import SentenceCalls
-from service.edge.rpcs.text_calls import is_slow
 from service.edge.rpcs.token_calls import TokenCalls
 from service.errors import InvalidRequest, Unsatisfiable
 from service.options import DecodingOptions
@@ -71,7 +70,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls, LanguageCalls, PivotCal
     ) -> None:
         """items: see `ItemCalls`. log_text: see `ModelCalls`."""
         super().__init__(catalog, preparation, items, log_text=log_text)
-        self._glossaries = glossaries
+        self.glossaries = glossaries
 
     async def Translate(self, request: pb.TranslateRequest, call: Call) -> pb.TranslateResponse:
         return await self._translate(await self.routed(request, call), request, call)
@@ -85,7 +84,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls, LanguageCalls, PivotCal
         else:
             glossary = None
             if request.HasField("glossary"):
-                glossary = await self.built(partial(self._glossaries.of, request.glossary), request, call)
+                glossary = await self.built(partial(self.glossaries.of, request.glossary), request, call)
             answer = partial(answer, is_fragment=True)
             response = await self.in_sentences(text, request, route.model, call, answer, glossary)
             if self.log_text:
@@ -202,9 +201,15 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls, LanguageCalls, PivotCal
         self, message: pb.TranslateRequest, model: ServedModel, call: Call, *, is_fragment: bool
     ) -> pb.TranslateResponse:
         """The response to a request whose text or answer is changed around the translation."""
-        limits, glossaries = self.catalog.limits_of(model), self._glossaries
+        limits, glossaries = self.catalog.limits_of(model), self.glossaries
         read = partial(Rewriting, message, model, limits, glossaries, is_fragment=is_fragment)
         rewriting = await self.built(read, message, call, is_slow=message.ByteSize() > INLINE_BYTES // 2)
+        return await self.answer_rewritten(rewriting, message, model, call)
+
+    async def answer_rewritten(
+        self, rewriting: Rewriting, message: pb.TranslateRequest, model: ServedModel, call: Call
+    ) -> pb.TranslateResponse:
+        """The response to what was rewritten."""
         request, text, tokens, finished = await self._answered(rewriting, rewriting.options, model, message, call)
         if message.options.beam_size > 1 and rewriting.has_terms:
             forced = rewriting.forced(text, request)
@@ -225,7 +230,7 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls, LanguageCalls, PivotCal
             answer_confidence(request, model)
             return
         tried = merged(request, pb.TranslateRequest(text="a"))
-        await self.built(partial(Rewriting, tried, model, self.catalog.limits_of(model), self._glossaries), tried, call)
+        await self.built(partial(Rewriting, tried, model, self.catalog.limits_of(model), self.glossaries), tried, call)
 
     async def _with_terms(
         self, rewriting: Rewriting, forced: ForcedTerms, model: ServedModel, message: pb.TranslateRequest, call: Call

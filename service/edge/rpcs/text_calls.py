@@ -17,7 +17,7 @@ from service.edge.requests.prompt_encoder import INLINE_BYTES
 from service.edge.requests.request_builder import RequestBuilder
 from service.edge.rpcs.chat_messages import chat_of, spelled_in, warnings_of
 from service.edge.rpcs.item_calls import ItemCalls
-from service.edge.rpcs.model_calls import convert_off_loop, languages_of, submitted
+from service.edge.rpcs.model_calls import convert_off_loop, is_slow, languages_of, submitted
 from service.edge.rpcs.proto_conversion import completion, decoding_options, details
 from service.errors import InvalidRequest
 from service.options import DecodingOptions
@@ -137,12 +137,6 @@ class TextCalls(ItemCalls):
             if finished.generated_tokens > INLINE_TOKENS:
                 return await self.preparation.convert(request.caller, convert)
         return await convert_off_loop(self.preparation, model, request, convert)
-
-
-def is_slow(model: ServedModel, options: DecodingOptions) -> bool:
-    """Whether the request for a short text to translate may take long to build. A template may take as long as its
-    bounds allow."""
-    return (options.use_shortlist and bool(options.phrases)) or model.translation is not None
 
 
 def check_streamable(options: DecodingOptions) -> None:

@@ -223,12 +223,12 @@ def test_a_directory_in_a_files_place_is_refused(written):
         load_bundle(written)
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6, 7, 10, 16, 0, "1", True, None, 1.5])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6, 7, 10, 17, 0, "1", True, None, 1.5])
 def test_an_unknown_version_is_refused_before_its_keys_are_read(written, version):
     edit(written, lambda m: m.update(format_version=version, novelty=1))
     with pytest.raises(
         VersionError,
-        match=r"unknown format_version; expected 8 or 9 or 11 or 12 or 13 or 14 or 15, found .*; fix: export ",
+        match=r"unknown format_version; expected 8 or 9 or 11 or 12 or 13 or 14 or 15 or 16, found .*; fix: export ",
     ):
         load_manifest(written)
 

@@ -2,20 +2,28 @@
 of its tenant's, and the text between in its answer.
 
 The first answer is decoded by the search of the request, a beam or greedy; every other option is of the second one.
+Marks, terms and alignments are those of the text and the second answer, by both alignments (`PivotRewriting`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import AsyncGenerator, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.calls.call import Call
 from service.edge.models.served_model import ServedModel
+from service.edge.requests.glossaries import Glossaries
 from service.edge.requests.language_routes import Route
+from service.edge.requests.prompt_encoder import INLINE_BYTES, LanguagePair
+from service.edge.rpcs.languages.pivot_rewriting import PivotRewriting
 from service.edge.rpcs.languages.routed_calls import RoutedCalls, route_message
-from service.edge.rpcs.rewriting import summed
+from service.edge.rpcs.model_calls import is_slow
+from service.edge.rpcs.proto_conversion import completion
+from service.edge.rpcs.rewriting import Rewriting, is_rewritten, summed
 from service.errors import InvalidRequest
 from service.request import Finished
 
@@ -26,10 +34,16 @@ SEARCH = ("beam_size", "length_penalty", "length_normalization", "patience", "ea
 class PivotCalls(RoutedCalls):
     """Calls to two models that translate one after the other. Event-loop thread only."""
 
+    glossaries: Glossaries  # of the server
+
     if TYPE_CHECKING:  # of the class that has all RPCs
 
         async def translated(
             self, model: ServedModel, message: Any, call: Call, *, is_fragment: bool = False
+        ) -> pb.TranslateResponse: ...
+
+        async def answer_rewritten(
+            self, rewriting: Rewriting, message: Any, model: ServedModel, call: Call
         ) -> pb.TranslateResponse: ...
 
         def stream(self, model: ServedModel, message: Any, call: Call, build: Any) -> AsyncGenerator[Any, None]: ...
@@ -39,6 +53,8 @@ class PivotCalls(RoutedCalls):
     ) -> pb.TranslateResponse:
         """The response to a request whose text the first model reads as a whole. model: the second one. is_fragment:
         as of `translated`."""
+        if _needs_links(message):
+            return await self._pivot_rewritten(way, message, call, is_fragment=is_fragment)
         before, first = await self._between(way, message, call)
         second = _second(message, before.text, way.middle)
         with _of_text_between(way):
@@ -71,22 +87,44 @@ class PivotCalls(RoutedCalls):
         request = pb.TranslateRequest(
             text=message.text, source_language=message.source_language, target_language=way.middle
         )
-        for name in SEARCH:
-            if message.options.DESCRIPTOR.fields_by_name[name].has_presence:
-                if message.options.HasField(name):
-                    setattr(request.options, name, getattr(message.options, name))
-            elif value := getattr(message.options, name):
-                setattr(request.options, name, value)
+        request.options.CopyFrom(search_of(message.options))
         response = await self.translated(way.first, request, call)
-        if not response.text.strip():
-            problem = f"model {way.first.name!r} has no words for it, and so nothing for {way.model.name!r}"
-            raise InvalidRequest("text", f"{problem}; name another pivot_language, or a model")
+        _check_words(response.text, way)
         return response, call.record.finished
+
+    async def _pivot_rewritten(
+        self, way: Route, message: Any, call: Call, *, is_fragment: bool
+    ) -> pb.TranslateResponse:
+        """The response to a request with marks, terms or an alignment."""
+        check_pivot(message)
+        assert way.first is not None
+        limits = self.catalog.limits_of(way.first)
+        read = partial(PivotRewriting, message, way, limits, self.glossaries, is_fragment=is_fragment)
+        rewriting = await self.built(read, message, call, is_slow=message.ByteSize() > INLINE_BYTES // 2)
+        options = rewriting.first_options(search_of(message.options))
+        languages = LanguagePair(message.source_language, way.middle)
+        decoding = partial(self.builder(way.first, call).decoding, rewriting.text, options, languages)
+        build = partial(decoding, is_streamed=False)
+        request = await self.built(build, message, call, is_slow=is_slow(way.first, options))
+        text, _, first = await self.answered(way.first, request, call)
+        _check_words(text, way)
+        rewriting.begin(text, first.hypotheses[0] if first.hypotheses else None)
+        with _of_text_between(way):
+            second = _second(message, text, way.middle)
+            response = await self.answer_rewritten(rewriting, second, way.model, call)
+        if not message.HasField("markup"):
+            for hypothesis in response.hypotheses:
+                hypothesis.ClearField("plain_text")
+        _add_cost(response, pb.TranslateResponse(**completion(first)))
+        self._sum(call, first)
+        response.route.CopyFrom(route_message(way, text))
+        return response
 
     @staticmethod
     def _sum(call: Call, first: Finished | None) -> None:
         if first is not None and call.record.finished is not None:
-            call.record.finish(summed(first, call.record.finished))
+            both = summed(first, call.record.finished)
+            call.record.finish(dataclasses.replace(both, prompt_tokens=first.prompt_tokens))
 
 
 @contextlib.contextmanager
@@ -104,16 +142,37 @@ def _of_text_between(way: Route) -> Iterator[None]:
 
 def check_pivot(message: Any) -> None:
     """Refuses what two models cannot do together. Raises InvalidRequest."""
-    for field in ("markup", "glossary"):
-        if message.HasField(field):
-            raise InvalidRequest(field, f"must be left out of a translation by way of another language; {_FIX}")
+    problem = "in a translation by way of another language"
     if message.include_confidence:
-        raise InvalidRequest("include_confidence", f"must be false in a translation by way of another language; {_FIX}")
-    if message.options.alignment not in (pb.ALIGNMENT_KIND_UNSPECIFIED, pb.ALIGNMENT_KIND_NONE):
-        raise InvalidRequest("options.alignment", f"must be none in a translation by way of another language; {_FIX}")
+        fix = "translate in two calls, each with a confidence of its own"
+        raise InvalidRequest("include_confidence", f"must be false {problem}: no calibration is of two models; {fix}")
+    if isinstance(message, pb.TranslateDocumentRequest) and message.context_sentences:
+        raise InvalidRequest("context_sentences", f"must be 0 {problem}; translate in two calls")
+    if isinstance(message, pb.StreamTranslateRequest) and _needs_links(message):
+        raise InvalidRequest("options.alignment", f"must be none in a stream {problem}; call Translate")
 
 
-_FIX = "translate in two calls"
+def _needs_links(message: Any) -> bool:
+    """Whether the answer has something of both alignments."""
+    none = (pb.ALIGNMENT_KIND_UNSPECIFIED, pb.ALIGNMENT_KIND_NONE)
+    return is_rewritten(message) or message.options.alignment not in none
+
+
+def _check_words(text: str, way: Route) -> None:
+    """Refuses an empty text between."""
+    if not text.strip():
+        assert way.first is not None
+        problem = f"model {way.first.name!r} has no words for it, and so nothing for {way.model.name!r}"
+        raise InvalidRequest("text", f"{problem}; name another pivot_language, or a model")
+
+
+def search_of(options: pb.DecodingOptions) -> pb.DecodingOptions:
+    """Those of the first answer."""
+    found = pb.DecodingOptions()
+    for field, value in options.ListFields():
+        if field.name in SEARCH:
+            setattr(found, field.name, value)
+    return found
 
 
 def _second(message: Any, text: str, middle: str) -> Any:

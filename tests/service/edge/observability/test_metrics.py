@@ -352,7 +352,7 @@ def test_a_scrape_of_many_models_stays_cheap(metrics):
     """By count: 10 models and 16 processes each stay below 5 ms at 1.2 µs a series."""
     for number in range(10):
         served(metrics, f"m{number}", processes=16)
-    assert sum(len(family.samples) for family in families(metrics).values()) < 4000
+    assert sum(len(family.samples) for family in families(metrics).values()) < 4080
 
 
 def test_restarts_are_counted_by_reason(metrics, report):

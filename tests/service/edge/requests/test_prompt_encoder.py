@@ -8,6 +8,7 @@ from service.edge.requests.prompt_encoder import INLINE_BYTES, LanguagePair, Pro
 from service.edge.requests.request_builder import RequestBuilder
 from service.errors import InvalidRequest
 from tests.edge import CALL, GENERATION, LIMITS, TRANSLATION, decoding_request, manifest, scoring_request
+from tests.languages import model as between
 from tests.model.tokenizers.families import made
 
 FRAMED = dataclasses.replace(
@@ -56,7 +57,8 @@ def test_special_tokens_include_the_languages_of_the_request():
     [
         (LanguagePair("eng_Latn"), "target_language: must be given: one of deu_Latn, eng_Latn"),
         (LanguagePair(target="eng_Latn"), "source_language: must be given: one of deu_Latn, eng_Latn"),
-        (LanguagePair("eng_Latn", "de"), "target_language: unknown code 'de'; did you mean 'deu_Latn'"),
+        (LanguagePair("eng_Latn", "du_Latn"), "target_language: unknown code 'du_Latn'; did you mean 'deu_Latn'"),
+        (LanguagePair("eng_Latn", "de-Cyrl"), "target_language: unknown code 'de-Cyrl'; must be one of deu_Latn, eng"),
         (LanguagePair("???", "deu_Latn"), r"source_language: unknown code '\?\?\?'; must be one of deu_Latn, eng_Latn"),
     ],
 )
@@ -66,15 +68,31 @@ def test_languages_must_be_those_of_the_model(languages, problem):
 
 
 def test_languages_that_the_model_does_not_read_are_rejected():
-    with pytest.raises(InvalidRequest, match="source_language: must be left out: model 'en-de' has no languages"):
+    problem = "source_language: must be left out: model 'en-de' does not say what it translates"
+    with pytest.raises(InvalidRequest, match=problem):
         decoding_request(TRANSLATION, "cat", languages=LanguagePair("eng_Latn"))
     template = dataclasses.replace(FRAMED.manifest.template, source_prefix=("target_language",), target_prefix=(2,))
     marked = dataclasses.replace(FRAMED, manifest=manifest(template=template))
     assert decoding_request(marked, "cat", languages=LanguagePair(target="deu_Latn")).source[0] == 4
-    with pytest.raises(
-        InvalidRequest, match="source_language: must be left out: model 'en-de' reads no source_language"
-    ):
-        decoding_request(marked, "cat", languages=LanguagePair("eng_Latn", "deu_Latn"))
+    assert decoding_request(marked, "cat", languages=LanguagePair("en", "de")).source[0] == 4
+    problem = "source_language: must be deu_Latn, eng_Latn, which model 'en-de' translates, or left out, got 'fr'"
+    with pytest.raises(InvalidRequest, match=problem):
+        decoding_request(marked, "cat", languages=LanguagePair("fr", "deu_Latn"))
+
+
+@pytest.mark.parametrize("code", ["de", "de-AT", "de_DE", "deu", "DE-Latn"])
+def test_any_code_that_names_a_language_of_the_model_is_taken(code):
+    known = decoding_request(FRAMED, "a cat", languages=LanguagePair("eng_Latn", "deu_Latn"))
+    request = decoding_request(FRAMED, "a cat", languages=LanguagePair("en", code))
+    assert (request.source, request.prompt) == (known.source, known.prompt)
+
+
+def test_a_model_of_two_languages_takes_their_names_and_reads_none():
+    model = between("en-de", "en", "de")
+    bare = decoding_request(model, "a cat")
+    assert decoding_request(model, "a cat", languages=LanguagePair("en-GB", "deu_Latn")).source == bare.source
+    with pytest.raises(InvalidRequest, match="target_language: must be de, which model 'en-de' translates, or left"):
+        decoding_request(model, "a cat", languages=LanguagePair("en", "fr"))
 
 
 def test_a_prompt_without_a_start_token_is_its_text_and_never_empty():
