@@ -45,8 +45,8 @@ class Settings:
 def application(settings: Settings) -> Starlette:
     """The application. Made inside the event loop that runs it. Raises ValueError as AsyncClient does."""
     client = AsyncClient(settings.address, retries=False, connections=CONNECTIONS, **settings.connection)
+    client.with_token(settings.token)  # refuses one in plaintext to another machine
     upstream = Upstream(client, settings.address, settings.token)
-    upstream.client("")  # refuses a token in plaintext to another machine
 
     async def failed(request: Request, error: Exception) -> Response:
         return response_of(error, settings.address)

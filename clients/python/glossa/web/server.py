@@ -21,7 +21,11 @@ def serve(settings: Settings, host: str, port: int, announce: Callable[[str], No
     Raises OSError for an address that cannot be used, ValueError as `application`.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, port), family=family) as listening:
+    try:
+        listening = socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, f"{host}:{port}") from None
+    with listening:
         asyncio.run(_serve(settings, listening, announce))
 
 
