@@ -152,6 +152,7 @@ class Browser:
         tab = Tab(self, session)
         for domain in ("Page", "Runtime", "Log"):
             tab.send(f"{domain}.enable")
+        tab.send("Emulation.setFocusEmulationEnabled", enabled=True)
         return tab
 
     def close(self):

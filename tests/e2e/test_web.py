@@ -126,7 +126,7 @@ def test_a_prompt_is_continued_and_nothing_of_it_is_markup(tab):
     tab.point("#send")
     tab.until(SHOWN.format("#generate-problem"))
     assert text_of(tab, "#continued") == "<img src=x>"
-    tab.run("document.querySelector('#prompt').select()")
+    tab.run("document.querySelector('#prompt').focus(), document.querySelector('#prompt').select()")
     tab.type("three birds")
     tab.point("#send")
     tab.until("document.querySelector('#generate-facts').textContent")

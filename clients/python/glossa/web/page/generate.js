@@ -30,7 +30,8 @@ async function ask() {
   if (!prompt.trim() || !model()) return $("prompt").focus();
   running = new AbortController();
   const {signal} = running, chats = mode() === "chat";
-  const [temperature, max_tokens] = ["temperature", "tokens"].map(id => $(id).valueAsNumber);
+  const [temperature, most] = ["temperature", "tokens"].map(id => $(id).valueAsNumber);
+  const max_tokens = most < model().limits.new_tokens ? most : 0;  // as many as fit behind the prompt
   const given = {model: model().name, temperature, max_tokens};
   const out = chats ? turn(prompt) : continuation(prompt);
   if (chats) given.messages = messages; else given.text = prompt;
