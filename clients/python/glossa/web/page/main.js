@@ -40,19 +40,17 @@ let timer = 0, known = "";
 async function look() {
   clearTimeout(timer);
   try {
-    const found = await get("/api/server");
-    const text = JSON.stringify(found);
-    const was = state.up;
-    $("status").dataset.state = "up";
-    const {models: {length}, models: [only], address} = found;
-    $("status").textContent = `${length === 1 ? only.name : `${length} models`} at ${address}`;
-    $("down").hidden = $("token-form").hidden = state.up = true;
-    if (text !== known || !was) {
+    const found = await get("/api/server"), text = JSON.stringify(found);
+    if (text !== known || !state.up) {
       known = text;
       try { state.pairs = await get("/api/pairs"); } catch { state.pairs = []; }  // an older server has none
       Object.assign(state, found, {up: true});
       modelsChanged();
     }
+    const {models: {length}, models: [only], address} = found;
+    $("status").textContent = `${length === 1 ? only.name : `${length} models`} at ${address}`;
+    $("status").dataset.state = "up";
+    $("down").hidden = $("token-form").hidden = true;
   } catch (problem) {
     if (!(problem instanceof Problem)) throw problem;
     lost(problem);
