@@ -24,10 +24,11 @@ help:
 setup: $(STAMP)  ## create .venv from the pinned requirements (TORCH_INDEX=… for other torch wheels, PYTHON=… for another Python)
 
 # Everything is pinned, so nothing need be resolved (--no-deps). uv installs in a fifth of pip's time; it reads no
-# configuration of pip's, so where it finds no index pip installs. Byte-compiling goes last, on every core, without what
-# tests hardly import: a third of all; a package that ships a file for another Python makes it fail without harm, hence
-# the ignored status.
+# configuration of pip's, so where it finds no index pip installs. Packages are byte-compiled while torch is on its way,
+# torch then, without what tests hardly import: a third of all; a package that ships a file for another Python makes it
+# fail without harm, hence the ignored status.
 RARE := /(tests?|_internal|_inductor|physics|transformers/models|mypy|pip|pygments|setuptools)/
+COMPILE = $(BIN)/python -m compileall -q -j 0 -x '$(RARE)' $(VENV)/lib
 $(STAMP): requirements/dev.txt requirements/torch.txt pyproject.toml clients/python/glossa/version.py
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "glossa needs Python 3.11 or newer, $(PYTHON) is " + sys.version.split()[0] + "; name another one: make setup PYTHON=python3.12")'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) lacks the venv module; install the python3-venv package of your system" >&2; exit 1; }
@@ -35,9 +36,9 @@ $(STAMP): requirements/dev.txt requirements/torch.txt pyproject.toml clients/pyt
 	@echo "installing $$(grep -c '==' requirements/dev.txt) pinned packages, then torch; this takes a minute or two"
 	@sed -n '/^uv==/,/[^\\]$$/p' requirements/dev.txt >$(VENV)/uv.txt && $(PIP) --no-deps --require-hashes -r $(VENV)/uv.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes -r requirements/dev.txt || $(PIP) --no-deps --require-hashes -r requirements/dev.txt
-	@$(PIP) -r requirements/torch.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
+	@$(COMPILE) >$(VENV)/compileall.log 2>&1 & $(PIP) -r requirements/torch.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) && wait
 	@$(PIP) --no-deps --no-build-isolation --editable .
-	-@$(BIN)/python -m compileall -q -j 0 -x '$(RARE)' $(VENV)/lib >$(VENV)/compileall.log 2>&1
+	-@$(COMPILE) >>$(VENV)/compileall.log 2>&1
 	@touch $@
 
 # Models in tests are tiny: a second thread only waits for the first, and for whatever else the machine does.
@@ -45,8 +46,7 @@ $(STAMP): requirements/dev.txt requirements/torch.txt pyproject.toml clients/pyt
 PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 # One more than two cores: much of the tests' time is waiting, for servers that start and for deadlines.
 JOBS ?= 3
-# loadfile keeps the tests of a module in one process, which alone builds its fixtures and starts its servers.
-PARALLEL = --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+PARALLEL = --workers $(JOBS)
 
 .PHONY: demo
 demo: $(STAMP)  ## train, export, serve and translate: the whole path in a few minutes

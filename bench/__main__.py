@@ -29,10 +29,8 @@ ROOMS = {
         "grpc-overhead",
     ),
     "answers": (
-        "adequacy",
         "compare-answers",
         "compare-reference",
-        "constraints",
         "invariance",
         "markup",
         "process-answers",

@@ -21,8 +21,8 @@ from cli.terminal import UsageError, report_errors
 from cli.text_input import read_text
 
 ModelName = Annotated[str, typer.Option(help="name on the server; may be omitted when one model fits")]
-SourceLanguage = Annotated[str, typer.Option(help="of the text, by its code; for models that have languages")]
-TargetLanguage = Annotated[str, typer.Option(help="of the answer, by its code; for models that have languages")]
+SourceLanguage = Annotated[str, typer.Option(help="of the text, by its code; auto: detect it, to translate")]
+TargetLanguage = Annotated[str, typer.Option(help="of the answer, by its code; chooses a model that translates")]
 SourceUnitName = Annotated[
     Literal["sentence", "text"] | None,
     typer.Option(

@@ -19,6 +19,7 @@ from cli.load.bench import bench
 from cli.requests.ask import generate, score, translate
 from cli.requests.attend import attend
 from cli.requests.chat import chat
+from cli.requests.detect import detect
 from cli.requests.encode import classify, embed, fill_mask, similarity, tag
 from cli.requests.tokens import tokens
 from cli.serving.admin import admin
@@ -56,6 +57,7 @@ VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
     },
     "Call a server": {
         "translate": translate,
+        "detect": detect,
         "generate": generate,
         "chat": chat,
         "score": score,

@@ -15,12 +15,14 @@ from cli.terminal import UsageError
 
 STANDARD_INPUT = "-"
 DECLARED_WITHIN = 1024  # bytes of a document, as the HTML standard asks
+HEADER_WITHIN = 1 << 14  # bytes of a catalog of gettext, whose header follows a comment
 _DECLARED = re.compile(
     rb"""
     \A\s*<\?xml[^>]*?\sencoding\s*=\s*["'](?P<xml>[\w.:-]+) | <meta\s[^>]*?charset\s*=\s*["']?(?P<html>[\w.:-]+)
     """,
     re.VERBOSE | re.IGNORECASE,
 )
+_DECLARED_BY_CATALOG = re.compile(rb'\n"Content-Type:[^"\n]*?charset=(?!CHARSET\b)([\w.:-]+)')
 
 
 def read_text(file: Path | str) -> str:
@@ -29,11 +31,13 @@ def read_text(file: Path | str) -> str:
 
 
 def read_document(file: Path | str) -> str:
-    """`read_text` of a document, which may declare another encoding: by a byte order mark, as XML, or as HTML does."""
+    """`read_text` of a document, which may declare another encoding: by a byte order mark, as XML, HTML or gettext."""
     data = _bytes_of(file)
     is_wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     declared = _DECLARED.search(data, 0, DECLARED_WITHIN)
-    encoding = "utf-16" if is_wide else (declared["xml"] or declared["html"]).decode() if declared else "utf-8"
+    catalog = _DECLARED_BY_CATALOG.search(data, 0, HEADER_WITHIN)
+    name = (declared["xml"] or declared["html"]) if declared else catalog[1] if catalog else b"utf-8"
+    encoding = "utf-16" if is_wide else name.decode()
     if not is_wide and encoding.lower().startswith("utf"):  # a declaration that can be read is in no wider encoding
         return decoded(data, str(file))
     try:

@@ -1,13 +1,10 @@
 """Exported bundles that many tests read, built once per run, and the order of the tests."""
 
 import collections
-import contextlib
 import gc
-import importlib
 import inspect
 import os
 import random
-from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,8 @@ from hypothesis.strategies import none
 
 from tests.build_cache import BuildCache, trace_once
 from tests.tiny import ENCODERS, TEXTS, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
+
+pytest_plugins = ["tests.workers"]
 
 # Some tests fork this process, in which gRPC may run. Its handlers of forks abort one child in twenty (gRPC 1.85:
 # SIGABRT, "epoll_wait error: Bad file descriptor") if a thread is inside gRPC; without them no child does. Nothing of
@@ -42,19 +41,6 @@ gc.set_threshold(50_000, 20, 50)
 def draw_one(_):
     """With its first example Hypothesis asks what refers to its generator of random numbers. With Python 3.14 it finds
     nothing in a frozen heap, and warns."""
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection(session):
-    """Lets each process import the test modules from another one on. To rewrite their asserts, which happens once per
-    module and checkout, is more than half of collecting; all processes would do it for the same modules together."""
-    worker, root = getattr(session.config, "workerinput", None), session.config.rootpath
-    if worker is not None:
-        modules = sorted(chain.from_iterable((root / place).rglob("test_*.py") for place in session.config.args))
-        first = len(modules) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
-        for path in modules[first:] + modules[:first]:
-            with contextlib.suppress(Exception, pytest.skip.Exception):  # collecting meets it again, and reports it
-                importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts))
 
 
 def pytest_collection_finish():
@@ -93,10 +79,9 @@ def _spread(items):
 
 
 @pytest.fixture(scope="session")
-def build_cache(tmp_path_factory, worker_id):
+def build_cache(directory_of_the_run):
     """A BuildCache that the processes of this run share."""
-    own = tmp_path_factory.getbasetemp()
-    root = (own if worker_id == "master" else own.parent) / "built"
+    root = directory_of_the_run / "built"
     root.mkdir(exist_ok=True)
     return BuildCache(root)
 

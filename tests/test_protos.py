@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from glossa.v1 import admin_pb2, glossa_pb2
+
 ROOT = Path(__file__).parents[1]
 PROTO = ROOT / "protos/glossa/v1/glossa.proto"
 FIELD = "  int32 max_tokens = 1;\n"
@@ -42,6 +44,14 @@ def test_an_incompatible_change_is_rejected(tmp_path, replacement, message):
     result = breaking(tmp_path, text.replace(FIELD, replacement, 1))
     assert result.returncode != 0
     assert message in result.stdout
+
+
+@pytest.mark.parametrize("module", [glossa_pb2, admin_pb2])
+def test_the_packages_of_stubs_stay(module):
+    options = module.DESCRIPTOR.GetOptions()
+    assert (options.go_package, options.java_package, options.java_multiple_files, options.csharp_namespace) == (
+        ("glossa/v1;glossav1", "glossa.v1", True, "Glossa.V1")
+    )
 
 
 def test_a_new_field_is_compatible(tmp_path):

@@ -1,9 +1,11 @@
-"""Round trips of real documents: the HTML and XLIFF files of a folder, translated into themselves and by a model.
+"""Round trips of real documents: the files of a folder in each format but text, translated into themselves and by a
+model.
 
 With each text translated into itself, nothing may change but white space within texts and how characters are written.
-With a model (--bundle), tags, comments, scripts and everything beside XLIFF's targets must stay. Both are compared by
-other parsers than the product's (`round_trip_checks`). Counted are documents that are refused, by reason, and
-those that lost something. Files that real tools wrote are the point: none are in this repository.
+With a model (--bundle), tags, comments, scripts, times, and everything beside the targets of XLIFF and gettext must
+stay. Both are compared by other parsers than the product's (`round_trip_checks`, `text_checks`). Counted are documents
+that are refused, by reason, and those that lost something. Files that real tools wrote are the point: none are in this
+repository.
 """
 
 from __future__ import annotations
@@ -16,28 +18,37 @@ from pathlib import Path
 from typing import Any
 
 from bench.answers.round_trip_checks import html_problems, xliff_problems
+from bench.answers.text_checks import po_problems, subtitle_problems
 from bench.case import Flag, case
 from bench.load.peer_server import glossa_server
 from bench.measure import Verdict, report
 from glossa.client import Client
 from glossa.client.errors import ClientError
-from service.text.documents import html, xliff
+from glossa.v1 import glossa_pb2 as pb
+from service.edge.rpcs.document_formats import format_of
+from service.text.languages import Languages
 from service.text.segmentation import splitter_for
 from service.text.segments import DocumentError
 
-HTML, XLIFF = frozenset((".html", ".htm")), frozenset((".xlf", ".xlf2", ".xliff", ".sdlxliff", ".mxliff", ".mqxliff"))
+SUFFIXES = {
+    "html": (".html", ".htm"),
+    "xliff": (".xlf", ".xlf2", ".xliff", ".sdlxliff", ".mxliff", ".mqxliff"),
+    "srt": (".srt",),
+    "vtt": (".vtt",),
+    "po": (".po", ".pot"),
+}
 SHOWN = 12  # files with problems
 
 
-def identity(text: str, *, is_html: bool) -> str:
-    """A document with each text translated into itself. Raises DocumentError."""
-    module = html if is_html else xliff
-    splitter = splitter_for(module.check(text))
+def identity(text: str, kind: str) -> str:
+    """A document with each text translated into itself. kind: a key of SUFFIXES. Raises DocumentError."""
+    format = format_of(pb.DocumentFormat.Value(f"DOCUMENT_FORMAT_{kind.upper()}"))
+    splitter = splitter_for(format.check(text, ""))
     return "".join(
         (segment.joined or "".join)(
             [part if isinstance(part, str) else part.written(part.text) for part in segment.parts]
         )
-        for segment in module.segments(text, splitter)
+        for segment in format.segments(text, splitter, Languages())
     )
 
 
@@ -59,6 +70,12 @@ class Counts:
         self.documents += 1
         if self.kind == "html":
             problems = list(html_problems(source, found, is_identity=is_identity))
+        elif self.kind in ("srt", "vtt"):
+            is_webvtt = self.kind == "vtt"
+            problems = list(subtitle_problems(source, found, is_webvtt=is_webvtt, is_identity=is_identity))
+        elif self.kind == "po":
+            translated, problems = po_problems(source, found, is_identity=is_identity)
+            self.units += translated
         else:
             units, problems = xliff_problems(source, found, is_identity=is_identity)
             self.units += units.translated
@@ -79,18 +96,18 @@ class Counts:
 def texts_of(folder: Path) -> tuple[dict[str, list[tuple[str, str]]], Counter[str]]:
     """The names and texts of the documents of a folder by kind, and how many of a kind are not UTF-8. Raises SystemExit
     if there are none."""
-    texts: dict[str, list[tuple[str, str]]] = {"html": [], "xliff": []}
+    texts: dict[str, list[tuple[str, str]]] = {kind: [] for kind in SUFFIXES}
     encodings = Counter[str]()
     for file in sorted(folder.rglob("*")):
-        kind = "html" if file.suffix.lower() in HTML else "xliff" if file.suffix.lower() in XLIFF else ""
+        kind = next((kind for kind, suffixes in SUFFIXES.items() if file.suffix.lower() in suffixes), "")
         if not kind or not file.is_file():
             continue
         try:
-            texts[kind].append((str(file.relative_to(folder)), file.read_bytes().decode("utf-8")))
+            texts[kind].append((str(file.relative_to(folder)), file.read_bytes().decode("utf-8-sig")))
         except UnicodeDecodeError:
             encodings[kind] += 1
     if not any(texts.values()):
-        endings = ", ".join(sorted(HTML | XLIFF))
+        endings = ", ".join(sorted(suffix for suffixes in SUFFIXES.values() for suffix in suffixes))
         raise SystemExit(f"{folder}: no such folder, or one without a document in UTF-8; give one with {endings}")
     return texts, encodings
 
@@ -112,14 +129,14 @@ def round_trips(args: argparse.Namespace) -> None:
             counts = Counts(kind)
             for name, text in few(documents):
                 counts.add(name, text, lambda text, kind=kind: translate(text, kind), is_identity=how == "identity")  # type: ignore[misc]
-            figures.update(counts.figures(how))
+            figures.update(counts.figures(how) if documents else {})
             problems.extend(f"{how}: {problem}" for problem in counts.problems[:SHOWN])
             if counts.documents:
                 verdicts.append(Verdict(f"{kind}, {how}: lost something", counts.failed, 0, "", is_limit=True))
-            else:
+            elif documents:
                 skipped[f"{kind}, {how}"] = "no document was translated"
 
-    tried("identity", list, lambda text, kind: identity(text, is_html=kind == "html"))
+    tried("identity", list, identity)
     if args.bundle is not None:
 
         def some(documents: list[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -7,14 +7,14 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.connection import at_line, with_client
 from cli.flag_names import with_flags_named
 from cli.flags import ModelName, with_decoding_flags, with_scoring_flags, with_translation_flags
-from cli.requests.translate_document import translate_document
+from cli.requests.translate_document import Format, translate_document
 from cli.terminal import AsJson, UsageError, one_line, print_json, report_errors, show
 from cli.text_input import lines_of, read_text
 
@@ -55,7 +55,7 @@ def translate(
     splitter_language: SplitterLanguage = "",
     document: Annotated[str, typer.Option(help="a file to translate as a whole, or -", rich_help_panel=DOCUMENT)] = "",
     format: Annotated[
-        Literal["text", "html", "xliff"] | None,
+        Format | None,
         typer.Option(help="of the document; default: by its suffix; text for standard input", rich_help_panel=DOCUMENT),
     ] = None,
     context_sentences: Annotated[

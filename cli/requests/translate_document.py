@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, get_args
 
 import typer
 
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
     from glossa.client import Client
 
 UNCERTAIN_BELOW = 0.5
-SUFFIXES = {".txt": "text", ".text": "text", ".html": "html", ".htm": "html", ".xliff": "xliff", ".xlf": "xliff"}
+Format = Literal["text", "html", "xliff", "srt", "vtt", "po"]
+SUFFIXES: dict[str, Format] = {
+    **{".txt": "text", ".text": "text", ".html": "html", ".htm": "html", ".xliff": "xliff", ".xlf": "xliff"},
+    **{".srt": "srt", ".vtt": "vtt", ".po": "po", ".pot": "po"},
+}
 
 
 def format_of(document: str, format: str) -> str:
@@ -28,7 +32,9 @@ def format_of(document: str, format: str) -> str:
         return format
     suffix = Path(document).suffix.lower()
     if document != "-" and suffix not in SUFFIXES:
-        raise UsageError(f"--document: the suffix {suffix!r} names no format; give --format text, html or xliff")
+        raise UsageError(
+            f"--document: the suffix {suffix!r} names no format; give --format {', '.join(get_args(Format))}"
+        )
     return SUFFIXES.get(suffix, "text")
 
 

@@ -85,7 +85,7 @@ SourceLanguages = Annotated[
     list[str] | None,
     typer.Option(
         "--source-language",
-        help="of the data, by its code, for models with languages; once for all --data, or once for each",
+        help="of the data, by its code, once for all --data, or for models with languages once for each",
         rich_help_panel=PANEL,
     ),
 ]

@@ -117,7 +117,7 @@ def train(
         recipe, start = beginning(context.params, files, ranks)
         config, arguments = configured(context.params, recipe, ranks)
         run_training(
-            recipe.model,
+            with_own_languages(recipe.model, context.params),
             config,
             f"continue{', in any number of processes,' * (ranks.size > 1)} with: {resuming_command(context.params)}",
             ranks=ranks,
@@ -261,10 +261,14 @@ def given_languages(given: dict[str, Any], model: ModelConfig) -> list[LanguageP
     """The languages of each file of the data, [] where the arguments name none. Raises ConfigError for languages that
     are not the model's, or that it needs and that are missing, UsageError for validation data of unknown languages."""
     from model.config import DEFAULT_LANGUAGES
-    from model.training.data.languages import check_languages, language_pairs
+    from model.training.data.languages import check_languages, language_pairs, own_languages, read_languages
 
     files = 1 if given["source"] is not None else len(given["data"] or [""])
     languages = language_pairs(given["source_language"] or [], given["target_language"] or [], files=files)
+    if model.has_encoder and model.has_decoder:
+        own_languages(model.template, languages)
+        languages = [read_languages(model.template, pair) for pair in languages]
+        languages = languages if any(map(any, languages)) else []
     for pair in languages or [DEFAULT_LANGUAGES]:
         check_languages(model.template, pair)
     count = len(given["validation"] or ())
@@ -274,6 +278,19 @@ def given_languages(given: dict[str, Any], model: ModelConfig) -> list[LanguageP
             f"got {count} of them"
         )
     return languages
+
+
+def with_own_languages(model: ModelConfig, given: dict[str, Any]) -> ModelConfig:
+    """The configuration with the languages of the arguments that the model's special tokens do not name."""
+    from model.training.data.languages import language_pairs, own_languages
+
+    files = 1 if given["source"] is not None else len(given["data"] or [""])
+    languages = language_pairs(given["source_language"] or [], given["target_language"] or [], files=files)
+    if not languages or not (model.has_encoder and model.has_decoder):
+        return model
+    own = own_languages(model.template, languages)
+    source, target = own.source or model.source_language, own.target or model.target_language
+    return model.replace(source_language=source, target_language=target)
 
 
 def training_examples(

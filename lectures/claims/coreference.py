@@ -151,10 +151,9 @@ def judge(measured: Measured) -> Finding:
         texts.append(
             f"In the model of {label}, {measured['right'][name]:.0%} of the pronouns of {2 * measured['pairs']} "
             f"sentences with unseen pairs of nouns are right{'' if is_right else ', too few to judge'}. "
-            f"Heads that follow the antecedent: {', '.join(both) or 'none'}; closest: "
-            f"{gained(order[0], found)}; largest gain of one noun: {gained(one, found)}. "
-            "The antecedent has more weight than the other noun in at most "
-            f"{found[clearest]['clear']:.0%} of the sentences, in head {clearest}."
+            f"Heads that follow the antecedent: {', '.join(both) or 'none'}; largest gain of one noun: "
+            f"{gained(one, found)}. The antecedent has more weight than the other noun in at most "
+            f"{found[clearest]['clear']:.0%} of the sentences."
         )
         for head in list(dict.fromkeys((*order[:2], one, clearest))):
             weights = found[head]["weights"]
@@ -164,8 +163,8 @@ def judge(measured: Measured) -> Finding:
             )
     return Finding(
         verdict=verdict_of(held),
-        explanation=f"{' '.join(texts)} A head that prefers one noun whatever the adjective reaches half of them. A "
-        "model may find the antecedent otherwise: a noun may read the adjective, and “it” the result.",
+        explanation=f"{' '.join(texts)} A model may find the antecedent otherwise: a noun may read the adjective, and "
+        "“it” the result.",
         header=(
             "model",
             "head",

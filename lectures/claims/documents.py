@@ -207,11 +207,7 @@ def reasons(nats: Mapping[str, Mapping[str, float]], load: Sequence[Sequence[flo
     """What the nats by kind of word show of reach and capacity."""
     slow = [NAMES[name] for name in NAMES if nats[name]["good"] > least_nats(name) + FOUND]
     return (
-        "As in the original table, the models differ in input length, too. Goods measure reach: a model that knows all "
-        f"facts that it reads still has {least_nats('articles-encoder-decoder'):.2f} nats a good with {READ_BY_ENDS} "
-        "words and "
-        f"{least_nats('articles-decoder'):.2f} with {READ_BY_HALVES}. Kings measure capacity, from "
-        f"{math.log(KINGS):.2f} nats of a guess down to 0. "
+        "As in the original table, the models differ in input length, too. Goods measure reach, kings capacity. "
         + (f"Still learning to find the goods that it reads: {', '.join(slow)}. " if slow else "")
         + f"With experts a king takes {nats['articles-experts']['king']:.2f} nats instead of "
         f"{nats['articles-compressed']['king']:.2f}; the busiest of them is sent {max(map(max, load)):.0%} of the "

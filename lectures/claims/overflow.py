@@ -170,14 +170,12 @@ def judge(measured: Measured) -> Finding:
         and all(close[place] for place in range(len(scores)) if is_kept[place]),
     ]
     kept = [f"{score:,.0f}" for score, is_in in zip(scores, is_kept, strict=True) if is_in]
-    largest_fp32 = max((math.inf if error is None else error) for error in found["fp32"])
     return Finding(
         verdict=verdict_of(held),
         explanation=f"From {DIMENSIONS[0]} to {DIMENSIONS[-1]:,} dimensions the gradient of the softmax keeps "
         f"{left['1/sqrt(d)']:.0%} of its norm with the scale, {left['none']:.0%} without it. {overflowing(measured)} "
-        "The scale does not bound scores, because weights can be of any size. An export adds the fp16 graph only "
-        f"where it is close to PyTorch: here at scores of {', '.join(kept) or 'none of these'}. The error of the "
-        f"fp32 graph is at most {largest_fp32:.0e}.",
+        f"An export adds the fp16 graph only where it is close to PyTorch: here at scores of "
+        f"{', '.join(kept) or 'none of these'}.",
         header=("largest score", "q·k", *GRAPHS.values(), "fp16 in the bundle"),
         rows=[
             (

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from lectures.lab import Lab
 
 GOOD, ROUNDING = 0.95, 1e-5  # accuracy; largest difference of a probability, float32 against float64
-BOUND = math.exp(2)  # of the ratio of two weights: tanh lies between -1 and 1
 TIMES = 2.0  # the mean weight of the other words, and the even share: what even weights never reach
 SHOWN = 14  # words at most of the text that is plotted
 
@@ -121,10 +120,7 @@ def judge(measured: Measured) -> Finding:
         f"with {measured['parameters']:,} parameters and without a layer. Its probabilities and weights are those of "
         f"the formula in float64 to {measured['difference']:.0e}. In {measured['above']:.1%} of the scenes with "
         f"animals each of them has more than {TIMES:g} times the mean weight of the other words. The score is positive "
-        f"for {len(measured['emphasized'])} words: {found} of {len(nouns)} forms of animals, and {len(others)} others. "
-        f"As tanh bounds the scores, a weight is at most e² = {BOUND:.1f} times another (here "
-        f"{measured['ratio']:.1f}): animals get {weight['on_animals']:.0%} of the weight, an even share is "
-        f"{weight['even_share']:.0%}.",
+        f"for {len(measured['emphasized'])} words: {found} of {len(nouns)} forms of animals, and {len(others)} others.",
         header=("classifier", "scenes right"),
         rows=[
             ("attention pooling, served", f"{accuracy:.1%}"),

@@ -148,11 +148,10 @@ def judge(measured: Measured) -> Finding:
     return Finding(
         verdict=verdict_of(held),
         explanation=f"At distance {DISTANCES[-1]} the LSTM's gradient is {left['recurrent']:.0e} of that at "
-        f"distance 1, the Transformer's {left['transformer']:.2f}, at random weights "
-        f"(training may teach an LSTM to keep what it needs). In the last doublings, up to {lengths[-1]:,} "
-        f"tokens, the LSTM's time grows {listed(slopes['recurrent'])}-fold (linear: "
-        f"{LINEAR[0]} to {LINEAR[1]}), that of the Transformer {listed(slopes['transformer'])}-fold (quadratic: above "
-        f"{QUADRATIC:g} in the last); at {lengths[0]} tokens the LSTM takes "
+        f"distance 1, the Transformer's {left['transformer']:.2f}, at random weights. "
+        f"In the last doublings, up to {lengths[-1]:,} tokens, the LSTM's time grows "
+        f"{listed(slopes['recurrent'])}-fold, that of the Transformer {listed(slopes['transformer'])}-fold; "
+        f"at {lengths[0]} tokens the LSTM takes "
         f"{ms['recurrent'][0] / ms['transformer'][0]:.1f} times as long, at {lengths[-1]:,} "
         f"{ms['recurrent'][-1] / ms['transformer'][-1]:.1f} times. Of the multiplications of a layer of "
         f"d_model 512 projections and feed-forward are {outside[30]:.1%} for 30 tokens, {outside[512]:.0%} for 512, "

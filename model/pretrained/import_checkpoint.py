@@ -52,6 +52,7 @@ from model.pretrained.files import (
 from model.pretrained.frame import with_source_frame
 from model.pretrained.marian.model import MODEL_TYPE as MARIAN
 from model.pretrained.marian.model import marian_nmt
+from model.pretrained.own_languages import with_own_languages
 from model.pretrained.sentence_vectors import check_prompts, module_files, sentence_vectors, with_sentence_vectors
 from model.pretrained.special_tokens import added_tokens_of, with_languages, with_special_tokens, with_vocabularies
 from model.pretrained.text_part import LEFT_OUT, has_text_part
@@ -205,6 +206,9 @@ def import_checkpoint(
     ours = with_languages(with_vocabularies(theirs, source, tokenizer), source, added_tokens_of(tokenizer))
     ours = with_source_frame(ours, source).shortened(max_length)
     ours = replace(ours, config=with_source_unit(ours.config, source_unit, read_json(source / CONFIG)["model_type"]))
+    name = (origin or (stored.origin if stored else {})).get("imported_from", source.resolve().name)
+    named = with_own_languages(ours.config, source, name, stored.files if stored else ())
+    ours = replace(ours, config=named)
     chat = chat_of(source) if ours.config.architecture == "decoder" else Chat()
     check_translator(translation, ours.config, chat.template, tokenizer)
     if chat.template is not None and eos_id is None:

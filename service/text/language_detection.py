@@ -35,7 +35,8 @@ class Guess(NamedTuple):
 
 
 class Detection(NamedTuple):
-    """The languages of a text, the most probable first; none: it has no letters, or none of those considered is known.
+    """The languages of a text, the most probable first; none: it has no letters, nothing that the model knows, or none
+    of the languages considered is known.
     other: the most probable of all languages, with its probability among all, if it was not considered."""
 
     guesses: list[Guess]
@@ -79,6 +80,8 @@ def detect(text: str, languages: Collection[str] = ()) -> Detection:
     if not _NO_WORD.sub("", text):
         return Detection([], None)
     scored = _scored(text)
+    if scored[:2] == _prior():
+        return Detection([], None)
     best = Guess(*scored[0])
     if languages:
         names = _names(tuple(languages))
@@ -88,6 +91,13 @@ def detect(text: str, languages: Collection[str] = ()) -> Detection:
         other = None
     mass = math.fsum(score for _, score in scored)
     return Detection([Guess(language, score / mass) for language, score in scored] if mass else [], other)
+
+
+@functools.cache
+def _prior() -> list[tuple[str, float]]:
+    """The two most probable languages of an empty text. So are those of every text of which the model knows no part:
+    its vocabulary was pruned, and lacks `Hund`, for example."""
+    return _scored("")[:2]
 
 
 @functools.lru_cache(maxsize=64)

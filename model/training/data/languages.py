@@ -49,6 +49,19 @@ def read_languages(template: SpecialTokenTemplate, languages: LanguagePair) -> L
     return LanguagePair(source if SOURCE_LANGUAGE in used else "", target if TARGET_LANGUAGE in used else "")
 
 
+def own_languages(template: SpecialTokenTemplate, languages: Sequence[LanguagePair]) -> LanguagePair:
+    """Those of the data that the model's special tokens do not name, and that are the only ones it is for; "" for
+    others. languages: of each file. Raises ConfigError for several."""
+    found = []
+    for place, field in enumerate(("source_language", "target_language")):
+        codes = [pair[place] for pair in languages if not read_languages(template, pair)[place]]
+        several = list(dict.fromkeys(codes))
+        problem = f"must be one for all data: the model has no token for it, got {', '.join(several)!s:.80}"
+        check(len(several) < 2, field, problem)
+        found.append(several[0] if several else "")
+    return LanguagePair(*found)
+
+
 def _check_known(field: str, code: str, known: Sequence[str]) -> None:
     if code in known:
         return

@@ -15,8 +15,8 @@ from service.edge.calls.batches import defaults_bytes, merged
 from service.edge.calls.call import Call
 from service.edge.calls.conversation import takes_items
 from service.edge.models.served_model import ServedModel
-from service.edge.requests.language_routes import AUTO
-from service.edge.requests.prompt_encoder import LanguagePair
+from service.edge.requests.language_routes import AUTO, Route
+from service.edge.requests.prompt_encoder import LanguagePair, PromptEncoder
 from service.edge.rpcs.document_context import TextInContext, check_context
 from service.edge.rpcs.document_formats import format_of
 from service.edge.rpcs.documents import Document, check_document, check_splitter, fits, text_of, translation_of
@@ -52,22 +52,15 @@ class DocumentCalls(PivotCalls):
         if text is not None and routed.guess is None:  # the document named it
             routed = routed._replace(guess=Guess(first.source_language, 1.0))
         model, way = routed.route.model, routed.route
-        limits, translated = self.catalog.limits_of(way.first or model), self.translated
-        options, languages = decoding_options(first.options), languages_of(first)
-        if way.first is not None:
-            check_pivot(first)
-            translated = partial(self.pivoted, way)
-            before = partial(check_document, way.first, DEFAULTS, LanguagePair(languages.source, way.middle))
-            prompts = await self.built(partial(before, self.builder(way.first, call)), first, call, is_slow=True)
-            languages = LanguagePair(way.middle, languages.target)
-        check = partial(check_document, model, options, languages, self.builder(model, call))
-        own = await self.built(check, first, call, is_slow=is_slow(model, options))
-        if way.first is None:
-            prompts = own
+        limits = self.catalog.limits_of(way.first or model)
+        prompts = await self._checked(way, first, call)
+        translated = self.translated if way.first is None else partial(self.pivoted, way)
         check_splitter(first.splitter_language)
         check_context(model, first.context_sentences)
         if first.markup.tags:
-            raise InvalidRequest("markup.tags", "must be false: tags are those of the format; choose html or xliff")
+            raise InvalidRequest(
+                "markup.tags", "must be false: tags are those of the format; choose another format than text"
+            )
         defaults = translation_of(first)
         await self.check_translation(defaults, model, call)
 
@@ -105,6 +98,20 @@ class DocumentCalls(PivotCalls):
                 if message.HasField("final"):
                     routed.note(message.final)
                 yield message
+
+    async def _checked(self, way: Route, first: Any, call: Call) -> PromptEncoder:
+        """What encodes the texts for the model that reads them, once their options and languages are checked."""
+        model, options, languages = way.model, decoding_options(first.options), languages_of(first)
+        if way.first is not None:
+            check_pivot(first)
+            before = LanguagePair(languages.source, way.middle)
+            reads = partial(check_document, way.first, DEFAULTS, before, self.builder(way.first, call))
+            languages = LanguagePair(way.middle, languages.target)
+        check = partial(check_document, model, options, languages, self.builder(model, call))
+        prompts = await self.built(check, first, call, is_slow=is_slow(model, options))
+        return (
+            prompts if way.first is None else await self.built(reads, first, call, is_slow=is_slow(way.first, DEFAULTS))
+        )
 
     async def _sample(self, text: str, first: Any, call: Call) -> str:
         """The beginning of a document's texts. first: its first message, which names its language from then on if the

@@ -278,7 +278,7 @@ class Document:
                 parts += [part.written(part.text[place : span.start]), self._with_words(text)]
                 place = span.end
         texts = sum(isinstance(part, Text) for part in parts)
-        if not texts:
+        if not texts and not segment.is_copied:  # all that it has are marks
             parts = [self._text[segment.span.start : segment.span.end]]
             segment = replace(segment, parts=tuple(parts), joined=None)
         return _Pending(segment, tuple(parts), texts)

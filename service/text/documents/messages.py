@@ -72,7 +72,7 @@ def with_messages(
     source: that the runs are of. sentences: the segments of runs, for a branch. language: that it is translated to, by
     its code; empty if unknown. Raises MessageError.
     """
-    text = _Characters(runs)
+    text = Characters(runs)
     if not (begins := _BEGINNING.search(text.flat)):
         return list(runs), lambda segment: segment
     if any(run.is_entity and len(run.text) > 1 and _BRACE.search(run.text) for run in runs):
@@ -83,7 +83,7 @@ def with_messages(
     return message.runs(_Branch(0, end, marks)), message.written
 
 
-class _Characters:
+class Characters:
     """The characters of runs, and where they are."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
@@ -124,7 +124,7 @@ class _Characters:
 
 class _Message:
     def __init__(
-        self, source: str, text: _Characters, sentences: Callable[[list[Run]], Iterator[Segment]], language: str
+        self, source: str, text: Characters, sentences: Callable[[list[Run]], Iterator[Segment]], language: str
     ) -> None:
         self._source, self._text, self._sentences, self._language = source, text, sentences, language
         self._is_doubled = "''" in text.flat

@@ -1,4 +1,4 @@
-"""Text between tags as runs (`Run`) → segments (`sentences_of`), for HTML and XLIFF alike.
+"""Text between tags as runs (`Run`) → segments (`sentences_of`), for every format with marks in its texts.
 
 Sentences are found in the characters of all text runs together; a sentence begins and ends in text, so tags around it
 are copied. One whose tags are nested is translated with them (`_with_tags`), and the texts inside of marks, such as
@@ -14,15 +14,16 @@ from functools import partial
 from typing import NamedTuple
 
 from service.text.inline_markup import MAX_DEPTH
-from service.text.mark_scanner import VOID
+from service.text.mark_scanner import VOID, decoded
 from service.text.segmentation import Splitter, sentences
 from service.text.segments import Place, Segment, Text, core_of, has_words
 from service.text.spans import Span
 
 MAX_TAGS = 64  # of a sentence that is translated with them
 MAX_TAGGED_BYTES = 4096  # of such a sentence, with what stands for its tags
-_TAG = re.compile(r"<(/?)((?!\d)[\w:][^\s/>]*)")
-_STAND_IN = re.compile(r'<(?:(?:g|x) id="glossa-\d+"/?|/g)>| ?<br id="glossa-\d+"/> ?')
+_TAG = re.compile(r"<(/?)((?!\d)[\w:][^\s/>.]*)")  # without the classes of WebVTT
+BREAK = re.compile(r' ?<br id="glossa-\d+"/> ?')  # stands for white space that is kept
+_STAND_IN = re.compile(rf'<(?:(?:g|x) id="glossa-\d+"/?|/g)>|{BREAK.pattern}')
 _OPEN, _CLOSE = "\ufdd0\ufdd1"  # noncharacters, between which the number of a value stands
 _NUMBERED_VALUE = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
 _SPACE = re.compile(r"[ \t\n\r\f]+")
@@ -63,8 +64,11 @@ def spaced(text: str) -> str:
     return _SPACE.sub(" ", text)
 
 
-def sentences_of(source: str, runs: Sequence[Run], splitter: Splitter) -> Iterator[Segment]:
-    """The sentences of a block, which is a paragraph, and the changes of marks between them, in order."""
+def sentences_of(
+    source: str, runs: Sequence[Run], splitter: Splitter, write: Callable[[str], str] | None = None
+) -> Iterator[Segment]:
+    """The sentences of a block, which is a paragraph, and the changes of marks between them, in order. write: the
+    characters of a text as the format has them; None: as those of markup."""
     if not any(run.text or run.changes for run in runs):
         return
     visible, where = "".join(run.text for run in runs).translate(_LINE_BREAKS), Place.FIRST
@@ -94,7 +98,7 @@ def sentences_of(source: str, runs: Sequence[Run], splitter: Splitter) -> Iterat
             if run.end <= inside[0].start:
                 yield from _changes(run)
         done = number + 1
-        pieces, whole = parts_of(source, inside), _with_tags(source, inside)
+        pieces, whole = parts_of(source, inside, write or escaped), _with_tags(source, inside, write)
         span = Span(inside[0].start, inside[-1].end)
         parts = (part for run in inside for change in run.changes for part in change.parts)
         values = tuple(part for part in parts if isinstance(part, Text))
@@ -163,7 +167,7 @@ def _tag(source: str, run: Run) -> tuple[str, str]:
     return ("other" if name in VOID else "opening"), name
 
 
-def _unpaired(source: str, runs: Iterable[Run]) -> tuple[list[str], list[str]]:
+def unpaired(source: str, runs: Iterable[Run]) -> tuple[list[str], list[str]]:
     """The names of closing tags without an opening one among some runs, and of opening ones without a closing one."""
     closed, opened = list[str](), list[str]()
     for run in runs:
@@ -179,7 +183,7 @@ def _unpaired(source: str, runs: Iterable[Run]) -> tuple[list[str], list[str]]:
 
 def _with_partners(source: str, before: Sequence[Run], runs: list[Run], after: Iterable[Run]) -> list[Run]:
     """Some runs with the tags directly before and after them that are the partners of tags among them."""
-    closed, opened = _unpaired(source, runs)
+    closed, opened = unpaired(source, runs)
     found, blanks = list(runs), list[Run]()
     for run in reversed(before):
         if closed and run.text.isspace():
@@ -202,7 +206,7 @@ def _with_partners(source: str, before: Sequence[Run], runs: list[Run], after: I
     return found
 
 
-def _with_tags(source: str, runs: Sequence[Run]) -> Text | None:
+def _with_tags(source: str, runs: Sequence[Run], write: Callable[[str], str] | None) -> Text | None:
     """Some runs as one text with its tags; None if it has none, or too many, or if they are not nested.
 
     Markup that any parser accepts stands for them: `<g id="glossa-1">…</g>` for a pair, `<x id="glossa-2"/>` for any
@@ -230,7 +234,7 @@ def _with_tags(source: str, runs: Sequence[Run]) -> Text | None:
             tags.parts.append(tags.stand_in("br" if run.text else "x", raw, "/"))
         elif not tags.close(name, raw):
             return None
-    return tags.text()
+    return tags.text(str if write is None else lambda markup: write(decoded(markup)))
 
 
 class _Tags:
@@ -268,15 +272,16 @@ class _Tags:
         self.parts.append("</g>")
         return True
 
-    def text(self) -> Text | None:
-        """The whole text; None if it is too long, or too deep, or has elements of both kinds that it has a part of."""
+    def text(self, write: Callable[[str], str]) -> Text | None:
+        """The whole text; None if it is too long, or too deep, or has elements of both kinds that it has a part of.
+        write: the markup between two tags as the format has it."""
         if (self._opened and self._before) or self._depth + len(self._before) > MAX_DEPTH:
             return None
         self._closings |= {made: "" for _, made in self._opened}
         text = "".join((*reversed(self._before), *self.parts, *("</g>" for _ in self._opened)))
         if len(text.encode()) > MAX_TAGGED_BYTES:
             return None
-        return Text(text, partial(_restored, self._kept, self._closings), has_tags=True)
+        return Text(text, partial(_restored, self._kept, self._closings, write), has_tags=True)
 
 
 def _with_stand_ins(source: str, run: Run, number: int) -> tuple[str, int]:
@@ -297,16 +302,19 @@ def _with_values(texts: Sequence[str]) -> str:
     return _NUMBERED_VALUE.sub(lambda found: values[int(found[1])], whole)
 
 
-def _restored(kept: Mapping[str, str], closings: Mapping[str, str], translation: str) -> str:
+def _restored(
+    kept: Mapping[str, str], closings: Mapping[str, str], write: Callable[[str], str], translation: str
+) -> str:
     """A translation with the characters of its source for what stands for them, each opening tag with its closing
     one."""
-    opened = list[str]()
-
-    def original(found: re.Match[str]) -> str:
+    opened, made, place = list[str](), list[str](), 0
+    for found in _STAND_IN.finditer(translation):
+        made.append(write(translation[place : found.start()]))
+        place = found.end()
         if found[0] == "</g>":
-            return closings[opened.pop()]
+            made.append(closings[opened.pop()])
+            continue
         if found[0] in closings:
             opened.append(found[0])
-        return kept[found[0].strip(" ")]
-
-    return _STAND_IN.sub(original, translation)
+        made.append(kept[found[0].strip(" ")])
+    return "".join((*made, write(translation[place:])))

@@ -4,13 +4,16 @@ import dataclasses
 import json
 import math
 from pathlib import Path
-from typing import get_type_hints
+from typing import get_args, get_type_hints
 
 import pytest
 
 from cli.requests.ask import MAX_CONTEXT
-from cli.requests.translate_document import format_of, new_file
+from cli.requests.translate_document import SUFFIXES, Format, format_of, new_file
 from export.bundle.manifest import Context
+from glossa.client import documents as client_documents
+from glossa.v1 import glossa_pb2 as pb
+from service.edge.rpcs.document_formats import FORMATS
 from tests.cli.command import ask
 from tests.edge import RESULT, TOKENIZERS, answered, manifest
 
@@ -26,6 +29,25 @@ async def test_a_file_is_translated_by_its_suffix(edge, tmp_path):
     assert out.read_bytes().decode() == f"<p>{GERMAN}</p>\r\n"
     await ask(edge, "translate", "--document", page, "--format", "text", "--out", out, fails=True)
     assert out.read_bytes() == b"<p>a cat</p>\r\n"
+
+
+async def test_subtitles_and_catalogs_are_translated(edge, tmp_path):
+    """A sentence over two cues is one text, whose answer is shared out; an answer is marked as fuzzy."""
+    cue = "1\n00:00:01,000 --> 00:00:02,000\n{}\n\n2\n00:00:02,000 --> 00:00:03,000\n{}\n"
+    subtitles, catalog = tmp_path / "film.srt", tmp_path / "de.po"
+    subtitles.write_text(cue.format("a black", "cat"))
+    assert await ask(edge, "translate", "--document", subtitles, "--splitter-language", "en") == cue.format(
+        "zwei rote", "Häuser"
+    )
+    assert len(edge.pool.requests) == 1
+    header = 'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset={}\\n"\n"Last-Translator: {}\\n"\n\n'
+    catalog.write_bytes(f'{header.format("ISO-8859-1", "é")}msgid "a {{0}} cat"\nmsgstr ""\n'.encode("latin-1"))
+    shown = await ask(edge, "translate", "--document", catalog, "--splitter-language", "en")
+    assert shown.startswith(header.format("UTF-8", "é") + '#, fuzzy\nmsgid "a {0} cat"\nmsgstr "')
+    assert sorted(shown.rsplit('"', 2)[1].split()) == ["Häuser", "rote", "zwei", "{0}"]
+    subtitles.write_text("<p>a cat</p>")
+    refused = await ask(edge, "translate", "--document", subtitles, fails=True)
+    assert "text: must be SubRip, but has '<p>a cat</p>' before its first cue" in refused
 
 
 async def test_standard_input_is_text_unless_a_format_is_given(edge):
@@ -92,7 +114,9 @@ def test_an_output_is_there_as_a_whole_or_not_at_all(tmp_path):
     assert sorted(tmp_path.iterdir()) == [link, target]
 
 
-@pytest.mark.parametrize(("name", "format"), [("a.txt", "text"), ("b.xlf", "xliff"), ("-", "text"), ("c.htm", "html")])
+@pytest.mark.parametrize(
+    ("name", "format"), [("a.txt", "text"), ("b.xlf", "xliff"), ("-", "text"), ("c.htm", "html"), ("d.pot", "po")]
+)
 def test_formats_follow_suffixes(name, format):
     assert format_of(name, "") == format
     assert format_of(name, "html") == "html"
@@ -144,3 +168,10 @@ async def test_an_output_that_cannot_be_written_is_refused_before_the_call(edge,
     shown = await ask(edge, "translate", "--document", text, "--out", tmp_path, fails=True)
     assert f"--out {tmp_path}: cannot be written: Is a directory" in shown
     assert not edge.pool.requests
+
+
+def test_formats_are_those_of_servers_and_clients():
+    names = [name.removeprefix("DOCUMENT_FORMAT_").lower() for name in pb.DocumentFormat.keys()[1:]]
+    assert names == [*get_args(Format)] == [*get_args(client_documents.Format)]
+    assert {*SUFFIXES.values()} == {*names}
+    assert [*FORMATS] == [0, *map(pb.DocumentFormat.Value, pb.DocumentFormat.keys()[1:])]

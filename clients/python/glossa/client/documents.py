@@ -9,11 +9,12 @@ from typing import Any, Literal
 from google.rpc import code_pb2, error_details_pb2
 
 from glossa.client.fields import new_message
+from glossa.client.languages import DetectedLanguage, TranslationRoute
 from glossa.client.requests import TranslateOptions, enum_number, translation_fields
 from glossa.client.types import GlossaryResult, enum_names, read
 from glossa.v1 import glossa_pb2 as pb
 
-Format = Literal["text", "html", "xliff"]
+Format = Literal["text", "html", "xliff", "srt", "vtt", "po"]
 CHARACTERS = 1 << 15  # of a message: at most 128 KiB, half of what a server accepts by default
 
 
@@ -74,6 +75,8 @@ class Document:
     first_token_s: float  # until the first segment was translated
     total_s: float
     glossary: GlossaryResult | None = None  # the terms of all sentences
+    detected_language: DetectedLanguage | None = None  # with source_language auto
+    route: TranslationRoute | None = None  # if its models were chosen by its languages
     confidences: tuple[SegmentConfidence, ...] = ()  # only when requested, of the translated segments in order
 
 

@@ -1,20 +1,20 @@
-"""The calls of both clients for languages."""
+"""The calls of both clients for languages: which one texts are in, and between which a server translates."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Unpack
+from typing import Any
 
-from glossa.client.fields import new_message
+from glossa.client.fields import check_list, check_seconds, new_message
 from glossa.client.languages import DetectedLanguage, LanguagePair
 from glossa.client.methods import Call, unary
-from glossa.client.requests import CallOptions, call_fields
+from glossa.client.requests import CallOptions
 from glossa.client.types import read
 from glossa.v1 import glossa_pb2 as pb
 
 
 class LanguageCalls:
-    """Calls for languages. All raise ClientError."""
+    """Calls about languages. All raise ClientError."""
 
     @unary
     def detect_language(
@@ -22,19 +22,21 @@ class LanguageCalls:
         texts: Sequence[str],
         *,
         languages: Sequence[str] = (),
-        max_results: int = 0,
-        **options: Unpack[CallOptions],
+        max_results: int = 3,
+        timeout_s: float | None = None,
     ) -> Call[list[tuple[DetectedLanguage, ...]]]:
-        """The most probable languages of each text, best first; none for a text without letters of a known language.
+        """The most probable languages of each text, best first; none for a text without words.
 
-        languages: codes of those to consider. max_results: of each text; 0: three. Raises TypeError for a single text.
+        languages: consider these alone, by their codes. Raises TypeError for a single text.
         """
-        call_fields(options)
-        request = new_message(pb.DetectLanguageRequest, texts=texts, languages=languages, max_results=max_results)
-        return Call(request, options, _detections)
+        check_list("texts", texts, "texts")
+        check_list("languages", languages, "codes")
+        fields = {"texts": texts, "languages": languages, "max_results": max_results}
+        request = new_message(pb.DetectLanguageRequest, **fields)
+        return Call(request, _options(timeout_s), lambda response: list(map(_detected, response.results)))
 
     @unary
-    def list_language_pairs(
+    def language_pairs(
         self,
         source_language: str = "",
         target_language: str = "",
@@ -42,16 +44,25 @@ class LanguageCalls:
         include_pivots: bool = False,
         timeout_s: float | None = None,
     ) -> Call[list[LanguagePair]]:
-        """The pairs of languages that a translation may name without a model, sorted.
+        """The pairs of languages that a call without a model's name may give, and the models that serve each.
 
-        source_language, target_language: only pairs from and into these. include_pivots: also pairs that two models
-        serve, by way of a third language.
+        source_language, target_language: only pairs of these. include_pivots: also those by way of a third language.
         """
         fields = {"source_language": source_language, "target_language": target_language}
         request = new_message(pb.ListLanguagePairsRequest, include_pivots=include_pivots, **fields)
-        options: CallOptions = {} if timeout_s is None else {"timeout_s": timeout_s}
-        return Call(request, options, lambda response: [read(LanguagePair, pair) for pair in response.pairs])
+        return Call(
+            request, _options(timeout_s), lambda response: [read(LanguagePair, pair) for pair in response.pairs]
+        )
 
 
-def _detections(response: pb.DetectLanguageResponse) -> list[tuple[DetectedLanguage, ...]]:
-    return [tuple(read(DetectedLanguage, one) for one in result.languages) for result in response.results]
+def _options(timeout_s: float | None) -> CallOptions:
+    check_seconds("timeout_s", timeout_s)
+    return {} if timeout_s is None else {"timeout_s": timeout_s}
+
+
+def _detected(text: Any) -> tuple[DetectedLanguage, ...]:
+    return tuple(read(DetectedLanguage, one) for one in text.languages)
+
+
+def _pairs(response: Any) -> list[LanguagePair]:
+    return [read(LanguagePair, pair) for pair in response.pairs]

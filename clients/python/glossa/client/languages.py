@@ -1,4 +1,4 @@
-"""Languages as results of calls. Knows no gRPC."""
+"""Results of calls about languages, and what translations tell of theirs: frozen dataclasses as in `types`."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DetectedLanguage:
-    """A language that was detected."""
+    """A language that a text may be in."""
 
-    language: str  # its code
+    language: str  # its code; of a translation's text as the model has it
     probability: float  # among the languages that were considered
 
 
 @dataclass(frozen=True)
-class Route:
-    """Which models a translation came from that named languages instead of a model."""
+class TranslationRoute:
+    """Which models a translation came from."""
 
     model: str
-    first_model: str  # of two models; else empty, as the following
-    pivot_language: str
-    pivot_text: str
+    first_model: str = ""  # of two; empty: one model translated directly
+    pivot_language: str = ""  # between the two
+    pivot_text: str = ""  # the translation into it, without marks
 
 
 @dataclass(frozen=True)
 class LanguagePair:
-    """A pair of languages and what serves it."""
+    """A pair of languages that a server translates."""
 
     source_language: str
     target_language: str
-    models: tuple[str, ...]  # that translate directly; a request for a pair with several must name one
-    pivot_languages: tuple[str, ...]  # without such a model: those by way of which two translate, the first is taken
+    models: tuple[str, ...]  # that translate directly
+    pivot_languages: tuple[str, ...]  # without such a model: by way of which two translate, the one taken first

@@ -21,7 +21,7 @@ MarkKind = Literal["tags", "placeholders", "urls", "numbers"]
 _LANGUAGES = ("source_language", "target_language")
 _OWN = ("model", "include_tokens", "timeout_s", *_LANGUAGES)  # options of a call, not of decoding
 _TEXT = {  # fields by their options
-    **{name: name for name in ("uncertain_below", "split_sentences", "splitter_language")},
+    **{name: name for name in ("uncertain_below", "split_sentences", "splitter_language", "pivot_language")},
     "confidence": "include_confidence",
 }
 _TRANSLATION = (*_TEXT, "markup", "glossary")  # options of `translate` alone
@@ -41,11 +41,11 @@ class CallOptions(TypedDict, total=False):
     """Keyword arguments of every call. Each may be omitted."""
 
     model: str
-    """Name on the server; may be omitted when the server has one model that fits."""
+    """Name on the server; may be omitted when one model fits, by its task or by the languages."""
     source_language: str
-    """Code of the text's language, for models that have languages; auto: of a text to translate it is detected."""
+    """Code of the text's language, for models that have languages, and to choose one; auto: detect it."""
     target_language: str
-    """Code of the answer's language, for models that have languages."""
+    """Code of the answer's language, likewise."""
     timeout_s: float
     """Deadline of this call, instead of the client's."""
 
@@ -72,6 +72,8 @@ class TranslateOptions(Options, total=False):
     """Translate a text sentence by sentence. Default: as the model was trained. Documents are always split."""
     splitter_language: str
     """Code of the language whose rules split it; und: into paragraphs alone. Default: source_language, else en."""
+    pivot_language: str
+    """Translate by way of this language, with two models. Default: only where no model translates directly."""
 
 
 class ScoreOptions(CallOptions, ScoringOptions, total=False):

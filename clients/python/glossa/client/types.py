@@ -9,7 +9,7 @@ import functools
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from glossa.client.languages import DetectedLanguage, Route
+from glossa.client.languages import DetectedLanguage, TranslationRoute
 from glossa.v1 import glossa_pb2 as pb
 
 T = TypeVar("T")
@@ -109,9 +109,9 @@ class Answer(Cost):
     hypotheses: tuple[Hypothesis, ...] = ()  # all answers, best first, with the requested log-probabilities
     seed: int | None = None  # of a sampled answer
     confidence: Confidence | None = None  # of a translation, only when requested
+    detected_language: DetectedLanguage | None = None  # of a translation, with source_language auto
+    route: TranslationRoute | None = None  # of a translation whose models were chosen by its languages
     warnings: tuple[RequestWarning, ...] = ()  # of generation: special tokens that a text spells
-    detected_language: DetectedLanguage | None = None  # of a translation with source_language auto
-    route: Route | None = None  # of a translation whose languages chose the model
 
 
 @dataclass(frozen=True)

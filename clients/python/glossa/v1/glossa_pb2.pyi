@@ -53,6 +53,9 @@ class DocumentFormat(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DOCUMENT_FORMAT_TEXT: _ClassVar[DocumentFormat]
     DOCUMENT_FORMAT_HTML: _ClassVar[DocumentFormat]
     DOCUMENT_FORMAT_XLIFF: _ClassVar[DocumentFormat]
+    DOCUMENT_FORMAT_SRT: _ClassVar[DocumentFormat]
+    DOCUMENT_FORMAT_VTT: _ClassVar[DocumentFormat]
+    DOCUMENT_FORMAT_PO: _ClassVar[DocumentFormat]
 
 class DocumentSplitting(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -114,6 +117,9 @@ DOCUMENT_FORMAT_UNSPECIFIED: DocumentFormat
 DOCUMENT_FORMAT_TEXT: DocumentFormat
 DOCUMENT_FORMAT_HTML: DocumentFormat
 DOCUMENT_FORMAT_XLIFF: DocumentFormat
+DOCUMENT_FORMAT_SRT: DocumentFormat
+DOCUMENT_FORMAT_VTT: DocumentFormat
+DOCUMENT_FORMAT_PO: DocumentFormat
 DOCUMENT_SPLITTING_UNSPECIFIED: DocumentSplitting
 DOCUMENT_SPLITTING_SENTENCES: DocumentSplitting
 DOCUMENT_SPLITTING_PARAGRAPHS: DocumentSplitting

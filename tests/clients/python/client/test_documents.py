@@ -87,5 +87,5 @@ def test_a_document_asks_for_its_context():
 
 
 def test_an_unknown_format_is_refused_before_sending():
-    with pytest.raises(ValueError, match="format must be one of text, html, xliff, got 'pdf'"):
+    with pytest.raises(ValueError, match="format must be one of text, html, xliff, srt, vtt, po, got 'pdf'"):
         document_requests("a", "pdf", "", {})  # type: ignore[arg-type]

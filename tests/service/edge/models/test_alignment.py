@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from model.tokenizer import IncrementalDecoder, Tokenizer
-from service.edge.models.alignment import align, target_spans
+from service.edge.models.alignment import align, composed, target_spans
 
 EOS = 2
 PIECES = [
@@ -167,3 +167,22 @@ def test_weights_are_the_mean_of_the_selected_heads_of_the_selected_layer(tokens
         assert align(weights_LHTS, layer, [1, 3]) == pytest.approx(weights_LHTS[layer - 1, [0, 2]].mean(0))
     assert align(weights_LHTS, 1).dtype == np.float32
     assert align(weights_LHTS, 1).sum(-1) == pytest.approx(np.ones(tokens))
+
+
+def test_two_alignments_over_a_text_between_are_composed():
+    """The first model cuts it into ab|cd and an end, the second into a|bcd and an end of its own."""
+    first = np.array([[0.8, 0.2], [0.0, 1.0], [0.5, 0.5]], np.float32)
+    second = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [0.5, 0.5, 0]], np.float32)
+    found = composed(first, [(0, 2), (2, 4), (4, 4)], second, [(0, 1), (1, 4), (4, 4)])
+    whole = (np.array([0.8, 0.2]) + 2 * np.array([0.0, 1.0])) / 3  # b of ab, and cd
+    np.testing.assert_allclose(found[:3], [[0.8, 0.2], whole, [0.5, 0.5]], atol=1e-6)
+    np.testing.assert_allclose(found[3], (np.array([0.8, 0.2]) + whole) / 2, atol=1e-6)
+    np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-6)
+
+
+def test_the_same_cut_composes_as_a_product_of_matrices():
+    rng = np.random.default_rng(1)
+    first, second = (rng.dirichlet(np.ones(4), size=3).astype(np.float32) for _ in range(2))
+    spans = [(0, 3), (3, 5), (5, 5)]
+    second = second[:, :3] / second[:, :3].sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(composed(first, spans, second, spans), second @ first, atol=1e-6)

@@ -65,6 +65,12 @@ async def translated(channel, text, size=None, **fields):
     return segments, final
 
 
+async def test_what_a_format_changes_beside_texts_is_changed(channel):
+    start = '<meta charset="{}"><p>'
+    segments, _ = await translated(channel, f"{start.format('latin-1')}a cat", format=pb.DOCUMENT_FORMAT_HTML)
+    assert "".join(segment.text for segment in segments) == f"{start.format('utf-8')}{GERMAN}"
+
+
 @pytest.mark.parametrize("size", [None, 1, 7])
 async def test_segments_tile_the_document_whatever_its_messages(channel, size):
     text = TEXT.replace("😀", "").replace("cat ", "cat")
