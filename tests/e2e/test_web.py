@@ -120,7 +120,7 @@ def test_refusals_of_the_server_are_shown_where_they_arose(tab):
 def test_a_prompt_is_continued_and_nothing_of_it_is_markup(tab):
     open_tab(tab, "generate")
     assert text_of(tab, "#generate-missing") == "No chat: the model has no chat template, which messages need."
-    assert tab.run("document.querySelector('[value=chat]').disabled")
+    assert tab.run("document.querySelector('[name=mode][value=chat]').disabled")
     tab.point("#prompt")
     tab.type("<img src=x>")
     tab.point("#send")
