@@ -26,6 +26,7 @@ from cli.serving.admin import admin
 from cli.serving.doctor import doctor
 from cli.serving.serve import ServeCommand, healthcheck, serve
 from cli.serving.token import token
+from cli.serving.web import web
 from cli.training.corpus import corpus
 from cli.training.distill import distill
 from cli.training.ensemble import ensemble
@@ -46,7 +47,14 @@ VERBS: Mapping[str, Mapping[str, Callable[..., None]]] = {
         "export": export,
         "verify": verify,
     },
-    "Serve": {"serve": serve, "healthcheck": healthcheck, "token": token, "doctor": doctor, "bench": bench},
+    "Serve": {
+        "serve": serve,
+        "web": web,
+        "healthcheck": healthcheck,
+        "token": token,
+        "doctor": doctor,
+        "bench": bench,
+    },
     "Call a server": {
         "translate": translate,
         "detect": detect,

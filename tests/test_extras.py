@@ -101,7 +101,14 @@ def install(wheel, directory, extra=""):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("extra", "promised"),
-    [("", SERVING), ("otel", SERVING), ("train", EVERYTHING), ("tensorboard", EVERYTHING), ("dev", EVERYTHING)],
+    [
+        ("", SERVING),
+        ("otel", SERVING),
+        ("web", (*SERVING, "glossa.web")),
+        ("train", EVERYTHING),
+        ("tensorboard", EVERYTHING),
+        ("dev", EVERYTHING),
+    ],
 )
 def test_the_command_runs_with_what_is_required(wheel, tmp_path, extra, promised):
     python = install(wheel, tmp_path, extra)

@@ -13,7 +13,7 @@ from tests.packages import ROOT, build_wheel, make_environment, own_environment,
 from tests.tiny import TEXTS
 
 HOMES = {ROOT: ("cli", "export", "model", "service"), ROOT / "clients/python": ("glossa",)}
-DATA = {".py", ".pyi", ".html", ".json", ".toml", ".typed", ".yaml"}
+DATA = {".css", ".html", ".js", ".json", ".py", ".pyi", ".svg", ".toml", ".typed", ".yaml"}
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements"
-HASHED = ("serve.txt", "gpu.txt", "train.txt", "dev.txt", "fake-cuda.txt", "build.txt")
+HASHED = ("serve.txt", "gpu.txt", "train.txt", "dev.txt", "fake-cuda.txt", "build.txt", "web.txt")
 VERBS = {"setup", "demo", "test", "test-all", "check", "protos", "lock", "train", "export", "serve", "bench"}
 CLIENTS = "adaptor-clients.txt"  # an environment of its own, which shares no version with ours
 VERBS |= {
@@ -80,9 +80,10 @@ def test_serving_needs_neither_torch_nor_onnx(name):
         ("serve.txt", ["serve.in", "cpu.in"]),
         ("gpu.txt", ["serve.in", "gpu.in"]),
         ("train.txt", ["serve.in", "cpu.in", "train.in"]),
-        ("dev.txt", ["serve.in", "cpu.in", "train.in", "dev.in"]),
+        ("dev.txt", ["serve.in", "cpu.in", "train.in", "web.in", "dev.in"]),
         ("fake-cuda.txt", ["fake-cuda.in"]),
         ("build.txt", ["build.in"]),
+        ("web.txt", ["web.in"]),
         (CLIENTS, ["adaptor-clients.in"]),
     ],
 )

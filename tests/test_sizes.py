@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PRODUCT = ("model", "export", "service", "cli", "clients/python/glossa/client", "deploy")
+PRODUCT = ("model", "export", "service", "cli", "clients/python/glossa/client", "clients/python/glossa/web", "deploy")
 MAX_LINES = {ast.Module: 400, ast.FunctionDef: 60, ast.AsyncFunctionDef: 60}
 MAX_ATTRIBUTES = 15  # that a class assigns to itself
 MAX_WRITERS = 2  # other modules that assign one attribute

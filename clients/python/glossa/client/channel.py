@@ -37,6 +37,7 @@ failures of others that were there before the server."""
 OPTIONS = (
     ("grpc.service_config", json.dumps(SERVICE_CONFIG)),
     OWN_CONNECTION,
+    ("grpc.max_reconnect_backoff_ms", 5_000),  # 2 minutes by default: as long a server that is back would get no calls
     ("grpc.keepalive_time_ms", 20_000),  # above the 5 s that the server takes as too often
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.max_receive_message_length", 4 << 20),
@@ -78,19 +79,28 @@ def authenticate(
     """
     pairs = tuple((name.lower(), value) for name, value in (metadata or {}).items())
     if tls is False:
-        if token and not is_loopback(address):
-            raise ValueError(
-                f"a token is sent in plaintext only to this machine, and {address} is another one; use tls=True "
-                "(--tls), or tls=FILE with the server's certificate authority (--tls-ca FILE)"
-            )
-        return None, (*pairs, ("authorization", f"Bearer {token}")) if token else pairs
+        check_plaintext(address, token)
+        return None, with_bearer(pairs, token)
     if isinstance(tls, grpc.ChannelCredentials):
         credentials = tls
     else:
         credentials = grpc.ssl_channel_credentials(None if tls is True else Path(tls).read_bytes())
-    if token:
-        credentials = grpc.composite_channel_credentials(credentials, grpc.access_token_call_credentials(token))
-    return credentials, pairs
+    return credentials, with_bearer(pairs, token)
+
+
+def with_bearer(pairs: tuple[tuple[str, str], ...], token: str) -> tuple[tuple[str, str], ...]:
+    """Metadata with that token in the place of another one; without any if it is empty."""
+    others = tuple(pair for pair in pairs if not (token and pair[0] == "authorization"))
+    return (*others, ("authorization", f"Bearer {token}")) if token else others
+
+
+def check_plaintext(address: str, token: str) -> None:
+    """Raises ValueError for a token that would be sent in plaintext to another machine."""
+    if token and not is_loopback(address):
+        raise ValueError(
+            f"a token is sent in plaintext only to this machine, and {address} is another one; use tls=True "
+            "(--tls), or tls=FILE with the server's certificate authority (--tls-ca FILE)"
+        )
 
 
 def channel_options(address: str) -> tuple[tuple[str, str | int], ...]:

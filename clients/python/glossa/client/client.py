@@ -7,6 +7,7 @@ caller leaves it: grpc never collects an abandoned one, and the server would con
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import itertools
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
@@ -22,6 +23,8 @@ from glossa.client.channel import (
     Tls,
     authenticate,
     channel_options,
+    check_plaintext,
+    with_bearer,
 )
 from glossa.client.chat import Message, chat_fields
 from glossa.client.document_calls import DocumentCalls
@@ -101,6 +104,18 @@ class _Calls(TokenCalls, DocumentCalls, LanguageCalls):
         ]
         self._turns = itertools.cycle([_methods(channel) for channel in self._channels])
         self._timeout_s = timeout_s
+        self._plain_address = "" if credentials else address
+
+    def with_token(self, token: str) -> Self:
+        """This client for the holder of another token, over the same connections, which this one closes.
+
+        Raises ValueError for a token without TLS to another machine.
+        """
+        if self._plain_address:
+            check_plaintext(self._plain_address, token)
+        other = copy.copy(self)
+        other._metadata = with_bearer(self._metadata, token)
+        return other
 
     @unary
     def translate(self, text: str, **options: Unpack[TranslateOptions]) -> Call[Translation]:

@@ -72,6 +72,17 @@ async def secure(certificates):
         yield recorder, address
 
 
+async def test_a_client_of_another_token_shares_the_connections():
+    async with serving() as (recorder, address), AsyncClient(address, token="own", metadata={"x-a": "1"}) as client:
+        for caller, token in [(client, "own"), (client.with_token("other"), "other"), (client.with_token(""), "own")]:
+            await caller.translate("a")
+            assert recorder.metadata["authorization"] == f"Bearer {token}"
+            assert recorder.metadata["x-a"] == "1"
+    async with AsyncClient("192.0.2.1:1") as remote:
+        with pytest.raises(ValueError, match="a token is sent in plaintext only to this machine"):
+            remote.with_token("other")
+
+
 async def test_a_client_does_not_wait_out_the_failures_of_another():
     """Which was there before the server. With a connection in common this fails about every second time."""
     for _ in range(3):
