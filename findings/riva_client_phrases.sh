@@ -10,8 +10,7 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "${PYTHON:-python3}" -m venv "$folder"
-"$folder/bin/pip" install --quiet --disable-pip-version-check --no-deps nvidia-riva-client==2.28.0
-"$folder/bin/pip" install --quiet --disable-pip-version-check grpcio==1.85.1 protobuf==7.36.1 websockets==15.0.1
+"$folder/bin/pip" install --quiet --disable-pip-version-check nvidia-riva-client==2.28.0 grpcio==1.85.1 grpcio-tools==1.85.1
 export no_grpc_proxy=127.0.0.1
 "$folder/bin/python" - <<'PYTHON'
 import concurrent.futures

@@ -26,6 +26,7 @@ from model.config_parts import (
     check_compression,
     check_default,
     check_labels,
+    check_language,
     check_layers,
     check_numbers,
     check_ssru,
@@ -180,6 +181,8 @@ class _TranslationConfig(_ArchitectureConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_token(self.separator_id, "separator_id", self.vocab_size)
+        for field in ("source_language", "target_language"):
+            check_language(field, getattr(self, field))
 
     def check_trainable(self) -> None:
         """As `ModelConfig.check_trainable`; sentences need a token between them."""

@@ -19,6 +19,7 @@ Prompts = tuple[tuple[str, str], ...]
 """Pairs of a name and a text that is put before the text of a request."""
 
 UNFIT = re.compile("[\0\ud800-\udfff]")
+LANGUAGE = re.compile("[A-Za-z0-9_-]{0,64}")
 MAX_PROMPTS = 256
 MAX_PROMPT_CHARACTERS = 4096  # of a name or a text; instructions in use have some hundred
 
@@ -54,6 +55,12 @@ class LayerGroup(Config):
     def has_own_rotation(self) -> bool:
         """Whether queries and keys turn otherwise than those of the other layers."""
         return bool({*self.changes} - {"sliding_window"})
+
+
+def check_language(field: str, code: Any) -> None:
+    """Raises ConfigError unless this may be the code of a language, or is empty."""
+    is_code = isinstance(code, str) and LANGUAGE.fullmatch(code)
+    check(bool(is_code), field, f"must be a code of letters, digits, - and _, at most 64, got {code!r:.80}")
 
 
 def check_numbers(value: Any, field: str, count: int) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 FINDINGS = Path(__file__).parents[1] / "findings"
+PIP, NPM = r"\S+/bin/pip\" install --quiet --disable-pip-version-check", "npm install --silent --no-audit --no-fund"
 SCRIPTS = sorted(FINDINGS.glob("*.sh"))
 
 
@@ -19,9 +20,9 @@ def test_the_index_has_every_script_and_no_other():
 def test_a_script_is_whole(script):
     text = script.read_text()
     subprocess.run(["bash", "-n", script], check=True)
-    (program,) = re.findall(r"<<'PYTHON'\n(.*?)^PYTHON$", text, re.MULTILINE | re.DOTALL)
-    compile(program, script.name, "exec")
-    (packages,) = re.findall(r"^\S+/bin/pip\" install --quiet --disable-pip-version-check (.+)$", text, re.MULTILINE)
-    assert all(re.fullmatch(r"[a-z0-9-]+==[0-9.]+", package) for package in packages.split())
+    for program in re.findall(r"<<'PYTHON'\n(.*?)^PYTHON$", text, re.MULTILINE | re.DOTALL):
+        compile(program, script.name, "exec")
+    (packages,) = re.findall(rf"^(?:{PIP}|{NPM}) (.+?)(?: >/dev/null)?$", text, re.MULTILINE)
+    assert all(re.fullmatch(r"(?:[a-z0-9-]+==|@?[a-z0-9/-]+@)[0-9.]+", package) for package in packages.split())
     assert re.search(r"^trap 'rm -rf \"\$folder\"' EXIT$", text, re.MULTILINE)
     assert {"# Expected: ", "# Source: "} <= set(re.findall(r"^# \w+: ", text, re.MULTILINE))

@@ -261,12 +261,12 @@ def given_languages(given: dict[str, Any], model: ModelConfig) -> list[LanguageP
     """The languages of each file of the data, [] where the arguments name none. Raises ConfigError for languages that
     are not the model's, or that it needs and that are missing, UsageError for validation data of unknown languages."""
     from model.config import DEFAULT_LANGUAGES
-    from model.training.data.languages import check_languages, language_pairs, own_languages, read_languages
+    from model.training.data.languages import check_languages, language_pairs, read_languages
 
     files = 1 if given["source"] is not None else len(given["data"] or [""])
     languages = language_pairs(given["source_language"] or [], given["target_language"] or [], files=files)
     if model.has_encoder and model.has_decoder:
-        own_languages(model.template, languages)
+        with_own_languages(model, given)  # refuses what no configuration takes
         languages = [read_languages(model.template, pair) for pair in languages]
         languages = languages if any(map(any, languages)) else []
     for pair in languages or [DEFAULT_LANGUAGES]:

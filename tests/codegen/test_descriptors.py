@@ -51,6 +51,8 @@ def test_every_method_has_a_path_that_names_it(method):
         assert (found.get, found.body) == ("/v1/models", "")
     elif method.name == "GetModel":
         assert (found.get, found.body) == ("/v1/models/{model}", "")
+    elif method.containing_service.name == "LanguageService":  # of no model
+        assert (found.get or found.post) in ("/v1/languagePairs", "/v1/languages:detect")
     else:
         name = method.name[0].lower() + method.name[1:]
         assert (found.post, found.body) == (f"/v1/models/{{model}}:{name}", "*")

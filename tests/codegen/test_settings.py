@@ -27,7 +27,7 @@ def test_every_setting_has_its_meaning_values_and_default():
         ("max_deadline_s", "number >0 ≤86,400"),
         ("tls_key", "path"),
         ("device", "`auto`, `cpu`, `cuda`"),
-        ("adaptors", "some of `open-inference`, `vllm`"),
+        ("adaptors", "some of `open-inference`, `vllm`, `riva`, `google-translation`"),
         ("glossaries", "mapping"),
         ("reflection", "true, false"),
     ],

@@ -70,8 +70,8 @@ def test_pairs_and_what_serves_them(client):
         LanguagePair("en", "de", ("en-de",), ()),
         LanguagePair("it", "de", ("it-de",), ()),
     ]
-    assert client.language_pairs() == direct
-    found = client.language_pairs("en-GB", include_pivots=True)
+    assert client.list_language_pairs() == direct
+    found = client.list_language_pairs("en-GB", include_pivots=True)
     assert found == [direct[1], LanguagePair("en", "fr", (), ("de",))]
 
 

@@ -75,6 +75,8 @@ WRONG = [
     ("pools_prompt", "no", "must be true or false, got 'no'"),
     ("normalized", "yes", "must be true or false, got 'yes'"),
     ("source_unit", "page", "must be one of sentence, text, got 'page'"),
+    ("source_language", "a b", "must be a code of letters, digits, - and _, at most 64, got 'a b'"),
+    ("target_language", 5, "must be a code of letters, digits, - and _, at most 64, got 5"),
     ("mask_id", -1, "must be a token or left out, got -1"),
     ("context_sentences", 9, "must be 0..8, got 9"),
     ("separator_id", "4", "must be a token or left out, got '4'"),

@@ -34,7 +34,7 @@ def test_extra_steps_of_a_row_are_predictions_of_that_row_one_after_another(top_
     logprobs_LV = lines_of(5, 6, 7)
     turn = scripted_output(logprobs_LV, [()], top_k, rows=1, extra_tokens=[5, 6])
     assert (turn.predictions.best(0), turn.extra_steps) == (5, 2)
-    after = [turn.predictions.of(0, line) for line in turn.bursts[0].lines]
+    after = [turn.predictions.moved({0: line}) for line in turn.bursts[0].lines]
     assert [found.best(0) for found in after] == [5, 6, 7]
     if top_k:
         assert [found.logprobs(0).tolist() for found in after] == logprobs_LV.tolist()
@@ -44,7 +44,7 @@ def test_extra_steps_of_a_row_are_predictions_of_that_row_one_after_another(top_
 def test_predictions_after_draft_tokens_are_those_of_the_drafts_row():
     logprobs_LV = lines_of(1, 2, 3, 5, 6)
     turn = scripted_output(logprobs_LV, [(), (), ()], rows=3, drafts={2: (5,)})
-    after = [turn.predictions.of(2, line) for line in turn.drafts[2].lines]
+    after = [turn.predictions.moved({2: line}) for line in turn.drafts[2].lines]
     assert [found.best(2) for found in after] == [5, 6]
     assert np.array_equal(after[1].logprobs(2), logprobs_LV[4])
     with pytest.raises(KeyError):

@@ -193,7 +193,7 @@ def test_a_device_without_room_for_one_request_is_not_used(half_bundle, limit):
     free = "8,590" if limit else "100"
     assert re.fullmatch(
         rf"the device has {free} MB free of 8,590 MB beside the weights, 0 MB, {allowed}but the largest request takes "
-        r"2\d\d MB; fix: end other programs on the device \(nvidia-smi lists them\), raise --cuda-memory-bytes, lower "
+        r"3\d\d MB; fix: end other programs on the device \(nvidia-smi lists them\), raise --cuda-memory-bytes, lower "
         r"--max-rows, or name another device with --cuda-devices, or ask for device cpu",
         choice.reason,
     )

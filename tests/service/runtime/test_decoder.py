@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 
 from export.bundle.directory import load_bundle
@@ -238,6 +239,16 @@ class DeviceSession:
         if number != "-1":
             binding = self.captured.setdefault(number, binding)
         self.session.run_with_iobinding(binding.real)
+
+
+@pytest.fixture(autouse=True)
+def own_graphs(monkeypatch):
+    """Graphs that no bundle has are opened on the same device."""
+
+    def opened(graph, _stream):
+        return DeviceSession(ort.InferenceSession(graph, providers=["CPUExecutionProvider"]))
+
+    monkeypatch.setattr("service.runtime.token_draws.open_own_graph", opened)
 
 
 def as_on_cuda(model):

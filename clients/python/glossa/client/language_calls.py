@@ -36,7 +36,7 @@ class LanguageCalls:
         return Call(request, _options(timeout_s), lambda response: list(map(_detected, response.results)))
 
     @unary
-    def language_pairs(
+    def list_language_pairs(
         self,
         source_language: str = "",
         target_language: str = "",

@@ -82,7 +82,7 @@ class LibreTranslate:
 
     async def _languages(self, request: Request) -> Response:
         client = self._client(request, await parameters(request, ("api_key",)))
-        return answer(listed(await while_present(request, client.language_pairs(include_pivots=True))))
+        return answer(listed(await while_present(request, client.list_language_pairs(include_pivots=True))))
 
     async def _translate_file(self, request: Request) -> Response:
         async with request.form(max_files=1, max_fields=8) as form:
@@ -114,7 +114,7 @@ class LibreTranslate:
     async def _settings(self, request: Request) -> Response:
         client = self._client(request, {})
         models = await while_present(request, self._upstream.models(bearer(request)))
-        pairs = await while_present(request, client.language_pairs())
+        pairs = await while_present(request, client.list_language_pairs())
         first = [(pair.source_language, pair.target_language) for pair in pairs[:1]]
         sides = {side: code for codes in first for side, code in zip(("source", "target"), codes, strict=True)}
         limits = [model.limits.max_text_bytes for model in models]

@@ -57,7 +57,7 @@ class PageCalls:
         return answer({**found, "models": [described(model) for model in models]})
 
     async def _pairs(self, request: Request) -> Response:
-        reply = self._upstream.client(bearer(request)).language_pairs(include_pivots=True)
+        reply = self._upstream.client(bearer(request)).list_language_pairs(include_pivots=True)
         return answer(await while_present(request, reply))
 
     async def _figures_now(self, request: Request) -> Response:

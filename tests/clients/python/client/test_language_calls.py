@@ -26,9 +26,9 @@ async def test_languages_of_texts_are_detected(client):
 
 async def test_pairs_of_languages_are_listed(client):
     pair = LanguagePair("en", "de", ("en-de",), ())
-    assert await client.language_pairs() == [pair]
-    assert await client.language_pairs("en-GB", include_pivots=True) == [pair]
-    assert await client.language_pairs(target_language="en") == []
+    assert await client.list_language_pairs() == [pair]
+    assert await client.list_language_pairs("en-GB", include_pivots=True) == [pair]
+    assert await client.list_language_pairs(target_language="en") == []
 
 
 async def test_an_answer_has_the_language_that_was_detected(client):
