@@ -33,6 +33,7 @@ ROOMS = {
         "compare-reference",
         "invariance",
         "markup",
+        "pivots",
         "process-answers",
         "round-trips",
         "same-request",
