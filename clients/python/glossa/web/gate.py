@@ -9,6 +9,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from glossa.client.channel import is_loopback
 from glossa.web.refusals import Refused
 
 HEADERS = {
@@ -40,10 +41,20 @@ class Gate:
                     found.setdefault(name, value)
             await send(message)
 
-        problem = self._foreign(headers) or self._too_large(headers)
+        problem = self._renamed(scope, headers) or self._foreign(headers) or self._too_large(headers)
         if problem:
             return await _refuse(problem)(scope, receive, send_with_headers)
         await self._app(scope, self._limited(receive), send_with_headers)
+
+    def _renamed(self, scope: Scope, headers: Headers) -> Refused | None:
+        """A stranger's page may be of this site for a browser: its name may be changed to point to this machine. So a
+        request that comes by way of this machine alone needs a name of it, or an allowed one."""
+        host, (own, _) = headers.get("host", ""), scope["server"] or ("", None)
+        if not is_loopback(own) or is_loopback(host) or "*" in self._origins:
+            return None
+        if host in (urlsplit(origin).netloc for origin in self._origins):
+            return None
+        return Refused(f"host {host}: is not this machine's; --allow-origin https://{host} lets it name this page", 403)
 
     def _foreign(self, headers: Headers) -> Refused | None:
         origin = headers.get("origin")

@@ -38,6 +38,16 @@ async def test_pages_of_other_sites_are_refused_unless_named():
         assert len(site.edge.pool.requests) == 1
 
 
+async def test_a_strangers_name_for_this_machine_is_refused_unless_allowed():
+    async with site_of({"origins": ("https://translate.example",)}) as site:
+        for host, status in (("localhost:5000", 200), ("translate.example", 200), ("foe.example:5000", 403)):
+            origin = f"https://{host}"
+            found, _ = await site.ask("/api/translate", TEXT, host=host, origin=origin)
+            assert found == status, host
+        _, answer = await site.ask("/languages", host="foe.example:5000")
+        assert "--allow-origin https://foe.example:5000" in answer["error"]
+
+
 async def test_bodies_above_the_limit_are_refused_with_and_without_a_length():
     async with site_of({"max_body_bytes": 2000}) as site:
         status, answer = await site.ask("/api/translate", TEXT | {"text": "a" * 2000})
