@@ -21,6 +21,7 @@ from model.architecture_config import EncoderConfig
 from model.config import DEFAULT_LANGUAGES, LanguagePair, ModelConfig
 from model.config import SOURCE_LANGUAGE as SOURCE_ID
 from model.config import TARGET_LANGUAGE as TARGET_ID
+from model.config_parts import unnamed_languages
 
 
 def entries_of(
@@ -75,12 +76,8 @@ def entries_of(
 def languages_of(config: ModelConfig, given: LanguagePair = DEFAULT_LANGUAGES) -> LanguagePair:
     """Return the languages of a model that requests need not name; "" for others, and those that are unknown. given:
     instead of those of the configuration."""
-    template = config.template
-    named = {*template.source_prefix, *template.source_suffix, *template.target_prefix}
-    return LanguagePair(
-        "" if SOURCE_ID in named else given.source or config.source_language,
-        "" if TARGET_ID in named else given.target or config.target_language,
-    )
+    pair = LanguagePair(given.source or config.source_language, given.target or config.target_language)
+    return unnamed_languages(config.template, pair)
 
 
 def vectors_of(config: EncoderConfig) -> dict[str, Any]:

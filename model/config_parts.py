@@ -9,7 +9,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from model.config import Config, ConfigError, ModelConfig, bounded, check, field_types
+from model.config import (
+    SOURCE_LANGUAGE,
+    TARGET_LANGUAGE,
+    Config,
+    ConfigError,
+    LanguagePair,
+    ModelConfig,
+    SpecialTokenTemplate,
+    bounded,
+    check,
+    field_types,
+)
 
 DenseActivation = Literal["identity", "tanh", "relu", "gelu", "silu", "sigmoid"]
 RotaryScaling = Literal["none", "linear", "llama3", "yarn", "longrope"]
@@ -61,6 +72,13 @@ def check_language(field: str, code: Any) -> None:
     """Raises ConfigError unless this may be the code of a language, or is empty."""
     is_code = isinstance(code, str) and LANGUAGE.fullmatch(code)
     check(bool(is_code), field, f"must be a code of letters, digits, - and _, at most 64, got {code!r:.80}")
+
+
+def unnamed_languages(template: SpecialTokenTemplate, languages: LanguagePair) -> LanguagePair:
+    """Those of two languages that a model's special tokens do not name; "" for the others."""
+    named = {*template.source_prefix, *template.source_suffix, *template.target_prefix}
+    source, target = languages
+    return LanguagePair("" if SOURCE_LANGUAGE in named else source, "" if TARGET_LANGUAGE in named else target)
 
 
 def check_numbers(value: Any, field: str, count: int) -> None:

@@ -261,10 +261,9 @@ def given_languages(given: dict[str, Any], model: ModelConfig) -> list[LanguageP
     """The languages of each file of the data, [] where the arguments name none. Raises ConfigError for languages that
     are not the model's, or that it needs and that are missing, UsageError for validation data of unknown languages."""
     from model.config import DEFAULT_LANGUAGES
-    from model.training.data.languages import check_languages, language_pairs, read_languages
+    from model.training.data.languages import check_languages, read_languages
 
-    files = 1 if given["source"] is not None else len(given["data"] or [""])
-    languages = language_pairs(given["source_language"] or [], given["target_language"] or [], files=files)
+    files, languages = _languages_of_files(given)
     if model.has_encoder and model.has_decoder:
         with_own_languages(model, given)  # refuses what no configuration takes
         languages = [read_languages(model.template, pair) for pair in languages]
@@ -280,12 +279,19 @@ def given_languages(given: dict[str, Any], model: ModelConfig) -> list[LanguageP
     return languages
 
 
-def with_own_languages(model: ModelConfig, given: dict[str, Any]) -> ModelConfig:
-    """The configuration with the languages of the arguments that the model's special tokens do not name."""
-    from model.training.data.languages import language_pairs, own_languages
+def _languages_of_files(given: dict[str, Any]) -> tuple[int, list[LanguagePair]]:
+    """The number of files of the data, and the languages that the arguments name for each, [] for none."""
+    from model.training.data.languages import language_pairs
 
     files = 1 if given["source"] is not None else len(given["data"] or [""])
-    languages = language_pairs(given["source_language"] or [], given["target_language"] or [], files=files)
+    return files, language_pairs(given["source_language"] or [], given["target_language"] or [], files=files)
+
+
+def with_own_languages(model: ModelConfig, given: dict[str, Any]) -> ModelConfig:
+    """The configuration with the languages of the arguments that the model's special tokens do not name."""
+    from model.training.data.languages import own_languages
+
+    _, languages = _languages_of_files(given)
     if not languages or not (model.has_encoder and model.has_decoder):
         return model
     own = own_languages(model.template, languages)

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from model.config import DEFAULT_LANGUAGES, SOURCE_LANGUAGE, TARGET_LANGUAGE, LanguagePair, ModelConfig
+from model.config import DEFAULT_LANGUAGES, LanguagePair, ModelConfig
+from model.config_parts import unnamed_languages
 from model.pretrained.files import TOKENIZER_CONFIG, read_optional_json
 
 _CODE = re.compile("[a-z]{2}")
@@ -25,13 +26,8 @@ def with_own_languages(config: ModelConfig, folder: Path, name: str, files: Iter
     if not (config.has_encoder and config.has_decoder):
         return config
     found = _of_tokenizer(read_optional_json(folder / TOKENIZER_CONFIG)) or _of_name(name) or _of_files(list(files))
-    source, target = found or DEFAULT_LANGUAGES
-    template = config.template
-    named = {*template.source_prefix, *template.source_suffix, *template.target_prefix}
-    return config.replace(
-        source_language="" if SOURCE_LANGUAGE in named else source,
-        target_language="" if TARGET_LANGUAGE in named else target,
-    )
+    source, target = unnamed_languages(config.template, found or DEFAULT_LANGUAGES)
+    return config.replace(source_language=source, target_language=target)
 
 
 def _of_tokenizer(values: Any) -> LanguagePair | None:

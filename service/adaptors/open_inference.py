@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any, NamedTuple
 
 from glossa.v1 import glossa_pb2 as pb
@@ -18,6 +18,7 @@ from glossa.version import VERSION
 from service.adaptors.inference import open_inference_pb2 as oip
 from service.adaptors.inference_options import InferenceOptions, inference_options
 from service.adaptors.tensors import BYTES, Tensor, add_output, input_tensors
+from service.adaptors.text_batch import named
 from service.edge.admission.request_memory import message_bytes
 from service.edge.calls.batches import merged
 from service.edge.calls.budget import Slots
@@ -39,6 +40,7 @@ OUTPUTS = {TEXT_OUTPUT: BYTES, "finish_reason": BYTES, "prompt_tokens": "INT32",
 HYPOTHESES = {"hypotheses": BYTES, "scores": "FP64"}  # where a request wants several
 FINAL = "triton_final_response"
 MODEL_VERSION = "1"
+NAMES = {"text": f"{TEXT_INPUT}[{{}}]"}
 MAX_TEXTS = 64  # of one request
 EXTENSIONS = ("parameters",)
 
@@ -181,7 +183,7 @@ class OpenInference(SentenceCalls):
         # A model without an encoder translates where languages are named, and else continues the text.
         languages = options.languages if model.has_source or any(options.languages) else None
         for index, text in enumerate(texts):
-            with _of_text(index):
+            with named(NAMES, index):
                 requests.append(builder.decoding(text, options.decoding, languages, is_streamed=is_streamed))
         return requests
 
@@ -212,7 +214,7 @@ class OpenInference(SentenceCalls):
         messages = [merged(pb.TranslateRequest(text=text), options.translation) for text in texts]
         limits = self.catalog.limits_of(model)
         for index, message in enumerate(messages):
-            with _of_text(index):
+            with named(NAMES, index):
                 limits.check_text(message.text)
         return self.split_together(messages, model)
 
@@ -222,7 +224,7 @@ class OpenInference(SentenceCalls):
 
         async def answer(index: int) -> pb.TranslateResponse:
             message, text = inference.texts[index]
-            with _of_text(index):
+            with named(NAMES, index):
                 return await self.in_sentences(text, message, inference.model, call, self._sentence)
 
         try:
@@ -243,7 +245,7 @@ class OpenInference(SentenceCalls):
         """The responses of a stream whose text is translated sentence by sentence."""
         ((request, text),) = inference.texts
         stream = self.stream_in_sentences(text, request, inference.model, call, self.stream_translated)
-        with _of_text(0):
+        with named(NAMES, 0):
             async with contextlib.aclosing(stream) as pieces:
                 async for piece in pieces:
                     yield _piece(
@@ -253,16 +255,6 @@ class OpenInference(SentenceCalls):
     def _log_answer(self, call: Call, text: str) -> None:
         if self.log_text:
             call.record.note_answer(text)
-
-
-@contextlib.contextmanager
-def _of_text(index: int) -> Iterator[None]:
-    """Names the text in the errors that are about one."""
-    try:
-        yield
-    except InvalidRequest as error:
-        field = f"{TEXT_INPUT}[{index}]" if error.field == "text" else error.field
-        raise InvalidRequest(field, error.problem) from None
 
 
 def _check_version(version: str) -> None:

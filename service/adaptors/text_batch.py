@@ -39,7 +39,8 @@ def named(names: Mapping[str, str], index: int = 0) -> Iterator[None]:
     try:
         yield
     except InvalidRequest as error:
-        raise InvalidRequest(names.get(error.field, error.field).format(index), error.problem) from None
+        field = names[error.field].format(index) if error.field in names else error.field
+        raise InvalidRequest(field, error.problem) from None
 
 
 async def translate_all(

@@ -22,6 +22,7 @@ from model.config import (
     SpecialTokenTemplate,
     check,
 )
+from model.config_parts import unnamed_languages
 from model.training.data.examples import Examples
 
 SHOWN_CODES = 30  # language codes in an error message; NLLB has 202
@@ -44,9 +45,8 @@ def check_languages(template: SpecialTokenTemplate, languages: LanguagePair) -> 
 
 def read_languages(template: SpecialTokenTemplate, languages: LanguagePair) -> LanguagePair:
     """Those of two languages that the model's special tokens name; "" for one that they do not."""
-    used = {*template.source_prefix, *template.source_suffix, *template.target_prefix}
-    source, target = languages
-    return LanguagePair(source if SOURCE_LANGUAGE in used else "", target if TARGET_LANGUAGE in used else "")
+    own = unnamed_languages(template, languages)
+    return LanguagePair("" if own.source else languages.source, "" if own.target else languages.target)
 
 
 def own_languages(template: SpecialTokenTemplate, languages: Sequence[LanguagePair]) -> LanguagePair:

@@ -67,15 +67,8 @@ class DocumentCalls(PivotCalls):
             text = await text_of(first, messages, call, self.items, limit=limits.max_document_bytes)
         document = Document(text, first, call, partial(fits, prompts, limits), self.preparation)
         await document.read()
-        outcomes = self.items.run(
-            call,
-            document.items(),
-            self._answer(first, defaults, routed.route, call),
-            window=routed.route.model.pool.window,
-            in_order=True,
-            has_client=False,
-            item_bytes=defaults_bytes(defaults),
-        )
+        window = routed.route.model.pool.window
+        outcomes = self._outcomes(document, first, defaults, routed.route, call, window=window)
         async with contextlib.aclosing(outcomes):
             async for message in document.responses(outcomes, self.items.clock):
                 if message.HasField("final"):
@@ -104,15 +97,7 @@ class DocumentCalls(PivotCalls):
         await document.read()
         response = pb.TranslateResponse()
         with item.budget.window(route.model.pool.window) as window:
-            outcomes = self.items.run(
-                item,
-                document.items(),
-                self._answer(first, defaults, route, item),
-                window=window,
-                in_order=True,
-                is_one=True,
-                item_bytes=defaults_bytes(defaults),
-            )
+            outcomes = self._outcomes(document, first, defaults, route, item, window=window, is_one=True)
             async with contextlib.aclosing(_without_errors(outcomes)) as successes:
                 async for part in document.responses(successes, self.items.clock):
                     for segment in part.segments:
@@ -149,6 +134,29 @@ class DocumentCalls(PivotCalls):
         defaults = translation_of(first)
         await self.check_translation(defaults, model, call)
         return prompts, defaults
+
+    def _outcomes(
+        self,
+        document: Document,
+        first: pb.TranslateDocumentRequest,
+        defaults: pb.TranslateRequest,
+        route: Route,
+        call: Call,
+        *,
+        window: int,
+        is_one: bool = False,
+    ) -> AsyncGenerator[list[Outcome], None]:
+        """Those of the texts of a document, in their order. is_one: see `ItemRunner.run`."""
+        return self.items.run(
+            call,
+            document.items(),
+            self._answer(first, defaults, route, call),
+            window=window,
+            in_order=True,
+            has_client=False,
+            is_one=is_one,
+            item_bytes=defaults_bytes(defaults),
+        )
 
     def _answer(
         self, first: pb.TranslateDocumentRequest, defaults: pb.TranslateRequest, route: Route, call: Call

@@ -62,7 +62,3 @@ def _options(timeout_s: float | None) -> CallOptions:
 
 def _detected(text: Any) -> tuple[DetectedLanguage, ...]:
     return tuple(read(DetectedLanguage, one) for one in text.languages)
-
-
-def _pairs(response: Any) -> list[LanguagePair]:
-    return [read(LanguagePair, pair) for pair in response.pairs]
