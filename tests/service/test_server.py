@@ -29,9 +29,10 @@ from export.bundle.manifest import Variant
 from glossa.client import AsyncClient, ClientError
 from glossa.v1 import glossa_pb2, glossa_pb2_grpc
 from glossa.version import VERSION
+from service.edge.security.grpc_options import server_options
 from service.errors import StartupError
 from service.request import Finished, FinishReason, TextDelta
-from service.server import Server, server_options
+from service.server import Server
 from tests.e2e.process import PATIENCE_S
 from tests.edge import TIMINGS, failure, health, method, running, served, settings
 
