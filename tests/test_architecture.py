@@ -142,6 +142,8 @@ HOMES = {
         "service/edge/observability/metric_series.py",
         "service/edge/observability/exposition.py",
     ),
+    "jwt": ("service/edge/security/signing_keys.py", "service/edge/security/web_tokens.py"),
+    "cryptography": ("service/edge/security/signing_keys.py",),
     "opentelemetry": ("service/edge/observability/tracing.py",),
     "msgspec": ("service/measurements.py", "service/wire/messages.py", "service/edge/models/process_pool.py"),
     "llguidance": ("service/decoding/grammar.py",),
