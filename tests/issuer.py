@@ -5,12 +5,13 @@ import http.server
 import json
 import threading
 import time
+from typing import Any
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 ISSUER, AUDIENCE = "https://issuer.example", "glossa.example"
-KINDS = {
+KINDS: dict[str, Any] = {
     "RS256": lambda: rsa.generate_private_key(65537, 2048),
     "PS256": lambda: rsa.generate_private_key(65537, 2048),
     "ES256": lambda: ec.generate_private_key(ec.SECP256R1()),
@@ -27,7 +28,7 @@ class SignatureKey:
 
     def public(self, **more):
         """As a member of a JWKS."""
-        jwk = jwt.get_algorithm_by_name(self.algorithm).to_jwk(self.private.public_key(), as_dict=True)
+        jwk = json.loads(jwt.get_algorithm_by_name(self.algorithm).to_jwk(self.private.public_key()))
         return {**jwk, "kid": self.kid, "use": "sig", **more}
 
     def token(self, *, now_s=None, headers=None, **claims):

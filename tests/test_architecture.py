@@ -119,6 +119,7 @@ _GRPC_EDGE = (
     *("calls/record", "calls/calls", "calls/message_reader", "rpcs/servicer", "rpcs/model_calls", "rpcs/rpc_handlers"),
     "rpcs/reflection",
     *("observability/status", "observability/health", "admission/backlog", "versions/admin"),
+    "versions/admin_calls",
     *("security/checked_services", "security/certificates", "security/security"),
 )
 _EDGE = (*(f"service/edge/{name}.py" for name in _GRPC_EDGE), "service/adaptors/*", "service/server.py")

@@ -156,9 +156,13 @@ def test_the_only_key_needs_no_name(file, clock):
 
 
 def test_what_was_verified_is_kept_until_it_expires_or_the_keys_change(tokens, keys, file, clock, monkeypatch):
-    verified = []
-    decode = jwt.PyJWS.decode
-    monkeypatch.setattr(jwt.PyJWS, "decode", lambda *given: verified.append(1) or decode(*given))
+    verified, decode = list[str](), jwt.PyJWS.decode
+
+    def counted(library, token, *more):
+        verified.append(token)
+        return decode(library, token, *more)
+
+    monkeypatch.setattr(jwt.PyJWS, "decode", counted)
     monkeypatch.setattr(web_tokens, "MAX_KEPT", 2)
     first, second, third = (token(sub=name) for name in "abc")
     assert [tokens.holder(one).subject for one in (first, second, first, second)] == ["a", "b", "a", "b"]
