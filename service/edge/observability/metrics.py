@@ -188,6 +188,12 @@ class Metrics:
         self._models["terms"].labels(model).inc(terms)
         self._models["terms_met"].labels(model).inc(met)
 
+    def traffic_seen(self, model: str, unknown_tokens: int, confidences: Iterable[float]) -> None:
+        """An answered request had so many unknown tokens, and its answers such confidences as are known."""
+        self._models["unknown_tokens"].labels(model).inc(unknown_tokens)
+        for confidence in confidences:
+            self._models["confidence"].labels(model).observe(confidence)
+
     def model(self, name: str) -> ModelMetrics:
         """The metrics of a model, of all its versions together."""
         if found := self._answered.get(name):

@@ -222,6 +222,8 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls, LanguageCalls, PivotCal
         call.record.finish(finished)
         convert = partial(rewriting.response, finished, request, text, tokens)
         response = await self.preparation.convert(call.rpc.caller, convert)
+        if response.confidence.calibrated:
+            call.record.note_confidence(response.confidence.sentence)
         self.items.metrics.terms_translated(model.name, response.glossary.terms, response.glossary.met)
         if self.log_text:
             call.record.note(answer=response.text)

@@ -92,7 +92,7 @@ def test_names_follow_the_rules_of_prometheus(metrics, report):
         if family.type == "counter":
             assert all(sample.name.endswith("_total") for sample in family.samples), name
         elif family.type == "histogram":
-            assert name.endswith(("_seconds", "_rows", "_tokens")), name
+            assert name.endswith(("_seconds", "_rows", "_tokens", "_ratio")), name
         else:
             assert not name.endswith(("_total", "_count", "_sum", "_bucket")), name
         for sample in family.samples:
@@ -176,7 +176,7 @@ def test_series_stay_within_the_budget(metrics, report):
     another = count() - one
     served(metrics, "wide", processes=10)
     assert one < 1270  # a scrape costs some 1.2 µs a series, with the GIL held; each RPC has some 40
-    assert another < 247
+    assert another < 255
     assert count() - one - 2 * another == (10 - 2) * 4, "four for each process"
 
 
