@@ -175,7 +175,7 @@ def test_series_stay_within_the_budget(metrics, report):
     served(metrics, "another")
     another = count() - one
     served(metrics, "wide", processes=10)
-    assert one < 1270  # a scrape costs some 1.2 µs a series, with the GIL held; each RPC has some 40
+    assert one < 1280  # a scrape costs some 1.2 µs a series, with the GIL held; each RPC has some 40
     assert another < 255
     assert count() - one - 2 * another == (10 - 2) * 4, "four for each process"
 
@@ -352,7 +352,7 @@ def test_a_scrape_of_many_models_stays_cheap(metrics):
     """By count: 10 models and 16 processes each stay below 5 ms at 1.2 µs a series."""
     for number in range(10):
         served(metrics, f"m{number}", processes=16)
-    assert sum(len(family.samples) for family in families(metrics).values()) < 4080
+    assert sum(len(family.samples) for family in families(metrics).values()) < 4125
 
 
 def test_restarts_are_counted_by_reason(metrics, report):
