@@ -251,7 +251,7 @@ ALERTS = (
         name="GlossaUnknownTokensRose",
         cases=(
             (
-                Condition(f"{_now(UNKNOWN)} - {_week_before(UNKNOWN)}", ">", "0.01"),
+                Condition(f"{_now(UNKNOWN)} - {_week_before(UNKNOWN)}", ">", "0.005"),
                 Condition(_TOKENS_OF_A_DAY, ">", "10000"),
             ),
         ),

@@ -4,7 +4,8 @@ calibration in the bundle's manifest. Nothing here knows gRPC or engines."""
 from __future__ import annotations
 
 import dataclasses
-import random
+import time
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,9 @@ from service.request import HypothesisResult, Request
 
 UNCERTAIN_BELOW = 0.5  # a word below it is more likely wrong than right
 INLINE_TOKENS = 256  # of answers whose confidence is computed on the event loop, in half a millisecond
-SAMPLED_SHARE = 1 / 32  # of translations whose confidence is computed for its metric: 0.3 % of the processors' time
+# Confidence of answers whose clients did not ask for it, for its metric: of all in one second of so many, by chance.
+# Not one answer of so many: an engine's turn computes log-probabilities for all of its rows or for none.
+SAMPLED_ONE_OF, WINDOW_S = 128, 1.0
 # Options that leave the answer what greedy or beam search returns: with all others it is not of the kind that was
 # calibrated. The confidence of beam search was compared with that of greedy search (docs/confidence.md).
 _LIKE_CALIBRATED = frozenset(
@@ -87,11 +90,12 @@ def answer_confidence(message: Any, model: ServedModel) -> AnswerConfidence | No
     return AnswerConfidence(model, calibration, threshold)
 
 
-def with_logprobs(request: Request, model: ServedModel) -> Request:
-    """A request of a client that has not asked for confidence; of a share of them, the answer gets what confidence is
-    computed from. That changes no token of it."""
-    options = request.options
-    if random.random() >= SAMPLED_SHARE or model.calibration is None or not is_like_calibrated(options):
+def with_logprobs(request: Request, model: ServedModel, now_s: float | None = None) -> Request:
+    """A request of a client that has not asked for confidence. In a sampled second its answer gets what confidence is
+    computed from, which changes no token of it. now_s: on any clock; None: now."""
+    options, window = request.options, int((time.monotonic() if now_s is None else now_s) / WINDOW_S)
+    is_sampled = zlib.crc32(window.to_bytes(8, "big")) % SAMPLED_ONE_OF == 0
+    if not is_sampled or model.calibration is None or not is_like_calibrated(options):
         return request
     return dataclasses.replace(request, options=dataclasses.replace(options, token_logprobs=True))
 

@@ -117,7 +117,7 @@ SCENES = {
         counter("glossa_engine_process_restarts_total", f'{MODEL},reason="killed"', 0, 1),
     ],
     "GlossaConfidenceDropped": confidences(0.5, answers=100),
-    "GlossaUnknownTokensRose": unknown_tokens(60),
+    "GlossaUnknownTokensRose": unknown_tokens(35),
     "GlossaCertificateExpires": [
         gauge("glossa_certificate_expiry_timestamp_seconds", SERVER, 60 * DAY_S, 10 * DAY_S),
     ],
@@ -147,7 +147,7 @@ OTHERS = {
         gauge("glossa_draining", SERVER, 0, 1),
     ],
     "GlossaConfidenceDropped": confidences(0.5, answers=5),  # too few to tell
-    "GlossaUnknownTokensRose": unknown_tokens(9),
+    "GlossaUnknownTokensRose": unknown_tokens(4),
     "GlossaCertificateExpires": [  # plaintext
         gauge("glossa_certificate_expiry_timestamp_seconds", SERVER, float("inf"), float("inf")),
     ],
