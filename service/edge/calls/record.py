@@ -46,7 +46,7 @@ class Record:
 
     def begin_request(self) -> None:
         """Forgets the request before."""
-        self.model = self.bundle_sha256 = ""
+        self.model = self.version = self.bundle_sha256 = ""
         self.is_accepted = False  # by the pool: errors of ENDS are counted with its engines
         self.finished: Finished | None = None
         self.unknown_tokens, self.confidences = 0, list[float]()  # of its source and prompt; of its answers
@@ -55,7 +55,7 @@ class Record:
 
     def use(self, model: ServedModel) -> None:
         """The request is for this version of a model."""
-        self.model, self.bundle_sha256 = model.name, model.bundle_sha256
+        self.model, self.version, self.bundle_sha256 = model.name, model.version, model.bundle_sha256
 
     def accept(self, unknown_tokens: int = 0) -> None:
         """The pool of the model has accepted the request. unknown_tokens: of its source and prompt."""
@@ -146,21 +146,22 @@ def count_request(
 ) -> None:
     """Counts a request that has ended."""
     if isinstance(error, REJECTIONS) and not (record.is_accepted and isinstance(error, ENDS)):
-        metrics.request_rejected(error, record.model)
+        metrics.request_rejected(error, record.model, record.version)
     if (finished := record.finished) is None:
         return
     if error is not None or now_s >= rpc.deadline_s:
-        metrics.tokens_wasted(record.model, finished.generated_tokens)
+        metrics.tokens_wasted(record.model, record.version, finished.generated_tokens)
     if error is None:
         metrics.request_answered(
             record.model,
+            record.version,
             rpc.caller.tenant,
             seconds=now_s - started_s,
             prompt_tokens=finished.prompt_tokens,
             generated_tokens=finished.generated_tokens,
             trace_id=rpc.exemplar,
         )
-        metrics.traffic_seen(record.model, record.unknown_tokens, record.confidences)
+        metrics.traffic_seen(record.model, record.version, record.unknown_tokens, record.confidences)
 
 
 def report_request(

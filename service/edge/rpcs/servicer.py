@@ -224,7 +224,8 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls, LanguageCalls, PivotCal
         response = await self.preparation.convert(call.rpc.caller, convert)
         if response.confidence.calibrated:
             call.record.note_confidence(response.confidence.sentence)
-        self.items.metrics.terms_translated(model.name, response.glossary.terms, response.glossary.met)
+        terms = response.glossary
+        self.items.metrics.terms_translated(model.name, model.version, terms.terms, terms.met)
         if self.log_text:
             call.record.note(answer=response.text)
         return response
