@@ -267,7 +267,6 @@ def test_messages_of_generation_request_none():
 def counted(edge):
     """The number of confidences in the metric, and their sum."""
     text = edge.server.metrics.render().decode()
-    name = "glossa_answer_confidence_ratio"
     return tuple(
         float(re.search(rf'{name}_{part}{{model="en-de",version="\w+"}} (\S+)', text)[1]) for part in ("count", "sum")
     )
