@@ -4,6 +4,7 @@ import dataclasses
 import math
 import random
 import re
+from typing import Any
 
 import grpc
 import pytest
@@ -267,9 +268,8 @@ def test_messages_of_generation_request_none():
 def counted(edge):
     """The number of confidences in the metric, and their sum."""
     text = edge.server.metrics.render().decode()
-    return tuple(
-        float(re.search(rf'{name}_{part}{{model="en-de",version="\w+"}} (\S+)', text)[1]) for part in ("count", "sum")
-    )
+    found = re.findall(r'glossa_answer_confidence_ratio_(count|sum){model="en-de",version="\w+"} (\S+)', text)
+    return tuple(float(value) for _, value in sorted(found))
 
 
 @pytest.fixture
@@ -339,5 +339,6 @@ async def test_unknown_tokens_of_answered_requests_are_counted(edge, channel):
 def test_an_unknown_token_with_another_role_is_not_counted(role):
     model = served("en-de", FakePool())
     assert model.count_unknown((3, 4, 3), [3]) == 3
-    model.manifest = manifest(tokens=dataclasses.replace(Tokens(pad=0, bos=1, eos=2, unk=3), **{role: 3}))
+    tokens: dict[str, Any] = {"pad": 0, "bos": 1, "eos": 2, "unk": 3, role: 3}
+    model.manifest = manifest(tokens=Tokens(**tokens))
     assert model.count_unknown((3, 4, 3), [3]) == 0
