@@ -55,7 +55,7 @@ def jwks(*keys, **more):
 
 
 class Page:
-    """What the address of an issuer answers. asked: how often it was."""
+    """What the address of an issuer answers. status: 0 for what is no HTTP. asked: how often it was."""
 
     def __init__(self, data):
         self.data, self.status, self.asked, self.address = data, 200, 0, ""
@@ -69,6 +69,9 @@ def published(data):
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             page.asked += 1
+            if not page.status:
+                self.wfile.write(b"this is no HTTP\r\n")
+                return
             self.send_response(page.status)
             self.send_header("Location", "/elsewhere")
             self.send_header("Content-Length", str(len(page.data)))

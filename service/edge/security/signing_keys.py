@@ -7,6 +7,7 @@ While the issuer is away, the keys before stay. Nothing here reads a token.
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import time
 import urllib.error
@@ -171,8 +172,8 @@ def _fetched(address: str) -> bytes:
     except urllib.error.HTTPError as error:
         error.close()
         raise _refused(address, f"answers {error.code}", FIX) from None
-    except (OSError, ValueError) as error:  # ValueError: of an address with blanks
-        cause = getattr(error, "reason", error)
+    except (OSError, ValueError, http.client.HTTPException) as error:  # ValueError: of an address with blanks
+        cause = getattr(error, "reason", None) or str(error) or type(error).__name__
         raise _refused(address, f"cannot be fetched: {cause}", "check the address, and the way there") from None
 
 

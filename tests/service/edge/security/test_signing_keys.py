@@ -141,7 +141,10 @@ def test_an_address_that_leads_elsewhere_is_refused(page, status, problem):
 
 
 def test_an_address_that_does_not_answer_or_too_much_is_refused(page):
-    page.data = b" " * ((1 << 20) + 1)
+    page.status = 0
+    with pytest.raises(StartupError, match="cannot be fetched: this is no HTTP"):
+        SigningKeys(page.address).read()
+    page.status, page.data = 200, b" " * ((1 << 20) + 1)
     with pytest.raises(StartupError, match="is larger than 1048576 bytes"):
         SigningKeys(page.address).read()
     with pytest.raises(StartupError, match=r"cannot be fetched: .*; fix: check the address"):
