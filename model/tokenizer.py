@@ -32,6 +32,7 @@ from model.tokenizers.ordinary_pieces import vocabulary_of, with_ordinary_pieces
 from model.tokenizers.sentencepiece import BLANK, SETTINGS, normalizer_of, unigram_of
 from model.tokenizers.spans import Span, whole_spans, word_starts
 from model.tokenizers.token_bytes import bytes_of_characters, bytes_reader, token_pieces
+from model.tokenizers.vocabulary_checks import check_gaps, check_unknown_token
 
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")  # ids 0..3 of the tokenizers that are trained here
 MASK, MASK_ID, SEPARATOR = "<mask>", 4, "<sep>"  # of those trained with one; <sep> is between sentences
@@ -66,6 +67,8 @@ class Tokenizer:
         try:
             model, flagged = values["model"], values.get("added_tokens") or []
             ids = _ids(model, flagged)
+            check_gaps(ids)
+            check_unknown_token(model)
             self.special: Mapping[str, int] = {item["content"]: item["id"] for item in flagged if item["special"]}
             added, by_byte = with_ordinary_pieces(model, flagged)
             hidden = {item["content"] for item in added if item["special"]} - by_byte

@@ -61,14 +61,14 @@ def parse_shortlist(values: dict[str, Any], vocab_size: int | None = None, *, so
     is_ranked = values.get("is_ranked", True)
     if {*values} - {"is_ranked"} != {"always", "by_source"} or not isinstance(values["by_source"], dict):
         raise SchemaError(
-            f"must have the list always and the object by_source, and no more, got {', '.join(values):.80}"
+            f"must have the list always and the object by_source, and no more, got {shown(', '.join(values))[1:-1]}"
         )
     if not isinstance(is_ranked, bool):
         raise SchemaError(f"is_ranked must be true or false, got {shown(is_ranked)}")
     by_source = {}
     for name, targets in values["by_source"].items():
         if not re.fullmatch("0|[1-9][0-9]{0,9}", name) or int(name) >= most:
-            raise SchemaError(f"by_source.{name:.80} must be an id of 0..{most - 1}")
+            raise SchemaError(f"{_at('by_source', name)} must be an id of 0..{most - 1}")
         by_source[int(name)] = ids(targets, f"by_source.{name}")
     always = ids(values["always"], "always")
     return Shortlist(always=always, by_source=by_source, is_ranked=is_ranked, copies=not source_vocab_size)

@@ -52,7 +52,7 @@ def read_sentencepiece(file: Path) -> SentencePieceModel:
 
 def _model_of(data: bytes) -> SentencePieceModel:
     model = _message(data)
-    trainer, normalizer = (_message(b"".join(model.get(number, ()))) for number in (2, 3))
+    trainer, normalizer = (_merged(model, number) for number in (2, 3))
     pieces = []
     for item in model.get(1, ()):
         fields = _message(item)
@@ -63,7 +63,7 @@ def _model_of(data: bytes) -> SentencePieceModel:
         raise ValueError(f"model_type must be unigram (1) or bpe (2), got {kind}")
     if _last(trainer, 24, 0) or not _last(normalizer, 5, 1):
         raise ValueError("blanks must be marked before words: treat_whitespace_as_suffix or not escape_whitespaces")
-    if _last(_message(b"".join(model.get(5, ()))), 2, b""):
+    if _last(_merged(model, 5), 2, b""):
         raise ValueError("there are rules to change decoded text: denormalizer_spec")
     if sum(piece.type == UNKNOWN for piece in pieces) != 1:
         raise ValueError("there must be one unknown piece")
@@ -78,11 +78,22 @@ def _model_of(data: bytes) -> SentencePieceModel:
 
 
 def _last(fields: Mapping[int, Sequence[Any]], number: int, default: Any) -> Any:
-    return fields[number][-1] if number in fields else default
+    """The value of a field, of the type of its default. Raises ValueError."""
+    found = fields[number][-1] if number in fields else default
+    if type(found) is not type(default):
+        raise ValueError(f"field {number} must be {type(default).__name__}, got {type(found).__name__}")
+    return found
+
+
+def _merged(model: Mapping[int, Sequence[Any]], number: int) -> dict[int, list[Any]]:
+    """The fields of a message, which a file may have in parts. Raises ValueError."""
+    return {field: values for part in model.get(number, ()) for field, values in _message(part).items()}
 
 
 def _message(data: bytes) -> dict[int, list[Any]]:
     """The values of each field: numbers, or bytes of strings, messages and fixed-width numbers. Raises ValueError."""
+    if not isinstance(data, bytes):
+        raise ValueError("a message must have a length, got a number")
     fields: dict[int, list[Any]] = {}
     position = 0
     while position < len(data):

@@ -217,7 +217,7 @@ def read_terms(lines: Iterable[str]) -> list[Term]:
         fields = written.split("\t")
         if not 2 <= len(fields) <= 3 or fields[2:] not in ([], [IGNORE_CASE]):
             raise ValueError(
-                f"line {number}: must be SOURCE<tab>FORM|FORM, optionally <tab>{IGNORE_CASE}, got {written!r}"
+                f"line {number}: must be SOURCE<tab>FORM|FORM, optionally <tab>{IGNORE_CASE}, got {written!r:.80}"
             )
         targets = tuple(form.strip() for form in fields[1].split("|"))
         terms.append(Term(fields[0].strip(), targets, len(fields) == 3))

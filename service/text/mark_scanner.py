@@ -79,7 +79,8 @@ def scan(raw: str, kinds: Kinds) -> Iterator[Mark]:
         start, place = match.span()
         if kinds.urls and match["url"]:
             place = _url_end(raw, start, place)
-            yield Mark("point", start, place)
+            if not raw.endswith("://", start, place):  # which is none
+                yield Mark("point", start, place)
         elif kinds.tags and (section := match["section"]):
             end = _SECTION_ENDS[section]
             if section not in missing and (found := raw.find(end, place)) >= 0:

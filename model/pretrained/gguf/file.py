@@ -57,7 +57,7 @@ class _Reader(GGUFReader):
                 raise ValueError(f"an array of {count} numbers at byte {orig_offs} ends beyond the file")
             return _ARRAY_HEADER + values.nbytes, [values], [0], types
         if kind != GGUFValueType.STRING:
-            return super()._get_field_parts(orig_offs, raw_type)
+            raise ValueError(f"an array of arrays at byte {orig_offs} is not covered")
         data, texts = self.data.data, list[npt.NDArray[Any]]()
         for _ in range(count):
             start = offset + _LENGTH

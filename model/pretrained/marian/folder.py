@@ -13,14 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from model.checkpoints.atomic_write import DIGESTS
 from model.checkpoints.checkpoint import SHORTLIST
 from model.pretrained.convert_tokenizer import sentencepiece_values
 from model.pretrained.files import CONFIG, GENERATION_CONFIG, TOKENIZER, Fields, PretrainedError, Stored
 from model.pretrained.marian.items import OPTIONS, Items, read_items
 from model.pretrained.marian.model import MODEL_TYPE, marian_tensors
+from model.pretrained.marian.options import read_yaml
 from model.pretrained.marian.shortlist import is_shortlist, read_shortlist
 from model.pretrained.sentencepiece_model import UNKNOWN, read_sentencepiece
 from model.pretrained.tokenizer_files import AddedToken
@@ -95,8 +94,8 @@ def _model_of(path: Path) -> tuple[Path, Fields]:
 
 def _yaml(file: Path) -> Mapping[str, Any]:
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        values = read_yaml(file.read_bytes())
+    except (OSError, ValueError) as error:
         raise PretrainedError(f"{file}: cannot be read: {error!s:.200}") from error
     return values if isinstance(values, dict) else {}
 

@@ -10,6 +10,7 @@ import codecs
 import csv
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 from model.training.data.examples import DataError, Examples
 from model.training.data.tmx import TmxError, languages_of, read_units, text_in
 
+SURROGATE = re.compile("[\ud800-\udfff]")
 PAIR, TEXT = ("source", "target"), ("text",)  # columns by default, of objects in JSON lines and of a header in CSV
 
 
@@ -213,8 +215,10 @@ def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[_Row]:
         if not isinstance(values, dict):
             yield _Row(number, [], f"must be a JSON object, got {_shorten(line)}")
         elif lacking := [name for name in columns if not isinstance(values.get(name), str)]:
-            found = ", ".join(values) or "none"
+            found = ", ".join(values).encode(errors="backslashreplace").decode() or "none"
             yield _Row(number, [], f"has no text {lacking[0]!r}; --columns names others; its keys are: {found:.80}")
+        elif half := SURROGATE.search("".join(values[name] for name in columns)):
+            yield _Row(number, [], f"must be valid Unicode, got a lone surrogate: \\u{ord(half[0]):04x}")
         else:
             yield _Row(number, [values[name] for name in columns])
 

@@ -39,6 +39,12 @@ def read_units(file: io.BufferedIOBase) -> Iterator[Unit | str]:
             reader.parser.Parse(block, not block)
         except expat.ExpatError as error:
             raise TmxError(f"{error.lineno}: not well-formed: {expat.ErrorString(error.code)}") from error
+        except TmxError:
+            raise
+        except (LookupError, ValueError) as error:
+            raise TmxError(
+                f"1: declares an encoding that is not covered: {error!s:.80}; convert it to UTF-8"
+            ) from error
         yield from reader.found
         reader.found.clear()
         if not block:

@@ -139,7 +139,9 @@ def read_tokens(file: Path) -> dict[bytes, Holder]:
             problem = f"line {number} needs a tenant of 1..128 letters, digits and . _ : / + = @ - after the digest"
             raise refused(problem, "name it")
         if unknown := set(rights).difference(RIGHTS):
-            raise refused(f"line {number} has an unknown right, {min(unknown)}", f"give {', '.join(RIGHTS)} or none")
+            raise refused(
+                f"line {number} has an unknown right, {min(unknown):.40}", f"give {', '.join(RIGHTS)} or none"
+            )
         if bytes.fromhex(digest) in found:
             raise refused(f"line {number} has the token of an earlier line", "remove one of the two")
         found[bytes.fromhex(digest)] = Holder(tenant, frozenset(rights))

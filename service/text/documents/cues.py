@@ -18,7 +18,7 @@ HEADER = "WEBVTT"
 SHOWN = 60  # characters of a line in an error
 _HEADER = re.compile(rf"\ufeff?{HEADER}(?:[ \t][^\r\n]*)?(?:\r\n|[\r\n]|\Z)")
 _ARROW = re.compile(r"(?:\A|(?<=[\r\n]))[^\r\n]*?-->[^\r\n]*(?:\r\n|[\r\n]|\Z)")
-_TIME = r"(?:(?:-?\d+:)?\d{1,3}:)?\d{1,3}[,.:]\d{1,3}"
+_TIME = r"(?:(?:-?\d{1,6}:)?\d{1,3}:)?\d{1,3}[,.:]\d{1,3}"
 _TIMES = re.compile(rf"\s*({_TIME})[ \t]*-->[ \t]*({_TIME})(?:[ \t]([^\r\n]*))?\s*")
 _BLANK_LINE = re.compile(r"(?:\A|(?<=\n)|(?<=\r)(?!\n))(?:\r\n|[\r\n])")
 _NUMBER_LINE = re.compile(r"(?:\A|(?<=[\r\n]))[ \t]*\d+[ \t]*(?:\r\n|[\r\n])\Z")

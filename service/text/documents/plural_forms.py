@@ -54,7 +54,7 @@ def plural_forms(header: str) -> PluralForms | None:
     try:
         form = gettext.c2py(found[2])
         first = [form(number) for number in range(FIRST_NUMBERS)]
-    except (ValueError, ZeroDivisionError, OverflowError, RecursionError):
+    except (ValueError, SyntaxError, ZeroDivisionError, OverflowError, RecursionError):
         return None
     size = int(found[1])
     if not all(0 <= one < size for one in first):

@@ -482,3 +482,16 @@ def test_a_shortlist_of_a_file_is_written_as_it_is_read():
 def test_a_shortlist_of_another_form_is_refused(shortlist, message):
     with pytest.raises(SchemaError, match=re.escape(message)):
         parse_shortlist(parse_json(shortlist if isinstance(shortlist, bytes) else json.dumps(shortlist).encode()), 10)
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({**SHORT, "\ud800": 1}, r"and no more, got .*\\ud800"),
+        ({**SHORT, "by_source": {"\ud800": [1]}}, r"by_source.\\ud800 must be an id of 0\.\.9"),
+    ],
+)
+def test_an_error_of_a_shortlist_can_be_written(values, problem):
+    with pytest.raises(SchemaError, match=problem) as error:
+        parse_shortlist(values, 10)
+    assert str(error.value).encode()

@@ -16,6 +16,9 @@ from tests.model.tokenizers.spm import MODELS, pieces, processor, trained
         (lambda data: data + b"\x12\x02\x18\x03", "model_type must be unigram .* got 3"),
         (lambda data: data + b"\x12\x03\xc0\x01\x01", "blanks must be marked before words"),
         (lambda data: data + b"\x2a\x03\x12\x01a", "denormalizer_spec"),
+        (lambda data: data + b"\x0a\x02\x08\x01", "field 1 must be bytes, got int"),
+        (lambda data: data + b"\x0a\x02\x1a\x00", "field 3 must be int, got bytes"),
+        (lambda data: data + b"\x10\x01", "a message must have a length, got a number"),
         (lambda data: data + b"\x0a\x05\x0a\x01\xff\x18\x01", "utf-8"),
     ],
 )

@@ -190,6 +190,7 @@ def test_terms_are_read_from_lines():
     [
         (["a\tb", "c"], "line 2: must be SOURCE"),
         (["a\tb\tc"], "line 1: must be SOURCE"),
+        (["a" * 999], "got 'a{79}$"),
         (
             ["a\tb", "a\tb\tignore_case"],
             "'a' has 'b' without ignore_case and 'b' with ignore_case; give each source once",

@@ -63,6 +63,10 @@ def test_a_url_ends_before_the_punctuation_of_its_sentence(raw, mark):
     assert found(raw, Kinds(urls=True)) == [mark]
 
 
+def test_a_url_has_more_than_its_scheme():
+    assert found("http://. https://!", Kinds(urls=True)) == []
+
+
 @pytest.mark.parametrize(
     ("raw", "marks", "plain"),
     [

@@ -1,5 +1,7 @@
 """GGUF files that are whole, split, cut off, or something else."""
 
+import struct
+
 import gguf
 import numpy as np
 import pytest
@@ -8,6 +10,8 @@ from model.pretrained.files import PretrainedError
 from model.pretrained.gguf.file import is_gguf, read_gguf
 from tests.decoders import make_decoder
 from tests.gguf_files import characters, gguf_of, metadata_of, tensors_of, write_gguf
+
+NESTED = struct.pack("<QQQ1sIIQIQ", 0, 1, 1, b"a", 9, 9, 1, 4, 0)  # one key, whose value is a list of one list
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +83,7 @@ def test_a_file_that_was_cut_off_is_refused_wherever(whole, tmp_path):
         (b"", r"is no GGUF file: it must begin with b'GGUF', got b''"),
         (b"PK\x03\x04", r"is no GGUF file: it must begin with b'GGUF', got b'PK.x03.x04'"),
         (b"GGUF\x01\0\0\0" + bytes(99), r"is no whole GGUF file of version 2 or 3: .* version 1"),
+        (b"GGUF\x03\0\0\0" + NESTED, r"an array of arrays at byte 37 is not covered"),
         (b"GGUF\x03\0\0\0" + b"\xff" * 99, r"is no whole GGUF file of version 2 or 3"),
     ],
 )

@@ -75,6 +75,33 @@ def test_an_archive_that_was_cut_off_or_is_another_is_refused(tmp_path, tensors)
         read_items(path)
 
 
+def test_an_archive_that_is_damaged_inside_or_grows_is_refused(tmp_path, tensors):
+    path = tmp_path / "model.npz"
+    np.savez_compressed(path, Wemb=tensors["Wemb"])
+    stored = path.read_bytes()
+    path.write_bytes(stored[:300] + b"\xff" * 40 + stored[340:])
+    with pytest.raises(PretrainedError, match=r"is no whole .npz archive"):
+        read_items(path)
+    np.savez_compressed(path, Wemb=np.zeros(10_000))
+    with pytest.raises(PretrainedError, match="it grows to 80128 bytes, more than 16 times its size"):
+        read_items(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (b"type: 2001-99-99", "is no YAML: month must be in"),
+        (b"a: &a [1]\nb: *a", "is no YAML: it has an alias"),
+        (b"[1]", r"must hold options by name, got \[1\]"),
+    ],
+)
+def test_options_that_cannot_be_read_are_refused(tmp_path, tensors, options, problem):
+    arrays: dict[str, Any] = {"special:model.yml": np.frombuffer(options, np.int8), "Wemb": tensors["Wemb"]}
+    np.savez(tmp_path / "model.npz", **arrays)
+    with pytest.raises(PretrainedError, match=f"model.npz: special:model.yml {problem}"):
+        read_items(tmp_path / "model.npz")
+
+
 @pytest.mark.parametrize("version", [0, 2, 1 << 40])
 def test_another_version_is_refused(tmp_path, tensors, version):
     path = write_bin(tmp_path / "model.bin", OPTIONS, tensors, version=version)

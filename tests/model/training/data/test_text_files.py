@@ -100,6 +100,8 @@ def test_texts_are_read_from_every_format(tmp_path):
     [
         ("a.tsv", "en\tde\na\tb\n", ("en", "fr"), "a.tsv:1: has no column 'fr', which --columns names; it has: en, de"),
         ("a.jsonl", '{"en": "a"}\n', (), "has no text 'source'; --columns names others; its keys are: en"),
+        ("a.jsonl", '{"\\ud800": "a"}\n', (), r"its keys are: \\ud800"),
+        ("a.jsonl", '{"source": "a\\udc00", "target": "b"}\n', (), r"a.jsonl:1: must be valid Unicode, got .* \\udc00"),
         ("a.csv", '"a\n', (), "not readable as CSV"),
         ("a.tsv", "a\tb\n".encode("utf-16"), (), "byte order mark of UTF-16: convert it to UTF-8"),
     ],

@@ -67,6 +67,7 @@ def test_a_call_without_a_known_token_is_nobodys(tokens, metadata, problem):
         (f"\n{DIGEST}\n", r"line 2 needs a tenant of 1\.\.128 letters"),
         (f"{DIGEST} {{evil}}\n", "line 1 needs a tenant"),
         (f"{DIGEST} acme all\n", "line 1 has an unknown right, all; fix: give any-tenant, admin or none"),
+        (f"{DIGEST} acme {'x' * 99}\n", f"has an unknown right, {'x' * 40}; fix"),
         (f"{DIGEST} acme\n{DIGEST} other\n", "line 2 has the token of an earlier line"),
         (f"{DIGEST} acme\n" * 20_000, "is larger than 1048576 bytes"),
     ],

@@ -82,6 +82,11 @@ def test_a_cue_of_webvtt_ends_at_the_first_blank_line(newline):
             "must be SubRip, but has 'Hello' before its first cue",
         ),
         (
+            SUBRIP.replace("00:00:09,000", "1234567:00:09,000"),
+            False,
+            "line 12 must be the times of a cue, got '1234567:",
+        ),
+        (
             SUBRIP.replace("00:00:09,000 --> ", "00:00:09 ---> "),
             False,
             "line 12 must be the times of a cue, got '00:00:09 ---> 00:00:10,000'; write 00:00:01,000 --> 00:00:02,500",

@@ -32,7 +32,8 @@ def test_every_language_is_listed_once_and_its_forms_are_used():
 @pytest.mark.parametrize(
     "header",
     ["", "nplurals=INTEGER; plural=EXPRESSION;", "nplurals=2;", "nplurals=0; plural=0;", "nplurals=2; plural=n;",
-     "nplurals=2; plural=n%0;", "nplurals=2; plural=(n", "nplurals=2; plural=import os;", "nplurals=1; plural=1;",
+     "nplurals=2; plural=n%0;", "nplurals=2; plural=(n", "nplurals=2; plural=import os;",
+     "nplurals=2; plural=n < !2;", "nplurals=1; plural=1;",
      "nplurals=2; plural=(n != 1);" + " " * MAX_HEADER],
 )  # fmt: skip
 def test_headers_that_are_not_valid_name_no_forms(header):
