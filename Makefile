@@ -112,6 +112,19 @@ $(CLIENT_TOOLS)/.installed: clients/node/package.json clients/node/package-lock.
 	@rm -rf $(CLIENT_TOOLS) && mkdir -p $(CLIENT_TOOLS) && cp $^ clients/node/.npmrc $(CLIENT_TOOLS)
 	@if command -v npm >/dev/null; then cd $(CLIENT_TOOLS) && npm ci --silent --no-audit --no-fund --ignore-scripts && touch .installed; else echo "npm is missing; install Node 18 or newer" >&2; fi
 
+FUZZ := build/fuzz
+READER ?=
+MINUTES ?= 30
+
+.PHONY: fuzz
+fuzz: $(STAMP) $(FUZZ)/.installed  ## fuzz READER=html, or all readers of bytes from outside, for MINUTES=30 each (linux on x86_64)
+	PYTHONPATH=$(FUZZ)/atheris $(BIN)/python -m tests.fuzz $(READER) --minutes $(MINUTES)
+
+$(FUZZ)/.installed: requirements/fuzz.txt | $(STAMP)
+	@rm -rf $(FUZZ)/atheris
+	@$(PIP) --no-deps --require-hashes --target $(FUZZ)/atheris -r requirements/fuzz.txt
+	@touch $@
+
 .PHONY: cuda-test
 cuda-test: $(STAMP) fake-cuda  ## run the tests of the CUDA provider on a fake CUDA, without a GPU (FAST=1: not the slow ones)
 	$(PYTEST) --quiet $(PARALLEL) -m "cuda$(if $(FAST), and not slow)" tests/cuda
@@ -198,7 +211,8 @@ lock: $(STAMP)  ## pin the requirements/*.in anew, keeping versions that still f
 	lock fake-cuda.in --no-deps --constraints gpu.txt --output-file fake-cuda.txt && \
 	lock build.in --constraints dev.txt --output-file build.txt && \
 	lock adaptor-clients.in --output-file adaptor-clients.txt && \
-	lock real-models.in --no-deps --output-file real-models.txt
+	lock real-models.in --no-deps --output-file real-models.txt && \
+	lock fuzz.in --output-file fuzz.txt
 
 PRESET ?= demo
 CHECKPOINT ?= runs/$(PRESET)/checkpoint
