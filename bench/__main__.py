@@ -35,6 +35,7 @@ ROOMS = {
         "markup",
         "pivots",
         "process-answers",
+        "processor-answers",
         "round-trips",
         "same-request",
     ),
