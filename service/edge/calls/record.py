@@ -18,7 +18,7 @@ from service.progress import Timings
 from service.request import Finished
 
 REQUEST_ID = "x-request-id"
-BUNDLE = "x-glossa-bundle-sha256"
+BUNDLE, VERSION = "x-glossa-bundle-sha256", "x-glossa-version"
 
 
 class ItemFigures(Protocol):
@@ -46,7 +46,7 @@ class Record:
 
     def begin_request(self) -> None:
         """Forgets the request before."""
-        self.model = self.bundle_sha256 = ""
+        self.model = self.version = self.bundle_sha256 = ""
         self.is_accepted = False  # by the pool: errors of ENDS are counted with its engines
         self.finished: Finished | None = None
         self.error: RequestError | None = None  # that was answered by a message of the stream
@@ -54,7 +54,7 @@ class Record:
 
     def use(self, model: ServedModel) -> None:
         """The request is for this version of a model."""
-        self.model, self.bundle_sha256 = model.name, model.bundle_sha256
+        self.model, self.version, self.bundle_sha256 = model.name, model.version, model.bundle_sha256
 
     def accept(self) -> None:
         """The pool of the model has accepted the request."""
@@ -91,14 +91,14 @@ class Record:
         self.messages += 1
 
     def trailers(self, request_id: str) -> tuple[tuple[str, str], ...]:
-        """Trailing metadata: the request id, the bundle that answered and the server's timings."""
+        """Trailing metadata: the request id, the version and bundle that answered and the server's timings."""
         parts: dict[str, float] = {}
         if self.finished is not None:
             timings = self.finished.timings
             decode_s = max(0.0, timings.total_s - timings.queue_s - timings.prefill_s)
             parts = {"queue": timings.queue_s, "prefill": timings.prefill_s, "decode": decode_s}
         times = [(f"x-glossa-{name}-ms", f"{seconds * 1000:.3f}") for name, seconds in parts.items()]
-        bundle = ((BUNDLE, self.bundle_sha256),) if self.bundle_sha256 else ()
+        bundle = ((VERSION, self.version), (BUNDLE, self.bundle_sha256)) if self.bundle_sha256 else ()
         return ((REQUEST_ID, request_id), *bundle, *times)
 
 

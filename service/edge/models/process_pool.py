@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -140,6 +140,14 @@ class ProcessPool:
         for beat in self._beats:
             total.update(beat.memory)
         return total
+
+    @property
+    def reports(self) -> dict[str, Any]:
+        """What a `ServedModel` asks for: the states of its engines, and the resident memory of their processes."""
+        return {
+            "states": lambda: self.states,
+            "resident_bytes": lambda: sum(beat.resident_bytes for beat in self._beats),
+        }
 
     @property
     def _beats(self) -> list[Beat]:

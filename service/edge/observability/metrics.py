@@ -19,6 +19,7 @@ from prometheus_client.process_collector import ProcessCollector
 from export.bundle.manifest import Manifest
 from service.edge.observability.exposition import TEXT, Exposition
 from service.edge.observability.metric_series import ModelSeries, RpcSeries, ServerSeries, bind, families
+from service.edge.observability.traffic_series import TrafficMetrics
 from service.errors import CHANGES, ENDS, REJECTIONS, RequestError
 from service.machine.execution_choice import ExecutionChoice
 from service.measurements import Measurement
@@ -79,7 +80,8 @@ class Metrics:
         self._models = families(ModelSeries, registry, "model")
         server = families(ServerSeries, registry)
         self._server = bind(ServerSeries(), server)
-        every = (*rpc_families.values(), *self._models.values(), *server.values())
+        self.traffic = TrafficMetrics(registry)
+        every = (*rpc_families.values(), *self._models.values(), *server.values(), *self.traffic.families)
         self._answered: dict[str, ModelMetrics] = {}
         self._exposition = Exposition(every, process)
         self._server.build(version, commit).set(1)

@@ -99,7 +99,7 @@ class ModelOpener:
         """first: the first of its engines in the table. numbers: gets those of its processes."""
         settings = self._settings
         bundle = await in_thread(check_bundle, path, only=())
-        manifest, digest = bundle.manifest, bundle.sha256
+        manifest = bundle.manifest
         plan = plan_processes(settings, manifest, self._processors)
         fields = {"model": name, "processes": plan.processes, "engines_per_process": plan.engines_per_process}
         logs.event("starting_engines", fields)
@@ -118,7 +118,7 @@ class ModelOpener:
         pool = ProcessPool(name, plan.processes, start, limits, metrics)
         opened = await pool.open()
         try:
-            if opened.bundle_sha256 != digest:
+            if opened.bundle_sha256 != bundle.sha256:
                 raise StartupError(f"{path} changed while it was opened; fix: start again")
             read = await in_thread(_read, bundle)
         except BaseException:
@@ -134,14 +134,14 @@ class ModelOpener:
             name=name,
             manifest=manifest,
             choice=pool.choice,
-            bundle_sha256=digest,
+            bundle_sha256=bundle.sha256,
             pool=pool,
             max_hypotheses=min(MAX_WIDTH, settings.max_rows),
             draft_tokens=settings.draft_tokens if manifest.limits.max_block != 1 else 0,
             is_batch_invariant=opened.is_batch_invariant,
             processes=plan.processes,
             engines=pool.engines,
-            states=lambda: pool.states,
+            **pool.reports,
             **read,
         )
         follow_choice(model, pool, metrics)

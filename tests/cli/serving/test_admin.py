@@ -39,6 +39,8 @@ async def test_versions_are_listed_as_a_table_and_as_json(address):
         "path": "/none",
         "calls": 0,
         "engine_processes": 1,
+        "weight": 100,
+        "shadow_share": 0,
     }
 
 

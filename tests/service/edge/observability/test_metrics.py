@@ -58,6 +58,13 @@ def report(metrics):
     return served(metrics, "en-de")
 
 
+@pytest.fixture
+def spread(metrics, report):
+    """Metrics of its traffic."""
+    metrics.traffic.show("en-de", {"old": 90, "new": 10}, "new")
+    metrics.traffic.canary_started("en-de")
+
+
 def served(metrics, name, processes=2):
     model = metrics.model(name)
     model.describe(*INFO)
@@ -120,7 +127,7 @@ def test_the_contract_of_names(metrics, report):
     }
 
 
-def test_docs_describe_exactly_the_metrics_there_are(metrics, report):
+def test_docs_describe_exactly_the_metrics_there_are(metrics, report, spread):
     documented = {}
     for line in DOCS.read_text().splitlines():
         if row := re.fullmatch(r"\| `(\w+)` \| (\w+) \| (.*?) \| (.*) \|", line):
@@ -143,15 +150,15 @@ def rendered_buckets(metrics):
     }
 
 
-def test_latency_buckets_are_1_2_5_from_100_microseconds_to_a_minute(metrics, report):
+def test_latency_buckets_are_1_2_5_from_100_microseconds_to_a_minute(metrics, report, spread):
     latencies = [bounds for name, bounds in rendered_buckets(metrics).items() if name.endswith("_seconds")]
-    assert len(latencies) == 7
+    assert len(latencies) == 9
     for *bounds, last in latencies:
         assert (bounds[0], bounds[-1], last) == (0.0001, 60.0, float("inf"))
         assert all(high / low <= 3.001 for low, high in itertools.pairwise(bounds))
 
 
-def test_docs_list_exactly_the_buckets_of_every_histogram(metrics, report):
+def test_docs_list_exactly_the_buckets_of_every_histogram(metrics, report, spread):
     documented = re.findall(r"^- `(\S+)`: ([\d., ]+)\.$", DOCS.read_text(), re.MULTILINE)
     listed = {name: [*map(float, bounds.split(",")), float("inf")] for name, bounds in documented}
     rendered = rendered_buckets(metrics)
