@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 
-
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.calls.shadows import MAX_SHADOWS, is_random, told
 from service.edge.requests.traffic import Traffic
