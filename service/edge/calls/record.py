@@ -139,14 +139,15 @@ def count_request(
 ) -> None:
     """Counts a request that has ended."""
     if isinstance(error, REJECTIONS) and not (record.is_accepted and isinstance(error, ENDS)):
-        metrics.request_rejected(error, record.model)
+        metrics.request_rejected(error, record.model, record.version)
     if (finished := record.finished) is None:
         return
     if error is not None or now_s >= rpc.deadline_s:
-        metrics.tokens_wasted(record.model, finished.generated_tokens)
+        metrics.tokens_wasted(record.model, record.version, finished.generated_tokens)
     if error is None:
         metrics.request_answered(
             record.model,
+            record.version,
             rpc.caller.tenant,
             seconds=now_s - started_s,
             prompt_tokens=finished.prompt_tokens,
