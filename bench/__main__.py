@@ -45,6 +45,7 @@ ROOMS = {
         "abuser",
         "drain",
         "reloads",
+        "canaries",
         "long-calls",
         "replicas",
         "process-faults",
