@@ -254,7 +254,8 @@ def canaries(options: argparse.Namespace) -> None:
         folder = Path(scratch, "faults")
         folder.mkdir()
         socket, environment = Path(scratch, "admin"), {"BENCH_FAULTS": str(folder)}
-        flags = ["--admin-socket", str(socket), "--engines", "1", "--process-start-timeout-s", "600"]
+        flags = ["--admin-socket", str(socket), "--engines", "1", "--engine-niceness", "0"]
+        flags += ["--process-start-timeout-s", "600"]
         bundle = options.bundle.resolve()
         with (
             glossa_server(bundle, environment, flags=flags, log=options.log, modules=[HOOK]) as (address, pid),
