@@ -184,7 +184,9 @@ def canary(
     ] = None,
     share: Annotated[int, typer.Option(help="percent of the requests without a version that it gets")] = 10,
     duration: Annotated[str, typer.Option("--for", help="how long it is judged, as 90s, 10m or 2h")] = "10m",
-    patience: Annotated[str, typer.Option(help="for how long it breaks a bound until it goes back")] = "1m",
+    patience: Annotated[
+        str, typer.Option(help="for how long it breaks a bound until it goes back; default: a tenth of --for")
+    ] = "",
     shadow: Annotated[int, typer.Option(help="percent of the default's requests that run on it too")] = 0,
     evaluate: Annotated[
         Path | None, typer.Option(help="TSV of texts and references, on which chrF is compared")
@@ -208,7 +210,7 @@ def canary(
             version,
             share=share,
             duration_s=_seconds(duration, "--for"),
-            patience_s=_seconds(patience, "--patience"),
+            patience_s=_seconds(patience, "--patience") if patience else None,
             shadow_share=shadow,
             bounds=dict(_bound(each) for each in bounds or ()),
             test_set=None if evaluate is None else read_test_set(evaluate),

@@ -772,8 +772,8 @@ FAULTS = (
     Fault(
         "shadows-never-make-room",
         "service/edge/calls/shadows.py",
-        "                task.cancel()\n\n\ndef _busy",
-        "                pass\n\n\ndef _busy",
+        "            if is_interrupted or self._is_full(shadow.name):",
+        "            if self._is_full(shadow.name):",
         ("tests/service/edge/calls/test_shadows.py",),
     ),
 )

@@ -1,7 +1,8 @@
 """Calls that run on one more version, whose answers are dropped (`Shadows`): what a new version would have answered.
 
-A shadow begins when the live call has its answer, by the same method and message. It takes no place among the server's
-calls and no memory that others need, waits for free rows, and ends at once when requests wait for an engine. It is not
+A shadow begins when the live call has its answer, by the same method and message, and engines are idle; the next live
+call interrupts it, and it begins again later. On a server that is never idle it begins while rows are free, and ends
+when requests wait for them. It takes no place among the server's calls and no memory that others need. It is not
 reported as a call; what engines measure includes it.
 """
 
@@ -13,7 +14,7 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from service.edge.admission.request_memory import RequestMemory, Reservation, SpareMemory, message_bytes
 from service.edge.calls.budget import Budget
@@ -30,7 +31,8 @@ from service.options import SAMPLING
 from service.request import Priority
 
 MAX_SHADOWS = 4  # at a time, those that wait for rows included: a burst is not worth memory
-WAIT_S, LOOK_S = 2.0, 0.005  # for an idle engine
+WAIT_S, LOOK_S = 2.0, 0.002  # for idle engines
+TRIES = 4  # of one that is interrupted
 LIMIT_S = 30.0  # for an answer
 
 Behaviour = Callable[[Any, Call], Any]
@@ -64,6 +66,7 @@ class Shadows:
         self._catalog, self._metrics, self._clock = catalog, metrics, clock
         self._memory = SpareMemory(memory)
         self._running: dict[asyncio.Task[None], ServedModel] = {}
+        self._attempts: dict[asyncio.Task[str], tuple[ServedModel, bool]] = {}  # whether any call interrupts it
         self.compared: collections.Counter[tuple[str, str, str]] = collections.Counter()
 
     def around(self, method: Method, behaviour: Behaviour) -> Behaviour:
@@ -115,29 +118,43 @@ class Shadows:
             self._count(shadow, SKIPPED, seconds)
             return
         live = _Live(method, behaviour, message, call, answer, seconds)
-        task = asyncio.create_task(self._run(live, model, shadow))
+        task = asyncio.create_task(self._run(live, shadow))
         self._running[task] = shadow
         task.add_done_callback(self._running.pop)
 
-    async def _run(self, live: _Live, model: ServedModel, shadow: ServedModel) -> None:
+    async def _run(self, live: _Live, shadow: ServedModel) -> None:
         outcome, shadow_s = SKIPPED, None
         try:
-            if await self._has_room(model, shadow):
-                began_s = self._clock()
-                outcome = await self._outcome(live, shadow)
-                shadow_s = self._clock() - began_s if outcome in (SAME, DIFFERENT) else None
+            for _ in range(TRIES):
+                room = await self._room(shadow)
+                if room is None:
+                    break
+                attempt, began_s = asyncio.create_task(self._outcome(live, shadow)), self._clock()
+                self._attempts[attempt] = shadow, room == "idle"
+                attempt.add_done_callback(self._attempts.pop)
+                try:
+                    await asyncio.wait([attempt])
+                finally:
+                    attempt.cancel()
+                if not attempt.cancelled():
+                    outcome = attempt.result()
+                    shadow_s = self._clock() - began_s if outcome in (SAME, DIFFERENT) else None
+                    break
         finally:
             self._count(shadow, outcome, live.seconds, shadow_s)
 
-    async def _has_room(self, model: ServedModel, shadow: ServedModel) -> bool:
-        """Waits until the live version is idle and the shadow has no more to do than it; or until the end of its
-        patience, if a row is free of both."""
+    async def _room(self, shadow: ServedModel) -> Literal["idle", "free"] | None:
+        """Waits until all engines are idle; or, if they were not for all of its patience, finds whether no request for
+        the model waits."""
         until_s = self._clock() + WAIT_S
-        while _busy(model) or _busy(shadow):
+        while any(_is_busy(model) for model in self._catalog):
             if self._clock() >= until_s:
-                return not (_is_full(model) or _is_full(shadow))
+                return None if self._is_full(shadow.name) else "free"
             await asyncio.sleep(LOOK_S)
-        return True
+        return "idle"
+
+    def _is_full(self, name: str) -> bool:
+        return any(state.queued for model in self._catalog.versions(name) for state in model.states())
 
     async def _outcome(self, live: _Live, shadow: ServedModel) -> str:
         now_s, caller = self._clock(), live.call.rpc.caller._replace(priority=Priority.LOW)
@@ -178,18 +195,14 @@ class Shadows:
         self._metrics.shadowed(shadow.name, shadow.version, outcome, live_s, shadow_s)
 
     def _make_room(self) -> None:
-        """Ends shadows of models for whose engines requests wait."""
-        for task, shadow in self._running.items():
-            if any(_is_full(model) for model in self._catalog.versions(shadow.name)):
-                task.cancel()
+        """A live call comes."""
+        for attempt, (shadow, is_interrupted) in self._attempts.items():
+            if is_interrupted or self._is_full(shadow.name):
+                attempt.cancel()
 
 
-def _busy(model: ServedModel) -> bool:
+def _is_busy(model: ServedModel) -> bool:
     return any(state.rows or state.queued for state in model.states())
-
-
-def _is_full(model: ServedModel) -> bool:
-    return any(state.queued for state in model.states())
 
 
 def told(response: Any) -> str | bytes:

@@ -23,6 +23,7 @@ def traffic_of(message: pb.SetTrafficRequest) -> Traffic:
 
 def canary_order(message: pb.StartCanaryRequest, test_set: EvaluationSet | None) -> CanaryOrder:
     """Not checked."""
+    duration_s = message.duration.ToTimedelta().total_seconds()
     given = {field.name: value for field, value in message.bounds.ListFields()}
     if test_set is not None:
         given.setdefault("chrf", MAX_LOSS)
@@ -30,8 +31,8 @@ def canary_order(message: pb.StartCanaryRequest, test_set: EvaluationSet | None)
         model=message.model,
         version=message.version,
         share=message.share,
-        duration_s=message.duration.ToTimedelta().total_seconds(),
-        patience_s=message.patience.ToTimedelta().total_seconds(),
+        duration_s=duration_s,
+        patience_s=message.patience.ToTimedelta().total_seconds() if message.HasField("patience") else duration_s / 10,
         bounds=Bounds(**given),
         shadow_share=message.shadow_share,
         test_set=test_set,

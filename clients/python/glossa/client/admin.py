@@ -175,7 +175,7 @@ class AdminClient:
         *,
         share: int,
         duration_s: float,
-        patience_s: float,
+        patience_s: float | None = None,
         shadow_share: int = 0,
         bounds: Mapping[str, float] | None = None,
         test_set: Iterable[tuple[str, str]] | None = None,
@@ -185,7 +185,7 @@ class AdminClient:
     ) -> Canary:
         """Give a version a share of the requests, and have it judged. Returns at once.
 
-        share, shadow_share: of a hundred requests. bounds: as `CanaryBounds` of the API names them. unload_loser: the
+        share, shadow_share: of a hundred requests. patience_s: None: a tenth of duration_s. bounds: as `CanaryBounds` of the API names them. unload_loser: the
         version that does not serve in the end stops.
         """
         request = pb.StartCanaryRequest(
@@ -198,7 +198,8 @@ class AdminClient:
             unload_loser=unload_loser,
         )
         request.duration.FromTimedelta(timedelta(seconds=duration_s))
-        request.patience.FromTimedelta(timedelta(seconds=patience_s))
+        if patience_s is not None:
+            request.patience.FromTimedelta(timedelta(seconds=patience_s))
         return _canary(self._call("StartCanary", request).canary)
 
     def canaries(self, model: str = "") -> list[Canary]:

@@ -3,8 +3,11 @@
 import asyncio
 import dataclasses
 
+import msgspec
+import pytest
+
 from glossa.v1 import glossa_pb2 as pb
-from service.edge.calls.shadows import MAX_SHADOWS, is_random, told
+from service.edge.calls.shadows import MAX_SHADOWS, TRIES, is_random, told
 from service.edge.requests.traffic import Traffic
 from service.errors import InternalFailure, Overloaded
 from service.request import Priority
@@ -70,16 +73,45 @@ async def test_a_shadow_that_fails_or_is_refused_costs_the_live_call_nothing(edg
     await until(lambda: outcomes(edge) == {"failed": 1, "skipped": 1})
 
 
-async def test_shadows_are_few_and_end_when_requests_wait_for_engines(edge, channel):
+async def test_a_live_call_interrupts_a_shadow_which_begins_again(edge, channel):
     shadow = with_shadow(edge, hold=True)
+    await method(channel, "Translate")(text=TEXT)
+    for number in range(1, TRIES + 1):
+        await until(lambda: len(shadow.pool.requests) == number)  # noqa: B023
+        await method(channel, "Generate")(text="a black cat")
+        assert len(shadow.pool.cancelled) == number
+    await until(lambda: outcomes(edge) == {"skipped": 1})
+    assert len(shadow.pool.requests) == TRIES
+    assert shadow.users.count == edge.server.calls.memory.reserved_bytes == 0
+
+
+async def test_shadows_wait_for_idle_engines_and_are_few(edge, channel):
+    shadow = with_shadow(edge)
+    edge.pool.states.append(BUSY)
     for _ in range(MAX_SHADOWS + 1):
         await method(channel, "Translate")(text=TEXT)
-    await until(lambda: outcomes(edge) == {"skipped": 1} and len(shadow.pool.requests) == MAX_SHADOWS)
-    shadow.pool.states.append(BUSY)
+    await until(lambda: outcomes(edge) == {"skipped": 1})
+    assert shadow.pool.requests == []
+    edge.pool.states.clear()
+    await until(lambda: outcomes(edge) == {"skipped": 1, "same": MAX_SHADOWS})
+
+
+@pytest.mark.parametrize(("queued", "outcome"), [(0, "same"), (1, "skipped")])
+async def test_where_engines_are_never_idle_a_free_row_is_enough(edge, channel, monkeypatch, queued, outcome):
+    monkeypatch.setattr("service.edge.calls.shadows.WAIT_S", 0.0)
+    with_shadow(edge)
+    edge.pool.states.append(msgspec.structs.replace(BUSY, queued=queued))
     await method(channel, "Translate")(text=TEXT)
-    await until(lambda: len(shadow.pool.cancelled) == MAX_SHADOWS)
-    assert outcomes(edge)["skipped"] >= MAX_SHADOWS
-    assert shadow.users.count == 0
+    await until(lambda: outcomes(edge) == {outcome: 1})
+
+
+async def test_a_change_of_the_traffic_ends_shadows(channel_to, tmp_path):
+    async with channel_to(admin_socket=tmp_path / "admin") as (edge, channel):
+        shadow = with_shadow(edge, hold=True)
+        await method(channel, "Translate")(text=TEXT)
+        await until(lambda: shadow.pool.requests)
+        edge.server._catalog.set_default(shadow)
+        await until(lambda: shadow.pool.cancelled and not shadow.users.count)
 
 
 async def test_only_what_the_default_version_answered_with_an_engine_is_shadowed(edge, channel):
