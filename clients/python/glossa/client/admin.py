@@ -185,8 +185,8 @@ class AdminClient:
     ) -> Canary:
         """Give a version a share of the requests, and have it judged. Returns at once.
 
-        share, shadow_share: of a hundred requests. patience_s: None: a tenth of duration_s. bounds: as `CanaryBounds` of the API names them. unload_loser: the
-        version that does not serve in the end stops.
+        share, shadow_share: of a hundred requests. patience_s: None: a tenth of duration_s. bounds: as `CanaryBounds`
+        of the API names them. unload_loser: the version that does not serve in the end stops.
         """
         request = pb.StartCanaryRequest(
             model=model,
