@@ -6,6 +6,7 @@ from service.edge.admission.request_memory import (
     MESSAGE_FACTOR,
     RequestMemory,
     Reservation,
+    SpareMemory,
     answer_bytes,
     message_bytes,
 )
@@ -75,3 +76,16 @@ def test_a_tenant_among_others_leaves_room_for_them():
     with pytest.raises(MemoryLimit, match=r"more than a tenant's share of the 1000"):
         greedy.grow(10)
     Reservation(of_all, B).grow(100)
+
+
+def test_spare_memory_is_half_of_what_others_leave_and_shows_no_tenant():
+    of_all = memory()
+    spare, other = Reservation(SpareMemory(of_all), A), Reservation(of_all, B)
+    spare.grow(400)
+    with pytest.raises(MemoryLimit, match="more than half"):
+        spare.grow(101)
+    other.grow(600)
+    assert of_all.reserved_bytes == 1000, "B is alone: A does not count as present"
+    spare.release()
+    with pytest.raises(MemoryLimit):
+        spare.grow(1)
