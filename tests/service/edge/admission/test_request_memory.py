@@ -81,11 +81,11 @@ def test_a_tenant_among_others_leaves_room_for_them():
 def test_spare_memory_is_half_of_what_others_leave_and_shows_no_tenant():
     of_all = memory()
     spare, other = Reservation(SpareMemory(of_all), A), Reservation(of_all, B)
-    spare.grow(400)
-    with pytest.raises(MemoryLimit, match="more than half"):
-        spare.grow(101)
-    other.grow(600)
+    other.grow(200)
+    with pytest.raises(MemoryLimit, match="301 bytes are more than half of the memory for requests leaves"):
+        spare.grow(301)
+    spare.grow(300)
+    other.grow(500)
     assert of_all.reserved_bytes == 1000, "B is alone: A does not count as present"
     spare.release()
-    with pytest.raises(MemoryLimit):
-        spare.grow(1)
+    assert of_all.reserved_bytes == 700
