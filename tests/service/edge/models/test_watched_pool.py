@@ -4,6 +4,7 @@ import pytest
 
 from service.edge.models.watched_pool import KEPT, Seen, WatchedPool, unwatched
 from service.errors import Cancelled, DeadlineExceeded, InternalFailure
+from service.request import Event
 from tests.edge import ANSWER, FakePool, decoding_request, served
 from tests.fakes import FakeClock
 
@@ -27,7 +28,7 @@ async def test_what_a_version_fails_is_told_from_what_clients_give_up():
     pool, clock = FakePool(hold=True), FakeClock()
     model = served("m", pool)
     model.pool = watched = WatchedPool(pool, clock)
-    got = []
+    got = list[Event]()
     for end in (ANSWER, (InternalFailure("r"),), (DeadlineExceeded("late"),), (Cancelled("gone"),)):
         model.pool.submit(decoding_request(model, TEXT), asyncio.get_running_loop(), got.append)
         clock.advance(0.25)

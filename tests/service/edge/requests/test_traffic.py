@@ -65,7 +65,7 @@ def test_weights_of_0_are_left_out():
 
 def test_the_catalog_spreads_a_default_and_leaves_out_a_version_without_an_engine():
     old, new = (served("m", FakePool(), version=version) for version in ("old", "new"))
-    catalog, ended = Catalog([old]), []
+    catalog, ended = Catalog([old]), list[str]()
     catalog.add(new, is_default=False)
     catalog.on_traffic_end = ended.append
     keys = [Key(f"request-{number}") for number in range(200)]
