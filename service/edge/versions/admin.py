@@ -23,6 +23,7 @@ from service.edge.observability.status import abort
 from service.edge.requests.prompt_encoder import LanguagePair
 from service.edge.security.checked_services import CheckedServices
 from service.edge.security.security import Security
+from service.edge.versions.admin_calls import AdminCalls
 from service.edge.versions.canaries import Canaries
 from service.edge.versions.canary_messages import canary_message, canary_order, traffic_of
 from service.edge.versions.evaluation import MAX_LOSS, EvaluationSet
@@ -154,7 +155,8 @@ class AdminServer:
 
     def __init__(self, reloader: Reloader, canaries: Canaries, security: Security, settings: ServerSettings) -> None:
         self._settings, self._security, self._canaries = settings, security, canaries
-        self._server: Any = grpc.aio.server(options=OPTIONS)
+        calls = AdminCalls(security.guard, settings.admin_socket)
+        self._server: Any = grpc.aio.server(interceptors=(calls,), options=OPTIONS)
         services: Any = CheckedServices(self._server, security.guard)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(reloader, canaries), services)  # type: ignore[no-untyped-call]
 
