@@ -18,6 +18,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from export.bundle.manifest import Manifest
 from service.edge.observability.exposition import TEXT, Exposition
+from service.edge.observability.load_meter import LoadMeter
 from service.edge.observability.metric_series import ModelSeries, RpcSeries, ServerSeries, bind, families
 from service.errors import CHANGES, ENDS, REJECTIONS, RequestError
 from service.machine.execution_choice import ExecutionChoice
@@ -81,6 +82,7 @@ class Metrics:
         self._server = bind(ServerSeries(), server)
         every = (*rpc_families.values(), *self._models.values(), *server.values())
         self._answered: dict[str, ModelMetrics] = {}
+        self.load = LoadMeter()
         self._exposition = Exposition(every, process)
         self._server.build(version, commit).set(1)
         # All series exist from the start: a rate over one that appears later misses its first event.
@@ -116,6 +118,7 @@ class Metrics:
         """An RPC ended. code: the number of a gRPC status; messages: the number sent."""
         series = self._rpcs[method]
         self._handled[method][code].inc()
+        self.load.count(code)
         series.handling.observe(seconds)
         series.sent.inc(messages)
         self._server.in_flight.dec()
@@ -130,6 +133,7 @@ class Metrics:
         series = self._rpcs[method]
         series.started.inc(count)
         self._handled[method][code].inc(count)
+        self.load.count(code, count)
         series.handling.observe_many(seconds, count)
         self._server.rejected(UNKNOWN_MODEL, reason.lower()).inc(count)
 

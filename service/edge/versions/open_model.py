@@ -142,6 +142,7 @@ class ModelOpener:
             processes=plan.processes,
             engines=pool.engines,
             states=lambda: pool.states,
+            beats=lambda: pool.beats,
             **read,
         )
         follow_choice(model, pool, metrics)
