@@ -46,6 +46,7 @@ ROOMS = {
         "drain",
         "reloads",
         "long-calls",
+        "balance",
         "replicas",
         "process-faults",
         "engine-faults",
