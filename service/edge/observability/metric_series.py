@@ -189,6 +189,9 @@ class ModelSeries(EngineSeries):
         "Always 1; labels are the provider in use, the requested one, and 1 for a fallback.",
         *("provider", "requested", "fallback"),
     )
+    graph_nodes: Callable[..., Gauge] = _gauge(
+        "glossa_graph_nodes", "Nodes of the graphs of a model's default version that a provider computes.", "provider"
+    )
     info: Callable[..., Gauge] = _gauge(
         "glossa_model_info",
         "Always 1; labels describe the default version of a model.",

@@ -6,6 +6,7 @@ starts: no name, text or address of a client becomes one. Nothing here opens a p
 
 from __future__ import annotations
 
+import collections
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -222,6 +223,7 @@ class ModelMetrics:
     def __init__(self, name: str, series: ModelSeries, families: Mapping[str, Any]) -> None:
         self._name, self._series, self._families = name, series, families
         self._description: dict[str, tuple[str, ...]] = {}
+        self._providers = set[str]()  # that have a series of nodes
         self._measured: tuple[_Measured, ...] = ()  # one of each version that is open
         series.finished = {reason: series.finished(reason) for reason in END_REASONS}.__getitem__  # no other reason
         for kind in MEMORY_KINDS:
@@ -243,6 +245,14 @@ class ModelMetrics:
         }
         for attribute, labels in self._description.items():
             self._families[attribute].labels(self._name, *labels).set(1)
+        counts = collections.Counter[str]()
+        for _, provider, nodes in choice.nodes:
+            counts[provider] += nodes
+        for provider in self._providers - counts.keys():
+            self._families["graph_nodes"].remove(self._name, provider)
+        for provider, nodes in counts.items():
+            self._families["graph_nodes"].labels(self._name, provider).set(nodes)
+        self._providers = set(counts)
 
     def describe_move(self, manifest: Manifest, choice: ExecutionChoice, version: str, bundle_sha256: str) -> None:
         """A version runs elsewhere: `describe` if it is the default, or the first one."""

@@ -34,7 +34,10 @@ def describe(model: ServedModel, limits: TextLimits, *, is_default: bool = True,
         vocab_size=manifest.limits.vocab_size,
         source_vocab_size=manifest.limits.source_vocab_size,
         precision=choice.precision,
-        execution_provider=pb.ExecutionProvider(**_same_fields(pb.ExecutionProvider, choice)),
+        execution_provider=pb.ExecutionProvider(
+            **_same_fields(pb.ExecutionProvider, choice),
+            graph_nodes=[pb.GraphNodes(**nodes._asdict()) for nodes in choice.nodes],
+        ),
         parity=_parity(manifest.parity, has_checks=has_checks),
         lineage=pb.Lineage(
             steps=training.get("steps") or 0,
