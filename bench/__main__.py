@@ -39,7 +39,7 @@ ROOMS = {
         "same-request",
     ),
     "gpu": ("gpu-check",),
-    "simulation": ("simulate",),
+    "simulation": ("simulate", "fleet"),
     "promises": (
         "overload",
         "abuser",

@@ -35,7 +35,7 @@ RIVA, GOOGLE = "nvidia.riva.nmt.RivaTranslation", "google.cloud.translation.v3.T
 POLICY: Mapping[str, Access] = {
     f"/{HEALTH}/Check": Access.PUBLIC,
     f"/{HEALTH}/Watch": Access.PUBLIC,
-    f"/{ORCA}/StreamCoreMetrics": Access.PUBLIC,  # gRPC's own client sends no token with it
+    f"/{ORCA}/StreamCoreMetrics": Access.PUBLIC,  # Envoy has no token for it, nor has gRPC one of calls' metadata
     **{f"/{name}/ServerReflectionInfo": Access.TENANT for name in REFLECTIONS},
     **{
         f"/{service.full_name}/{method.name}": Access.TENANT
