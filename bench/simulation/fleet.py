@@ -1,19 +1,16 @@
 """A fleet of 1,000 replicas on a virtual clock: balancers by load reports (ORCA) against least request and round robin.
 
-A replica is a queue of the measured pace, not an engine: with n requests in its rows each takes `--alone-ms` and n times
-`--each-ms`, as long as n stays (processor sharing); others wait, and beyond its queue are refused. Half of the replicas
-run at that pace, 30 % at 0.7 of it, 20 % at half. Lengths of answers are exponential. Calls come at random moments
-through 50 balancers that know nothing of each other; a refused call is not tried again.
+A replica is a queue of the measured pace, not an engine: with n requests in its rows each takes --alone-ms and n times
+--each-ms; others wait, and beyond its queue are refused. Half of the replicas run at that pace, 30 % at 0.7 of it, 20 %
+at half. Lengths are exponential. Calls come at random moments through 50 balancers; none is tried again.
 
     round robin     each balancer's own turn
     least request   the better of two random replicas by the balancer's own open calls, as Envoy's LEAST_REQUEST
-    weighted        calls over fullness, with the error penalty of gRPC's proposal A58, by reports each second of the
-                    server's own meter; a replica without a weight has the average one
+    weighted        as gRPC's proposal A58: calls over fullness and errors, by reports each second of the server's meter
 
 Scenes: `steady`; `reload`, a fifth of the replicas at a time at half their speed for 6 s, while the new version opens;
-`zone`, a third of the replicas gone at once, which balancers notice after 3 s; `keda`, the chart's query and formula
-each 15 s, pods ready after 60 s and removed when the number was smaller for 5 minutes, and a load that doubles after 5
-minutes and is back after 20, on a tenth of the replicas with ten times the times of the pace.
+`zone`, a third of the replicas gone at once, noticed after 3 s; `keda`, the chart's query and formula each 15 s, pods
+ready after 60 s, fewer after 5 minutes, a load that doubles for 15, ten times the pace's times on a tenth of the fleet.
 """
 
 from __future__ import annotations
@@ -56,8 +53,8 @@ class Replica:
         self.rows: list[tuple[float, int, float, int]] = []  # heap: end, number of the call, when it came, balancer
         self.waiting = collections.deque[tuple[float, int, float, int]]()
         self.change = 0  # older events of it are void
-        self.is_there, self.is_listed = True, True
-        self.meter, self.weight = LoadMeter(), 0.0
+        self.is_there, self.is_listed, self.weight = True, True, 0.0
+        self.meter = LoadMeter()
         self.meter.measure = self.sample
 
     def sample(self) -> Sample:
@@ -74,9 +71,6 @@ class Replica:
         """A request of work 1, with as many as there are."""
         return (self.pace_s[0] + self.pace_s[1] * len(self.rows)) / self.speed
 
-    def next_end_s(self) -> float:
-        return self.at_s + max(0.0, self.rows[0][0] - self.done) * self.each_takes_s
-
     def begin(self, work: float, number: int, came_s: float, balancer: int) -> None:
         heapq.heappush(self.rows, (self.done + work, number, came_s, balancer))
 
@@ -84,8 +78,8 @@ class Replica:
 class Fleet:
     """Replicas, balancers and the calls between them."""
 
-    def __init__(self, policy: str, count: int, pace_s: tuple[float, float], seed: int = 1) -> None:
-        self.policy, self.rng, self.pace_s = policy, random.Random(seed), pace_s
+    def __init__(self, policy: str, count: int, pace_s: tuple[float, float]) -> None:
+        self.policy, self.rng, self.pace_s = policy, random.Random(1), pace_s
         self.replicas = [Replica(number, SPEEDS[number % len(SPEEDS)], pace_s) for number in range(count)]
         self.events: list[tuple[float, int, Any]] = []
         self.numbers, self.now_s = itertools.count(), 0.0
@@ -93,8 +87,6 @@ class Fleet:
         self.fullness: list[list[float]] = []  # of each look that counts, of the replicas of each speed
         self.turns = [self.rng.random() for _ in range(BALANCERS)]
         self.open = [collections.Counter[int]() for _ in range(BALANCERS)]
-        self.listed: list[Replica] = []
-        self.sums: list[float] = []
         self.list()
 
     def at(self, when_s: float, what: Callable[[], object]) -> None:
@@ -113,10 +105,9 @@ class Fleet:
             one, other = self.rng.choice(self.listed), self.rng.choice(self.listed)
             calls = self.open[balancer]
             return one if calls[one.number] <= calls[other.number] else other
-        if self.policy == "round robin":
-            self.turns[balancer] = (self.turns[balancer] + 1 / len(self.listed)) % 1
-        else:  # spread as evenly as a schedule by deadlines
-            self.turns[balancer] = (self.turns[balancer] + TURN) % 1
+        # TURN spreads them as evenly as a schedule by deadlines does.
+        turn = 1 / len(self.listed) if self.policy == "round robin" else TURN
+        self.turns[balancer] = (self.turns[balancer] + turn) % 1
         return self.listed[min(bisect.bisect(self.sums, self.turns[balancer] * self.sums[-1]), len(self.listed) - 1)]
 
     def call(self) -> None:
@@ -145,7 +136,8 @@ class Fleet:
         """The next end of a replica, whose rows or speed have changed."""
         replica.change += 1
         if replica.rows:
-            heapq.heappush(self.events, (replica.next_end_s(), next(self.numbers), (replica, replica.change)))
+            end_s = replica.at_s + max(0.0, replica.rows[0][0] - replica.done) * replica.each_takes_s
+            heapq.heappush(self.events, (end_s, next(self.numbers), (replica, replica.change)))
 
     def finish(self, replica: Replica) -> None:
         replica.advance(self.now_s)
@@ -184,8 +176,6 @@ class Fleet:
         self.at(self.now_s + REPORT_S, self.report)
 
     def run(self, rate: Callable[[float], float], seconds: float) -> None:
-        """Calls at random moments, `rate(now)` a second."""
-
         def arrive() -> None:
             self.call()
             self.at(self.now_s + self.rng.expovariate(rate(self.now_s)), arrive)
@@ -243,8 +233,7 @@ class Autoscaler:
     def scrape(self) -> None:
         fleet, there = self.fleet, self.fleet.listed
         load = sum(one.sample().fullness for one in there)
-        present = self.counts[-1]
-        wanted = max(2, wanted_replicas(load, present))
+        wanted, present = max(2, wanted_replicas(load, self.counts[-1])), self.counts[-1]
         self.smaller_s = min(self.smaller_s, fleet.now_s) if wanted < present else math.inf
         for _ in range(wanted - present):
             fleet.at(fleet.now_s + START_S, self.add)
@@ -269,10 +258,8 @@ def row(fleet: Fleet, more: str = "") -> str:
     by_speed = list(zip(*fleet.fullness, strict=True))
     means = [statistics.fmean(one) for one in by_speed]
     swing = max(statistics.pstdev(one) / mean for one, mean in zip(by_speed, means, strict=True))
-    return (
-        f"p50 {p50:.0f} ms, p99 {p99:.0f} ms, refused {refused:.2%}, failed {failed:.2%}, fullest over emptiest speed "
-        f"{max(means) / min(means):.1f}, swing {swing:.2f}{more}"
-    )
+    ends = f"p50 {p50:.0f} ms, p99 {p99:.0f} ms, refused {refused:.2%}, failed {failed:.2%}"
+    return f"{ends}, fullest over emptiest speed {max(means) / min(means):.1f}, swing {swing:.2f}{more}"
 
 
 @case(
@@ -293,10 +280,9 @@ def fleet(options: argparse.Namespace) -> None:
             figures[f"{scene}, {policy}"] = autoscaled(policy, options.replicas // 10, pace_s, options.load)
             continue
         found, seconds = Fleet(policy, options.replicas, pace_s), options.seconds
-        if scene == "reload":
-            seconds = reload(found)
-        elif scene == "zone":
+        if scene == "zone":
             lose_zone(found)
+        seconds = reload(found) if scene == "reload" else seconds
         found.run(lambda _: options.load * most, seconds)
         figures[f"{scene}, {policy}"] = row(found)
     report(figures, [], as_json=options.json)
