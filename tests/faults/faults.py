@@ -751,7 +751,7 @@ FAULTS = (
     Fault(
         "refusal-without-load",
         "service/edge/calls/calls.py",
-        "((REQUEST_ID, request_id), *self._metrics.load.trailers(asks_load))",
+        "((REQUEST_ID, request_id), *load)",
         "((REQUEST_ID, request_id),)",
         ("tests/service/adaptors/test_load_reports.py",),
     ),

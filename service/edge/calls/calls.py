@@ -173,9 +173,8 @@ class Calls:
                 if trace is not None:
                     trace.end(self._clock(), status_code(admitted).value[0], admitted)
                 check_time(client_deadline_s, self._clock())
-                await self._abort(
-                    context, admitted, ((REQUEST_ID, request_id), *self._metrics.load.trailers(asks_load))
-                )
+                load = self._metrics.load.trailers(asks_load)
+                await self._abort(context, admitted, ((REQUEST_ID, request_id), *load))
                 return None
             trace_id = trace.trace_id if trace else parent[1] if parent else ""
             # Without a sampled trace metrics refer to none, as none will be found.

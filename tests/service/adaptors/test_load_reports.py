@@ -88,7 +88,7 @@ async def test_a_stream_reports_at_once_and_goes_on(edge, channel):
     while (last := await stream.read()).rps_fractional == 0 or last.eps == 0:
         pass
     assert last.application_utilization < report.application_utilization
-    assert last.eps == pytest.approx(last.rps_fractional / 11)
+    assert 0 < last.eps < last.rps_fractional / 2
     assert last.cpu_utilization > 0
 
 
