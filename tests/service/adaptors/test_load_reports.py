@@ -178,7 +178,12 @@ async def test_nothing_is_measured_while_nobody_asks(edge, channel, monkeypatch)
     looks = []
     meter = edge.server.metrics.load
     measure = meter.measure
-    monkeypatch.setattr(meter, "measure", lambda: looks.append(0) or measure())
+
+    def looked():
+        looks.append(0)
+        return measure()
+
+    monkeypatch.setattr(meter, "measure", looked)
     await trailing(channel)
     assert looks == []
     stream = load_stream(channel)
