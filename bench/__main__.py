@@ -39,7 +39,7 @@ ROOMS = {
         "same-request",
     ),
     "gpu": ("gpu-check",),
-    "simulation": ("simulate",),
+    "simulation": ("simulate", "fleet"),
     "promises": (
         "overload",
         "abuser",
@@ -47,6 +47,7 @@ ROOMS = {
         "reloads",
         "canaries",
         "long-calls",
+        "balance",
         "replicas",
         "process-faults",
         "engine-faults",

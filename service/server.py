@@ -23,6 +23,7 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from glossa.version import VERSION
+from service.adaptors.load_reports import LoadReports
 from service.adaptors.selection import Adaptors
 from service.edge.admission.backlog import Collapse
 from service.edge.admission.connections import finish_sending, stop_listening
@@ -166,12 +167,14 @@ class Server:
         self._grpc.add_generic_rpc_handlers((*handlers, backlog.handler()))
         guard = self._security.guard
         self._adaptors.add_to(self._grpc, guard, self.calls, servicer, self.not_ready)
+        reports = LoadReports(settings, self.metrics.load, self._catalog)
+        reports.add_to(self._grpc, guard)
         self.metrics.measure_backlog(lambda: backlog.age_s)
         urgent: Any = CheckedServices(self._grpc, guard, is_urgent=True)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, urgent)
         if settings.reflection:
-            add_reflection(self._grpc, guard, (*SERVICES, *self._adaptors.services, HEALTH))
-        running = (give_back_what_calls_took(), *self._security.watching(), *self._glossaries.watching())
+            add_reflection(self._grpc, guard, (*SERVICES, *self._adaptors.services, *reports.services, HEALTH))
+        running = (give_back_what_calls_took(), reports.run(), *self._security.watching(), *self._glossaries.watching())
         self._running += [asyncio.create_task(each) for each in running]
         if settings.has_admin:
             canaries = Canaries(self._catalog, self._reloader, shadows, self.metrics, self._clock)

@@ -245,7 +245,7 @@ class _Watch:
             return
         if not self._is_down and min(mine.calls, theirs.calls) < MIN_CALLS:
             return
-        resident = self.model.resident_bytes()
+        resident = sum(beat.resident_bytes for beat in self.model.beats())
         self._first_bytes = self._first_bytes or resident
         limit_s = self._canary.order.bounds.p99 * theirs.p99_s
         key = self._canary.order.model, self._canary.order.version
