@@ -144,7 +144,7 @@ def terms(data: bytes) -> None:
     """A file of terms, and a text after a NUL."""
     file, _, text = text_of(data).partition("\0")
     found = read_terms(file.splitlines())
-    lines = ["\t".join((one.source, "|".join(one.targets), *["ignore_case"] * one.ignore_case)) for one in found]
+    lines = ["\t".join((f" {one.source}", "|".join(one.targets), *["ignore_case"] * one.ignore_case)) for one in found]
     assert read_terms(lines) == found, "the terms differ when they are read again"
     occurrences = Glossary(found, max_terms=len(found)).occurrences(text)
     ends = [0, *(place for one in occurrences for place in (one.start, one.end))]
