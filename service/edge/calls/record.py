@@ -19,6 +19,7 @@ from service.request import Finished
 
 REQUEST_ID = "x-request-id"
 BUNDLE = "x-glossa-bundle-sha256"
+AGE = "x-glossa-cache-age-s"
 
 
 class ItemFigures(Protocol):
@@ -50,6 +51,7 @@ class Record:
         self.is_accepted = False  # by the pool: errors of ENDS are counted with its engines
         self.finished: Finished | None = None
         self.error: RequestError | None = None  # that was answered by a message of the stream
+        self.kept_s: float | None = None  # the age of its answer, or of the oldest part, that the answer cache had
         self.texts: dict[str, str] = {}  # for the log; empty unless the operator enables log_text
 
     def use(self, model: ServedModel) -> None:
@@ -60,6 +62,15 @@ class Record:
         """The pool of the model has accepted the request."""
         self.is_accepted = True
 
+    def reuse(self, age_s: float) -> None:
+        """The answer cache had the answer, or a part of it."""
+        self.kept_s = max(age_s, self.kept_s or 0.0)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the answer cache had all of the answer."""
+        return self.kept_s is not None and not self.is_accepted
+
     def finish(self, finished: Finished | None) -> None:
         """What the engine computed for the request; None if that is not known."""
         self.finished = finished
@@ -67,6 +78,8 @@ class Record:
     def join(self, part: Record) -> None:
         """A part of the request has ended."""
         self.is_accepted |= part.is_accepted
+        if part.kept_s is not None:
+            self.reuse(part.kept_s)
         if part.finished is not None:
             self.finished = together([part.finished] if self.finished is None else [self.finished, part.finished])
 
@@ -91,7 +104,8 @@ class Record:
         self.messages += 1
 
     def trailers(self, request_id: str) -> tuple[tuple[str, str], ...]:
-        """Trailing metadata: the request id, the bundle that answered and the server's timings."""
+        """Trailing metadata: the request id, the bundle that answered, the server's timings, and the age of an answer
+        that the answer cache had as a whole."""
         parts: dict[str, float] = {}
         if self.finished is not None:
             timings = self.finished.timings
@@ -99,7 +113,8 @@ class Record:
             parts = {"queue": timings.queue_s, "prefill": timings.prefill_s, "decode": decode_s}
         times = [(f"x-glossa-{name}-ms", f"{seconds * 1000:.3f}") for name, seconds in parts.items()]
         bundle = ((BUNDLE, self.bundle_sha256),) if self.bundle_sha256 else ()
-        return ((REQUEST_ID, request_id), *bundle, *times)
+        age = ((AGE, f"{self.kept_s:.3f}"),) if self.is_kept else ()
+        return ((REQUEST_ID, request_id), *bundle, *times, *age)
 
 
 def together(finished: Sequence[Finished]) -> Finished:
@@ -127,6 +142,7 @@ def report(rpc: Rpc, record: Record, error: RequestError | None, metrics: Metric
     """Counts and logs a call that has ended. now_s: on the clock of `rpc.started_s`."""
     code, seconds = status_code(error) if error else grpc.StatusCode.OK, now_s - rpc.started_s
     metrics.rpc_handled(rpc.method, code=code.value[0], seconds=seconds, messages=record.messages)
+    metrics.tenants.ended(rpc.caller.tenant, code.value[0])
     report_request(rpc, record, error, metrics, rpc.started_s, now_s)
     if record.trace is not None:
         if record.items is not None:
@@ -142,13 +158,14 @@ def count_request(
         metrics.request_rejected(error, record.model)
     if (finished := record.finished) is None:
         return
-    if error is not None or now_s >= rpc.deadline_s:
+    if (error is not None or now_s >= rpc.deadline_s) and not record.is_kept:
         metrics.tokens_wasted(record.model, finished.generated_tokens)
     if error is None:
         metrics.request_answered(
             record.model,
             rpc.caller.tenant,
             seconds=now_s - started_s,
+            first_token_s=finished.timings.first_token_s,
             prompt_tokens=finished.prompt_tokens,
             generated_tokens=finished.generated_tokens,
             trace_id=rpc.exemplar,
@@ -183,6 +200,8 @@ def report_request(
             "queue_s": round(finished.timings.queue_s, 6),
             "ttft_s": round(finished.timings.first_token_s, 6),
         }
+    if record.kept_s is not None:
+        fields["cache_age_s"] = round(record.kept_s, 3)
     if record.items is not None:
         fields |= record.items.fields
     logs.event("request", fields | record.texts)

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.samples import Exemplar
 
+from service.edge.observability.cache_metrics import CacheSeries
+from service.edge.observability.tenant_metrics import TenantSeries
 from service.measurements import EngineSeries, MetricDefinition, counter, histogram
 
 TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
@@ -77,7 +79,7 @@ def bind(series: _Series, families: Mapping[str, Any], *values: str) -> _Series:
     return series
 
 
-class ServerSeries:
+class ServerSeries(CacheSeries, TenantSeries):
     in_flight: Gauge = _gauge("glossa_requests_in_flight", "RPCs in progress, except health and reflection.")
     rejected: Callable[..., Counter] = counter(
         "glossa_requests_rejected",
@@ -88,11 +90,6 @@ class ServerSeries:
         "glossa_batch_items",
         "Items of calls with many that ended, by the call's method, and by the status code of their result.",
         *("method", "code"),
-    )
-    tenant_tokens: Callable[..., Counter] = counter(
-        "glossa_tenant_tokens",
-        "Tokens of answered requests, prompts and answers, by tenant: those of the settings, and other.",
-        *("tenant", "kind"),
     )
     ready: Gauge = _gauge("glossa_ready", "1 while the server takes requests and all models do, else 0.")
     draining: Gauge = _gauge("glossa_draining", "1 while the server refuses new requests to end, else 0.")

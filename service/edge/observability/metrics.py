@@ -17,8 +17,10 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from prometheus_client.process_collector import ProcessCollector
 
 from export.bundle.manifest import Manifest
+from service.edge.observability.cache_metrics import CacheMetrics
 from service.edge.observability.exposition import TEXT, Exposition
 from service.edge.observability.metric_series import ModelSeries, RpcSeries, ServerSeries, bind, families
+from service.edge.observability.tenant_metrics import TenantMetrics
 from service.errors import CHANGES, ENDS, REJECTIONS, RequestError
 from service.machine.execution_choice import ExecutionChoice
 from service.measurements import Measurement
@@ -35,7 +37,7 @@ CODES = (
 END_REASONS = (*(reason.value for reason in FinishReason), *(kind.reason.lower() for kind in ENDS))
 REJECT_REASONS = tuple(kind.reason.lower() for kind in REJECTIONS)
 MEMORY_KINDS = ("weights", "kv_cache", "outputs")
-UNKNOWN_MODEL, OTHER_TENANTS, MAX_TENANTS, TOKEN_KINDS = "", "other", 100, ("prompt", "generated")
+UNKNOWN_MODEL = ""
 ITEM_METHODS = ("TranslateBatch", "TranslateDocument", "ScoreBatch", "EmbedBatch", "ClassifyBatch")
 ITEM_CODES = (0, 1, 3, 4, 8, 9, 13, 14)  # those of the errors that an item can have
 FILE_KINDS, FILE_OUTCOMES = ("certificate", "tokens"), ("taken", "refused")
@@ -94,8 +96,7 @@ class Metrics:
         }
         for reason in REJECT_REASONS:
             self._server.rejected(UNKNOWN_MODEL, reason)
-        self._tenants: dict[str, tuple[Any, ...]] = {}  # series of TOKEN_KINDS
-        self.know_tenants(())
+        self.tenants, self.answer_cache = TenantMetrics(self._server, CODES), CacheMetrics(self._server)
         for kind in FILE_KINDS:
             for outcome in FILE_OUTCOMES:
                 self._server.files_changed(kind, outcome)
@@ -124,7 +125,7 @@ class Metrics:
         """One of the items of an RPC ended. code: the number of a gRPC status."""
         self._items[method.name, code].inc()
 
-    def rpcs_refused(self, method: Method, *, code: int, reason: str, seconds: float, count: int) -> None:
+    def rpcs_refused(self, method: Method, tenant: str, *, code: int, reason: str, seconds: float, count: int) -> None:
         """`count` RPCs ended unread after `seconds` each: together, as ten series for each would take as long as the
         rest of a refusal."""
         series = self._rpcs[method]
@@ -132,6 +133,7 @@ class Metrics:
         self._handled[method][code].inc(count)
         series.handling.observe_many(seconds, count)
         self._server.rejected(UNKNOWN_MODEL, reason.lower()).inc(count)
+        self.tenants.ended(tenant, code, count)
 
     def tokens_wasted(self, model: str, tokens: int) -> None:
         """Tokens of an answer that an engine completed, and that no client got in time."""
@@ -158,21 +160,26 @@ class Metrics:
         self._server.rejected(model, error.reason.lower()).inc()
 
     def request_answered(
-        self, model: str, tenant: str, *, seconds: float, prompt_tokens: int, generated_tokens: int, trace_id: str
+        self,
+        model: str,
+        tenant: str,
+        *,
+        seconds: float,
+        first_token_s: float,
+        prompt_tokens: int,
+        generated_tokens: int,
+        trace_id: str,
     ) -> None:
         """A request was answered, so many seconds after it came."""
         model_metrics, shown = self._answered[model], {"trace_id": trace_id} if trace_id else None
         model_metrics.answered(seconds, prompt_tokens, generated_tokens, shown)
-        prompt, generated = self._tenants.get(tenant) or self._tenants[OTHER_TENANTS]
-        prompt.inc(prompt_tokens)
-        generated.inc(generated_tokens)
-
-    def know_tenants(self, names: Iterable[str]) -> None:
-        """The first MAX_TENANTS of these tenants have series of their own; all others share one."""
-        self._tenants = {
-            label: tuple(self._server.tenant_tokens(label, kind) for kind in TOKEN_KINDS)
-            for label in (*sorted(set(names))[:MAX_TENANTS], OTHER_TENANTS)
-        }
+        self.tenants.answered(
+            tenant,
+            seconds=seconds,
+            first_token_s=first_token_s,
+            prompt_tokens=prompt_tokens,
+            generated_tokens=generated_tokens,
+        )
 
     def measure_state(self, is_ready: Callable[[], bool], is_draining: Callable[[], bool]) -> None:
         """Called at every scrape, on its thread."""
@@ -194,6 +201,7 @@ class Metrics:
             return found
         for reason in REJECT_REASONS:
             self._server.rejected(name, reason)
+        self.answer_cache.know_model(name)
         model = ModelMetrics(name, bind(ModelSeries(), self._models, name), self._models)
         self._answered[name] = model
         return model

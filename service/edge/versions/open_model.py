@@ -29,6 +29,7 @@ from model.prompts.templates import NO_TEMPLATES, Templates, TemplatesError
 from model.prompts.translation_prompts import TranslationPrompts
 from model.prompts.translation_template import TranslationTemplateError
 from model.tokenizer import Tokenizer, TokenizerError
+from service.edge.models.answer_cache import AnswerCache
 from service.edge.models.answer_confidence import words_per_token
 from service.edge.models.engine_link import EngineLink
 from service.edge.models.process_plan import ProcessMemory, ProcessPlan, engine_settings, plan_processes
@@ -46,6 +47,7 @@ from service.wire.messages import Start
 
 T = TypeVar("T")
 EXPECTED = (BundleError, TokenizerError, TemplatesError, StartupError, OSError)  # OSError: no open files left
+MOVED = "its engine processes run on different devices"
 MAX_MORE_VERSIONS = 16  # open beside one of each model, those that drain included
 
 
@@ -63,6 +65,7 @@ class ModelOpener:
         versions = len(settings.models) + (MAX_MORE_VERSIONS if settings.has_admin else 0)
         most = self._most_engines * versions
         self._free = list(range(versions))
+        self._cache = _answer_cache(settings, metrics)
         self._numbers: dict[str, set[int]] = {name: set() for name in settings.models}  # of open processes, by model
         self._table_file = os.memfd_create("glossa-busy", os.MFD_CLOEXEC)  # see `BusyEngines`
         weakref.finalize(self, os.close, self._table_file)
@@ -145,6 +148,7 @@ class ModelOpener:
             **read,
         )
         follow_choice(model, pool, metrics)
+        keep_answers(model, pool, self._cache)
 
         def close() -> None:
             unmeasure()
@@ -192,11 +196,42 @@ def follow_choice(model: ServedModel, pool: ProcessPool, metrics: ModelMetrics) 
     """Shows where the engines of a model run whenever that changes; of the default version, in the metrics, too."""
 
     def show() -> None:
+        if model.answers is not None and pool.choice != model.choice:
+            log_no_answers(model, MOVED)
+            asyncio.get_running_loop().create_task(model.answers.aclose())
+            model.answers = None
         model.choice, model.engines = pool.choice, pool.engines
         metrics.describe_move(model.manifest, model.choice, model.version, model.bundle_sha256)
 
     pool.on_move = show
     show()
+
+
+def keep_answers(model: ServedModel, pool: ProcessPool, cache: AnswerCache | None) -> None:
+    """Has the answers of a model kept, if there is a cache and they can be computed again, bit for bit."""
+    if cache is None:
+        return
+    if problem := model.unrepeatable or (MOVED if pool.is_mixed else ""):
+        log_no_answers(model, problem)
+    else:
+        model.answers = cache.answers(model.name)
+
+
+def log_no_answers(model: ServedModel, reason: str) -> None:
+    """Says why answers of a model are not kept."""
+    fields = {"model": model.name, "version": model.version, "reason": reason}
+    logs.event("answers_not_cached", fields, level=logs.WARNING)
+
+
+def _answer_cache(settings: ServerSettings, metrics: Metrics) -> AnswerCache | None:
+    if not settings.answer_cache_bytes:
+        return None
+    return AnswerCache(
+        settings.answer_cache_bytes,
+        metrics.answer_cache,
+        is_shared=settings.answer_cache_shared,
+        keeps_anonymous=settings.unknown_tenants == "separate",
+    )
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
