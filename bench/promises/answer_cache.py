@@ -130,8 +130,7 @@ def grown(different: int, limit_bytes: int) -> tuple[int, int]:
     """Resident bytes that a cache has taken for answers to so many different requests, and how many it has at the
     end."""
     metrics = Metrics()
-    metrics.answer_cache.know_model("model")
-    answers = AnswerCache(limit_bytes, metrics.answer_cache).answers("model")
+    answers = AnswerCache(limit_bytes, metrics.answer_cache).answers(metrics.model("model").open("v1").series)
     before = resident_bytes()
     for number in range(different):
         request = Request(request_id="r", source=(number, 2), prompt=(1,), max_tokens=64)

@@ -436,7 +436,8 @@ async def test_readiness_draining_and_answers_are_metrics():
         assert kind.startswith("application/openmetrics-text")
         assert f'# {{trace_id="{"ab" * 16}"}}' in text
         assert 'glossa_tenant_tokens_total{kind="generated",tenant="acme"} 5.0' in text
-        assert 'glossa_request_seconds_count{model="en-de"} 1.0' in text
+        labels = f'model="en-de",version="{edge.models["en-de"].version}"'
+        assert f"glossa_request_seconds_count{{{labels}}} 1.0" in text
         edge.pool.problem = "hangs"
         assert samples(edge.server.exposition()[0].decode(), "glossa_ready") == [0.0]
         edge.server.state = "draining"

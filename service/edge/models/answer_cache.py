@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from service.edge.observability.cache_metrics import CacheMetrics
+from service.edge.observability.cache_metrics import CacheMetrics, VersionCacheSeries
 from service.errors import InvalidRequest, RequestError
 from service.progress import Timings
 from service.request import Event, EventSink, Finished, Request
@@ -94,9 +94,9 @@ class AnswerCache:
         self._uses = itertools.count()
         metrics.measure(lambda: self.bytes, limit_bytes)
 
-    def answers(self, model: str) -> Answers:
-        """Room for the answers of one version of a model, where it runs now."""
-        opened = Answers(self, model)
+    def answers(self, series: VersionCacheSeries) -> Answers:
+        """Room for the answers of one version of a model, where it runs now. series: of the version."""
+        opened = Answers(self, series)
         self._open[opened] = None
         return opened
 
@@ -132,8 +132,8 @@ class AnswerCache:
 class Answers:
     """Those of one open version of a model, the least recently used first."""
 
-    def __init__(self, cache: AnswerCache, model: str) -> None:
-        self._cache, self._model = cache, model
+    def __init__(self, cache: AnswerCache, series: VersionCacheSeries) -> None:
+        self._cache, self._series = cache, series
         self.entries = OrderedDict[bytes, _Entry]()
         self._is_open = True
 
@@ -156,9 +156,10 @@ class Answers:
     def find(self, key: bytes) -> Kept | None:
         """The answer of this key, if it is there."""
         entry = self.entries.get(key)
-        self._cache.metrics.looked_up(self._model, is_hit=entry is not None)
         if entry is None:
+            self._series.cache_misses.inc()
             return None
+        self._series.cache_hits.inc()
         self.entries[key] = entry._replace(used=self._cache.next_use())
         self.entries.move_to_end(key)
         now_s = self._cache.clock()

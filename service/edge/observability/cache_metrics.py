@@ -1,4 +1,5 @@
-"""The series of the answer cache (`CacheSeries`), and what counts in them (`CacheMetrics`)."""
+"""The series of the answer cache: of the server (`CacheSeries`, in which `CacheMetrics` counts), and of a version of a
+model (`VersionCacheSeries`)."""
 
 from __future__ import annotations
 
@@ -8,15 +9,14 @@ from typing import Any
 from service.measurements import MetricDefinition, counter
 
 
+class VersionCacheSeries:
+    cache_hits: Any = counter("glossa_answer_cache_hits", "Requests that were answered from the answer cache.")
+    cache_misses: Any = counter(
+        "glossa_answer_cache_misses", "Requests whose answers were not in the answer cache when looked up."
+    )
+
+
 class CacheSeries:
-    cache_hits: Callable[..., Any] = counter(
-        "glossa_answer_cache_hits", "Requests that were answered from the answer cache.", "model"
-    )
-    cache_misses: Callable[..., Any] = counter(
-        "glossa_answer_cache_misses",
-        "Requests whose answers were not in the answer cache when looked up.",
-        "model",
-    )
     cache_evicted: Any = counter("glossa_answer_cache_evicted", "Answers that gave way to others in the answer cache.")
     cache_bytes: Any = MetricDefinition("gauge", "glossa_answer_cache_bytes", "Bytes of answers in the answer cache.")
     cache_limit: Any = MetricDefinition("gauge", "glossa_answer_cache_limit_bytes", "Their limit; 0 without a cache.")
@@ -27,15 +27,6 @@ class CacheMetrics:
 
     def __init__(self, series: CacheSeries) -> None:
         self._series = series
-        self._looked_up: dict[str, tuple[Any, Any]] = {}  # by model: hits and misses
-
-    def know_model(self, model: str) -> None:
-        """The model's series exist from now on."""
-        self._looked_up[model] = self._series.cache_misses(model), self._series.cache_hits(model)
-
-    def looked_up(self, model: str, *, is_hit: bool) -> None:
-        """An answer was looked up."""
-        self._looked_up[model][is_hit].inc()
 
     def evicted(self, count: int) -> None:
         """So many answers gave way to another one."""

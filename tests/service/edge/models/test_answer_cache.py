@@ -16,6 +16,7 @@ from service.settings.setting_types import MAX_KEPT_BYTES
 from tests.engines import request
 from tests.fakes import FakeClock
 
+VERSION = {"model": "m", "version": "v1"}
 ASKED = request("r", source=(4, 5, 2), tenant="acme")
 END = Finished(
     FinishReason.LENGTH,
@@ -44,9 +45,9 @@ class Kept:
 
     def __init__(self, limit_bytes=1 << 20, **settings):
         self.metrics, self.clock = Metrics(), FakeClock(100.0)
-        self.metrics.answer_cache.know_model("m")
+        self.series = self.metrics.model("m").open("v1").series
         self.cache = AnswerCache(limit_bytes, self.metrics.answer_cache, clock=self.clock, **settings)
-        self.answers = self.cache.answers("m")
+        self.answers = self.cache.answers(self.series)
 
     def keep(self, asked=ASKED, *events, answers=None):
         answers = answers or self.answers
@@ -80,7 +81,7 @@ def test_an_answer_comes_back_bit_for_bit_as_one_piece_that_took_no_time():
     assert vars(dataclasses.replace(mine, attention=None)) == vars(dataclasses.replace(theirs, attention=None))
     assert mine.attention.tobytes() == theirs.attention.tobytes()
     assert found.encoder_output.vector.tobytes() == END.encoder_output.vector.tobytes()
-    assert (kept.value("hits_total", model="m"), kept.value("misses_total", model="m")) == (1, 1)
+    assert (kept.value("hits_total", **VERSION), kept.value("misses_total", **VERSION)) == (1, 1)
 
 
 def other_values(field):
@@ -147,7 +148,7 @@ def test_errors_and_answers_without_an_end_are_not_kept():
 
 def test_the_least_recently_used_answers_of_all_versions_give_way():
     kept = Kept(MAX_KEPT_BYTES)
-    more = kept.cache.answers("m")
+    more = kept.cache.answers(kept.series)
     kept.keep(numbered(0))
     size = kept.cache.bytes
     count = MAX_KEPT_BYTES // size
@@ -178,7 +179,7 @@ def test_an_answer_above_the_limit_of_one_is_not_kept():
 
 async def test_a_version_that_is_closed_leaves_nothing_and_keeps_nothing():
     kept = Kept()
-    other = kept.cache.answers("m")
+    other = kept.cache.answers(kept.series)
     kept.keep()
     kept.keep(ASKED, answers=other)
     late = kept.answers.keeping(kept.answers.key(numbered(3)), [].append)

@@ -15,12 +15,17 @@ TEXT, AGE = "the small red house", "x-glossa-cache-age-s"
 ACME, OTHER = (TENANT, "acme"), (TENANT, "other")
 
 
+def series_of(edge, model):
+    """The series of the version that is open."""
+    return edge.server.metrics.model(model.name).versions[model.version].series
+
+
 @pytest.fixture
 def cache(edge):
     """A cache that both models have."""
     found = AnswerCache(1 << 22, edge.server.metrics.answer_cache)
-    for name, model in edge.models.items():
-        model.answers = found.answers(name)
+    for model in edge.models.values():
+        model.answers = found.answers(series_of(edge, model))
     return found
 
 
@@ -179,7 +184,9 @@ async def test_an_item_waits_for_tokens_as_it_does_for_room(channel_to):
 
 async def test_an_answer_that_was_kept_costs_no_tokens(channel_to):
     async with channel_to(tenant_tokens_per_minute="acme=22") as (edge, channel):
-        edge.models["en-de"].answers = AnswerCache(1 << 22, edge.server.metrics.answer_cache).answers("en-de")
+        edge.models["en-de"].answers = AnswerCache(1 << 22, edge.server.metrics.answer_cache).answers(
+            series_of(edge, edge.models["en-de"])
+        )
         await translated(channel, ACME)
         for _ in range(3):
             assert (await translated(channel, ACME))[1] is not None
