@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from service.edge.models.engine_link import EndReason
 from service.edge.observability.exposition import OPEN_METRICS
 from service.edge.observability.metrics import CODES, Method, Metrics
+from service.edge.observability.tenant_metrics import MAX_TENANTS
 from service.edge.observability.version_metrics import (
     END_REASONS,
     LOAD_OUTCOMES,
@@ -18,7 +19,6 @@ from service.edge.observability.version_metrics import (
     PROCESS_ENDS,
     REJECT_REASONS,
 )
-from service.edge.observability.tenant_metrics import MAX_TENANTS
 from service.edge.rpcs.servicer import RPCS
 from service.engine.core import Snapshot
 from service.errors import EngineUnavailable, Overloaded
