@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from service.measurements import MetricDefinition, counter
 
 OTHER_TENANTS, MAX_TENANTS, TOKEN_KINDS = "other", 100, ("prompt", "generated")
-TENANT_BUCKETS = (0.1, 0.3, 1.0, 3.0, 10.0)  # few: each is a series for each tenant
+TENANT_BUCKETS = (0.1, 0.5, 2.0, 10.0)  # few: each is a series for each tenant
 TENANT_CODES = (0, 1, 3, 4, 5, 7, 8, 9, 13, 14, 16)  # with which a call can end
 
 

@@ -48,7 +48,7 @@ from service.wire.messages import Start
 
 T = TypeVar("T")
 EXPECTED = (BundleError, TokenizerError, TemplatesError, StartupError, OSError)  # OSError: no open files left
-MOVED = "its engine processes run on different devices"
+MOVED = "its engine processes run, or have run, on different devices"
 MAX_MORE_VERSIONS = 16  # open beside one of each model, those that drain included
 
 
