@@ -172,6 +172,11 @@ def encode_finished(finished: Finished) -> bytes:
     return _ENCODER.encode(finished)
 
 
+def encode_plain(value: Any) -> bytes:
+    """The bytes of plain data, the same for the same data: mappings in their order."""
+    return _ENCODER.encode(value)
+
+
 def decode_finished(data: bytes) -> Finished:
     """The answer of these bytes."""
     return _FINISHED.decode(data)

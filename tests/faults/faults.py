@@ -723,8 +723,8 @@ FAULTS = (
     Fault(
         "answers-of-other-tenants",
         "service/edge/models/answer_cache.py",
-        "_KEYS.encode((owner, _fields(request)))",
-        "_KEYS.encode(_fields(request))",
+        "encode_plain((owner, _fields(request)))",
+        "encode_plain(_fields(request))",
         ("tests/service/edge/models/test_answer_cache.py", "tests/service/edge/rpcs/test_model_calls.py"),
     ),
     Fault(

@@ -19,7 +19,7 @@ from service.edge.admission.preparation import Preparation
 from service.edge.admission.request_memory import RequestMemory
 from service.edge.admission.tenant_paces import TenantPaces
 from service.edge.admission.tenant_shares import TenantShares
-from service.edge.admission.token_quotas import TokenQuota
+from service.edge.admission.token_quotas import TokenQuota, TokenQuotas
 from service.errors import (
     Backlogged,
     DeadlineTooSoon,
@@ -95,7 +95,9 @@ class Admission:
         identify: Callable[[Metadata, str], Caller],
         predicted_s: Callable[[Caller], float],
         clock: Callable[[], float],
+        quotas: TokenQuotas | None = None,
     ) -> None:
+        self.quotas = quotas or TokenQuotas({}, clock)
         self._max_requests, self._identify, self._predicted_s = max_requests, identify, predicted_s
         self.backlog = Backlog(clock)
         self.waits = MessageWaits(max_requests, message_timeout_s)

@@ -102,8 +102,8 @@ class Calls:
             identify=guard.caller,
             predicted_s=predicted_s,
             clock=clock,
+            quotas=TokenQuotas(settings.tenant_tokens_per_minute, clock),
         )
-        self._quotas = TokenQuotas(settings.tenant_tokens_per_minute, clock)
         self._refusals, self._retry_times = Refusals(metrics), RetryTimes(clock())
         self._tracing = open_tracing(settings)
         self._resets = ResetLimit(settings.max_resets_per_s)
@@ -182,7 +182,7 @@ class Calls:
             times = began_s, began_s + limit_s, client_deadline_s
             rpc = Rpc(method, request_id, caller, *times, peer, trace_id, exemplar, cache)
             memory = Reservation(self.memory, caller)
-            call = Call(rpc, Budget(memory, quota=self._quotas.of(caller.tenant)), Record(trace), Ending(task))
+            call = Call(rpc, Budget(memory, quota=self.admission.quotas.of(caller.tenant)), Record(trace), Ending(task))
             if task is not None:
                 self._tasks[task] = memory
             self._begin(call)

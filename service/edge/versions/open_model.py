@@ -108,8 +108,8 @@ class ModelOpener:
         bundle = await in_thread(check_bundle, path, only=())
         manifest, digest = bundle.manifest, bundle.sha256
         plan = plan_processes(settings, manifest, self._processors)
-        fields = {"model": name, "processes": plan.processes, "engines_per_process": plan.engines_per_process}
-        logs.event("starting_engines", fields)
+        engines = {"processes": plan.processes, "engines_per_process": plan.engines_per_process}
+        logs.event("starting_engines", {"model": name, **engines})
         metrics = self._metrics.model(name).open(version or digest[:VERSION_DIGITS])
         held.callback(metrics.close)
         free = (number for number in itertools.count() if number not in self._numbers[name])
@@ -157,8 +157,7 @@ class ModelOpener:
         )
         follow_choice(model, pool, metrics)
         keep_answers(model, pool, self._cache, metrics)
-        # Or model and pool would wait for a collection of garbage.
-        held.callback(setattr, pool, "on_move", lambda: None)
+        held.callback(setattr, pool, "on_move", lambda: None)  # or both would wait for a collection of garbage
         return model
 
     def _start(
