@@ -140,7 +140,7 @@ class submitted:  # noqa: N801 - a context manager, which as a generator takes t
             if allowed.stores:
                 sink = model.answers.keeping(key, events)
         self._cancel = await _submit(model, request, call, sink)
-        call.record.accept()
+        call.record.accept(model.count_unknown(request.source, request.prompt))
         if call.record.trace is not None:
             events.on_end = call.record.trace.expect(model.name, request, time.monotonic())
         return events
