@@ -741,4 +741,32 @@ FAULTS = (
         "return is_few",
         ("tests/export/passes/test_quantize.py",),
     ),
+    Fault(
+        "series-of-ended-versions-stay",
+        "service/edge/observability/version_metrics.py",
+        "        if metrics.users == 0:\n",
+        "        if metrics.users < 0:\n",
+        ("tests/service/edge/observability/test_version_metrics.py", "tests/service/edge/versions/test_reloader.py"),
+    ),
+    Fault(
+        "late-beat-revives-a-version",
+        "service/edge/observability/version_metrics.py",
+        "        if self.users:\n",
+        "        if not self.users or self.users:\n",
+        ("tests/service/edge/observability/test_version_metrics.py",),
+    ),
+    Fault(
+        "namesake-ends-a-version",
+        "service/edge/observability/version_metrics.py",
+        "        found.users += 1\n",
+        "        found.users = 1\n",
+        ("tests/service/edge/observability/test_version_metrics.py",),
+    ),
+    Fault(
+        "fullness-of-versions-apart",
+        "deploy/monitoring/rules.py",
+        "sum by (job, instance, model) ({series})",
+        "sum by (job, instance, model, version) ({series})",
+        ("tests/deploy/monitoring/test_made.py", "tests/deploy/monitoring/test_rules.py"),
+    ),
 )
