@@ -29,14 +29,14 @@ def drawn(questioner, path):
     }
     for head in heads[:ROWS]:
         figure.text(0.008, 1 - (head["gridPos"]["y"] + 0.75) / end, head["title"], fontsize=12, weight="bold")
-    figure.savefig(path)
+    figure.savefig(path, bbox_inches="tight")
     return found
 
 
 def _draw(figure, panel, rows, annotations, questioner):
     place, fields = panel["gridPos"], panel["fieldConfig"]
     left, right = (place["x"] + 1.1) / GRID_WIDTH, (place["x"] + place["w"] - 0.15) / GRID_WIDTH
-    bottom, top = 1 - (place["y"] + place["h"] - 0.8) / rows, 1 - (place["y"] + 1) / rows
+    bottom, top = 1 - (place["y"] + place["h"] - 2.2) / rows, 1 - (place["y"] + 1) / rows
     axes = figure.add_axes((left, bottom, right - left, top - bottom))
     count, highest = 0, 0.0
     for target in panel["targets"]:
