@@ -71,6 +71,22 @@ def _best(recorded: str) -> str:
     return f"on (job, model) group_left () min by (job, model) ({recorded})"
 
 
+CONFIDENCE, UNKNOWN = "job_model:glossa_answer_confidence:mean1d", "job_model:glossa_unknown_tokens:ratio1d"
+_ANSWERS_OF_A_DAY = "sum by (job, model) (increase(glossa_answer_confidence_ratio_count[1d]))"
+_TOKENS_OF_A_DAY = "sum by (job, model) (increase(glossa_request_prompt_tokens_sum[1d]))"
+
+
+def _week_before(record: str) -> str:
+    """The mean of the week before the last day; of a series without one its value now. Days without traffic, whose
+    value is not a number, do not count."""
+    return f"(avg_over_time(({record} >= 0)[1w:1h] offset 1d) or {_now(record)})"
+
+
+def _now(record: str) -> str:
+    """The last value, also where the rule that records it is evaluated after the one that reads it."""
+    return f"last_over_time({record}[2h])"
+
+
 RECORDINGS = (
     Recording(
         "instance_model:glossa_load:ratio",
@@ -91,6 +107,14 @@ RECORDINGS = (
     Recording(
         "job_model_version:glossa_request_seconds:p95_rate10m",
         "histogram_quantile(0.95, sum by (job, model, version, le) (rate(glossa_request_seconds_bucket[10m])))",
+    ),
+    Recording(
+        CONFIDENCE,
+        "sum by (job, model) (increase(glossa_answer_confidence_ratio_sum[1d])) / " + _ANSWERS_OF_A_DAY,
+    ),
+    Recording(
+        UNKNOWN,
+        "sum by (job, model) (increase(glossa_request_unknown_tokens_total[1d])) / " + _TOKENS_OF_A_DAY,
     ),
     Recording(
         "instance:glossa_resident_memory:bytes",
@@ -144,6 +168,7 @@ _ERRORS, _P95 = (
 )
 # A share of a few requests is chance.
 _ENOUGH = Condition("600 * " + _of_version("glossa_requests_finished_total"), ">", "100")
+_SHIFTED = "The traffic of {{ $labels.job }}, model {{ $labels.model }}, has changed"
 _DAYS = "{{ $labels.instance }}: the certificate expires in {{ $value | humanizeDuration }}"
 _EXPIRY = "glossa_certificate_expiry_timestamp_seconds - time()"
 
@@ -260,6 +285,31 @@ ALERTS = (
         ),
         summary="An engine process of " + _MODEL + " ended and was started again: {{ $labels.reason }}",
         runbook="engine-process-restarted",
+    ),
+    Alert(
+        name="GlossaConfidenceDropped",
+        cases=(
+            (
+                Condition(f"{_week_before(CONFIDENCE)} - {_now(CONFIDENCE)}", ">", "0.05"),
+                Condition(_ANSWERS_OF_A_DAY, ">", "200"),
+            ),
+        ),
+        hold="30m",
+        summary=_SHIFTED
+        + ": the confidence of a day is {{ $value | humanizePercentage }} below that of the week before",
+        runbook="drift",
+    ),
+    Alert(
+        name="GlossaUnknownTokensRose",
+        cases=(
+            (
+                Condition(f"{_now(UNKNOWN)} - {_week_before(UNKNOWN)}", ">", "0.005"),
+                Condition(_TOKENS_OF_A_DAY, ">", "10000"),
+            ),
+        ),
+        hold="30m",
+        summary=_SHIFTED + ": the share of unknown tokens has risen by {{ $value | humanizePercentage }} in a day",
+        runbook="drift",
     ),
     Alert(
         name="GlossaCertificateExpires",
