@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deploy.monitoring import slo
 from deploy.monitoring.panel import ANSWERS, MODEL, SERVER, Query, Section, distribution, panel, quantiles, rate
 
 TRAFFIC = Section(
@@ -14,22 +15,9 @@ TRAFFIC = Section(
             unit="reqps",
         ),
         panel(
-            "RPCs started",
-            "RPCs that began, per second, by kind. If far more begin than end, calls wait.",
-            Query(rate("grpc_server_started_total", SERVER, "grpc_type"), "{{grpc_type}}"),
-            unit="reqps",
-        ),
-        panel(
             "RPCs in progress",
             "RPCs in progress, by server.",
             Query(f"glossa_requests_in_flight{{{SERVER}}}", "{{instance}}"),
-        ),
-        panel(
-            "Messages",
-            "Messages per second. A stream sends several.",
-            Query(rate("grpc_server_msg_received_total", SERVER, "instance"), "{{instance}} received"),
-            Query(rate("grpc_server_msg_sent_total", SERVER, "instance"), "{{instance}} sent"),
-            unit="cps",
         ),
         panel(
             "Answers",
@@ -58,13 +46,13 @@ TRAFFIC = Section(
             "Tokens per second: of admitted sources and prompts, and generated.",
             Query(rate("glossa_prompt_tokens_total", MODEL, "model"), "{{model}} prompt"),
             Query(rate("glossa_generated_tokens_total", MODEL, "model"), "{{model}} generated"),
-            unit="cps",
+            unit="suffix: tokens/s",
         ),
         panel(
             "Tokens by tenant",
             "Tokens of answered requests, per second. Tenants without a place in the settings are `other`.",
             Query(rate("glossa_tenant_tokens_total", SERVER, "tenant", "kind"), "{{tenant}} {{kind}}"),
-            unit="cps",
+            unit="suffix: tokens/s",
         ),
         panel(
             "Answer cache",
@@ -86,11 +74,15 @@ TRAFFIC = Section(
             Query(rate("glossa_answer_cache_evicted_total", SERVER, "instance"), "{{instance}}"),
             unit="cps",
         ),
-        *distribution(
-            "Prompt length", "glossa_request_prompt_tokens", "Tokens of the sources and prompts of answers.", "short"
+        panel(
+            "Prompt length",
+            "Tokens of the sources and prompts of answers.",
+            *quantiles("glossa_request_prompt_tokens"),
         ),
-        *distribution(
-            "Answer length", "glossa_request_generated_tokens", "Tokens generated for an answered request.", "short"
+        panel(
+            "Answer length",
+            "Tokens generated for an answered request.",
+            *quantiles("glossa_request_generated_tokens"),
         ),
     ),
 )
@@ -174,10 +166,16 @@ LATENCY = Section(
     "Latency",
     (
         *distribution(
-            "Time to first token", "glossa_time_to_first_token_seconds", "From a request's start to its first token."
+            "Time to first token",
+            "glossa_time_to_first_token_seconds",
+            "From a request's start to its first token.",
+            limits=((slo.FIRST_TOKEN.limit_s, "red"),),
         ),
         *distribution(
-            "Inter-token latency", "glossa_inter_token_latency_seconds", "Between two tokens of a request, each gap."
+            "Inter-token latency",
+            "glossa_inter_token_latency_seconds",
+            "Between two tokens of a request, each gap.",
+            limits=((slo.INTER_TOKEN.limit_s, "red"),),
         ),
         *distribution("End-to-end time", "glossa_request_seconds", "From an RPC's start to its end, of answers."),
         *distribution("Queue time", "glossa_queue_seconds", "How long requests waited for free rows."),
