@@ -86,6 +86,7 @@ def mixed(texts: list[str], count: int, max_tokens: int) -> Iterator[Asked]:
 
 def ask(channel: grpc.Channel, asked: Asked, metadata: tuple[tuple[str, str], ...] = ()) -> Answer:
     """The answer to a request."""
+    response: Any
     if asked.path == UNARY:
         call = channel.unary_unary(UNARY, pb.TranslateRequest.SerializeToString, pb.TranslateResponse.FromString)
         response, ended = call.with_call(asked.message, metadata=metadata)
@@ -173,7 +174,7 @@ def answer_cache(options: argparse.Namespace) -> None:
                     rates[name].append(len(found) / spent_s)
     size, entries = grown(options.different, options.limit)
     ratio = Spread.of([kept / anew for kept, anew in zip(rates["kept"], rates["computed"], strict=True)])
-    figures = {f"repeated texts, answers/s, {name}": Spread.of(found) for name, found in rates.items()}
+    figures: dict[str, Any] = {f"repeated texts, answers/s, {name}": Spread.of(found) for name, found in rates.items()}
     figures |= {
         "kept over computed": ratio,
         "mixed requests": options.count,

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any
 
 import grpc
 import pytest
@@ -161,7 +162,7 @@ def memory():
 
 
 def tokens_spent():
-    quota = TokenQuotas({"a": 100}, lambda: 0.0).of("a")
+    quota: Any = TokenQuotas({"a": 100}, lambda: 0.0).of("a")
     quota.submit(request("r", max_tokens=60), print, lambda _: print)
     yield quota.refusal(60)
     yield quota.refusal(101)

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from service.edge.admission.token_quotas import TokenQuotas, most_tokens
@@ -18,7 +20,7 @@ class Story:
 
     def __init__(self):
         self.clock, self.sinks, self.seen = FakeClock(), [], []
-        self.quota = TokenQuotas({"acme": 100}, self.clock).of("acme")
+        self.quota: Any = TokenQuotas({"acme": 100}, self.clock).of("acme")
 
     def submit(self, asked=ASKED):
         def submit(sink):
@@ -93,6 +95,6 @@ def test_a_request_larger_than_a_whole_minute_is_invalid():
     story.submit(request("r", source=(5, 6, 2), max_tokens=96))
 
 
-@pytest.mark.parametrize("name", ["num_hypotheses", "num_sequences"])
-def test_every_answer_of_a_request_counts(name):
-    assert most_tokens(request("r", source=(5, 2), max_tokens=10, options=DecodingOptions(**{name: 3}))) == 33
+@pytest.mark.parametrize("options", [DecodingOptions(num_hypotheses=3), DecodingOptions(num_sequences=3)])
+def test_every_answer_of_a_request_counts(options):
+    assert most_tokens(request("r", source=(5, 2), max_tokens=10, options=options)) == 33

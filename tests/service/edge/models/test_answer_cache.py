@@ -1,6 +1,7 @@
 import dataclasses
 import itertools
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tests.fakes import FakeClock
 
 VERSION = {"model": "m", "version": "v1"}
 ASKED = request("r", source=(4, 5, 2), tenant="acme")
-END = Finished(
+END: Any = Finished(
     FinishReason.LENGTH,
     "Häuser",
     (7, 2),
@@ -47,7 +48,7 @@ class Kept:
         self.metrics, self.clock = Metrics(), FakeClock(100.0)
         self.series = self.metrics.model("m").open("v1").series
         self.cache = AnswerCache(limit_bytes, self.metrics.answer_cache, clock=self.clock, **settings)
-        self.answers = self.cache.answers(self.series)
+        self.answers: Any = self.cache.answers(self.series)
 
     def keep(self, asked=ASKED, *events, answers=None):
         answers = answers or self.answers
@@ -67,7 +68,7 @@ def numbered(number, tenant=""):
 
 
 def test_an_answer_comes_back_bit_for_bit_as_one_piece_that_took_no_time():
-    kept, seen = Kept(), []
+    kept, seen = Kept(), list[Any]()
     events = (TextDelta("rote ", (6,)), END)
     sink = kept.answers.keeping(kept.answers.key(ASKED), seen.append)
     assert kept.find() is None
@@ -88,7 +89,7 @@ def other_values(field):
     """Values of a field of a request other than that of ASKED."""
     value = getattr(ASKED, field.name)
     if field.name == "options":
-        return [DecodingOptions(**{one: 2}) for one in ("beam_size", "top_logprobs", "min_tokens")]
+        return [DecodingOptions(beam_size=2), DecodingOptions(top_logprobs=2), DecodingOptions(min_tokens=2)]
     if isinstance(value, Priority):
         return [Priority.HIGH]
     if value is None:
@@ -148,7 +149,7 @@ def test_errors_and_answers_without_an_end_are_not_kept():
 
 def test_the_least_recently_used_answers_of_all_versions_give_way():
     kept = Kept(MAX_KEPT_BYTES)
-    more = kept.cache.answers(kept.series)
+    more: Any = kept.cache.answers(kept.series)
     kept.keep(numbered(0))
     size = kept.cache.bytes
     count = MAX_KEPT_BYTES // size
@@ -179,7 +180,7 @@ def test_an_answer_above_the_limit_of_one_is_not_kept():
 
 async def test_a_version_that_is_closed_leaves_nothing_and_keeps_nothing():
     kept = Kept()
-    other = kept.cache.answers(kept.series)
+    other: Any = kept.cache.answers(kept.series)
     kept.keep()
     kept.keep(ASKED, answers=other)
     late = kept.answers.keeping(kept.answers.key(numbered(3)), [].append)
