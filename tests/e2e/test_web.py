@@ -1,34 +1,15 @@
 """`glossa web` in front of a server, by clicks and keys in Chromium: what a person sees, and what a person is told."""
 
-import contextlib
-import os
-import subprocess
-import sys
-
 import pytest
 
 from cli.local_server import free_port
 from tests.browser import browsing, needs_browser
-from tests.e2e.process import ROOT, serving
+from tests.e2e.process import serving, web
 from tests.tiny import TEXTS
 
 pytestmark = needs_browser
 
 SHOWN = "document.querySelector('{0}') && !document.querySelector('{0}').hidden"
-
-
-@contextlib.contextmanager
-def web(address, *flags):
-    """A `glossa web` in a process of its own: the address of its page."""
-    command = [sys.executable, "-m", "cli.main", "web", "--port", "0", "--address", address, *flags]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GLOSSA_")}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield process.stdout.readline().split()[0]
-        finally:
-            process.terminate()
-    assert process.returncode == 0
 
 
 @pytest.fixture(scope="module")
