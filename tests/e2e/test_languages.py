@@ -206,10 +206,16 @@ def test_marks_and_terms_pass_both_models(client):
         assert (termed.glossary.terms, termed.glossary.met) == (1, 1)
 
 
-def test_the_command_detects_and_translates(server):
+def test_the_command_detects_and_translates(server, client, tmp_path):
     address = ("--address", server.address)
     assert run("detect", GERMAN, *address).startswith("de\t1.000\t")
     lines = run("detect", "-", "de", "en", *address, lines=f"{GERMAN}\n12\n{TEXT}\n").splitlines()
     assert [line[:2] for line in lines] == ["de", "", "en"]
     languages = ("--source-language", "auto", "--target-language", "fr")
     assert run("translate", TEXT, *languages, *address).strip()
+    way = ("--source-language", "en", "--target-language", "fr", *address, "--pivot-language")
+    (tmp_path / "a.txt").write_text(TEXT)
+    for given in ((TEXT,), ("--batch", tmp_path / "a.txt"), ("--document", tmp_path / "a.txt")):
+        assert run("translate", *given, *way, "de").strip() == client.translate(TEXT, **PIVOT).text
+    problem = "--pivot-language: no two models translate from en into fr by way of 'it'"
+    assert problem in run("translate", TEXT, *way, "it", fails=True)
