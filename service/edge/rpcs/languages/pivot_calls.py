@@ -59,9 +59,7 @@ class PivotCalls(RoutedCalls):
         second = _second(message, before.text, way.middle)
         with _of_text_between(way):
             response = await self.translated(model, second, call)
-        _add_cost(response, before)
-        self._sum(call, first)
-        response.route.CopyFrom(route_message(way, before.text))
+        self._complete(response, way, before, first, call)
         return response
 
     async def stream_pivoted(
@@ -75,9 +73,7 @@ class PivotCalls(RoutedCalls):
             async with contextlib.aclosing(responses):
                 async for response in responses:
                     if response.HasField("final"):
-                        _add_cost(response.final, before)
-                        self._sum(call, first)
-                        response.final.route.CopyFrom(route_message(way, before.text))
+                        self._complete(response.final, way, before, first, call)
                     yield response
 
     async def _between(self, way: Route, message: Any, call: Call) -> tuple[pb.TranslateResponse, Finished | None]:
@@ -115,13 +111,15 @@ class PivotCalls(RoutedCalls):
         if not message.HasField("markup"):
             for hypothesis in response.hypotheses:
                 hypothesis.ClearField("plain_text")
-        _add_cost(response, pb.TranslateResponse(**completion(first)))
-        self._sum(call, first)
-        response.route.CopyFrom(route_message(way, text))
+        self._complete(response, way, pb.TranslateResponse(text=text, **completion(first)), first, call)
         return response
 
     @staticmethod
-    def _sum(call: Call, first: Finished | None) -> None:
+    def _complete(answer: Any, way: Route, before: pb.TranslateResponse, first: Finished | None, call: Call) -> None:
+        """Adds what the first answer cost, and its text, to the last one. answer: a response, or the end of a
+        stream."""
+        _add_cost(answer, before)
+        answer.route.CopyFrom(route_message(way, before.text))
         if first is not None and call.record.finished is not None:
             both = summed(first, call.record.finished)
             call.record.finish(dataclasses.replace(both, prompt_tokens=first.prompt_tokens))
