@@ -54,6 +54,7 @@ ROOMS = {
         "memory-promise",
         "soak",
         "leaks",
+        "web-neighbours",
         "hardness",
     ),
     "real": ("real-models",),

@@ -150,17 +150,3 @@ def serving(program=SERVE, **settings):
         if server.process.poll() is None:
             server.process.kill()
         server.wait()
-
-
-@contextlib.contextmanager
-def web(address, *flags):
-    """A `glossa web` in a process of its own: the address of its page."""
-    command = [sys.executable, "-m", "cli.main", "web", "--port", "0", "--address", address, *flags]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GLOSSA_")}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield process.stdout.readline().split()[0]
-        finally:
-            process.terminate()
-    assert process.returncode == 0

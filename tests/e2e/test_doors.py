@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.load.web_process import web_process
 from glossa.client import Client
 from tests.e2e.client_programs import NODE, adaptor_clients, missing, npm_project, output_of
-from tests.e2e.process import serving, web
+from tests.e2e.process import serving
 from tests.tiny import TEXTS, tiny_config, tiny_model
 
 pytestmark = pytest.mark.slow
@@ -36,7 +37,7 @@ def doors(exported):
     bundle = exported(tiny_model(tiny_config("encoder_decoder", source_language="en", target_language="de")))
     with (
         serving(models={"en-de": str(bundle)}, adaptors="riva,google-translation") as server,
-        web(server.address) as address,
+        web_process(server.address) as address,
     ):
         yield server, address
 

@@ -2,9 +2,10 @@
 
 import pytest
 
+from bench.load.web_process import web_process
 from cli.local_server import free_port
 from tests.browser import browsing, needs_browser
-from tests.e2e.process import serving, web
+from tests.e2e.process import serving
 from tests.tiny import TEXTS
 
 pytestmark = needs_browser
@@ -22,7 +23,7 @@ def page(models, tmp_path_factory):
     """The page's address and a browser."""
     with (
         serving(models=models) as server,
-        web(server.address, "--ops", server.wait_for("serving")["http"]) as address,
+        web_process(server.address, "--ops", server.wait_for("serving")["http"]) as address,
         browsing(tmp_path_factory.mktemp("browser")) as browser,
     ):
         yield address, browser
@@ -141,7 +142,7 @@ def test_a_server_that_is_killed_is_shown_and_recovered_from(models, page):
     _, browser = page
     port = free_port()
     tab = browser.tab()
-    with web(f"127.0.0.1:{port}") as address:
+    with web_process(f"127.0.0.1:{port}") as address:
         tab.go(address + "/")
         tab.until(SHOWN.format("#down"))
         assert f"no server at 127.0.0.1:{port}; start one with `glossa serve" in text_of(tab, "#down-message")
