@@ -228,7 +228,7 @@ def test_the_confidence_of_a_word_is_lowered_by_that_of_the_words_between(client
     marked = client.translate(f"<b>{text}</b>", markup=["tags"], **PIVOT, confidence=True, **options)
     assert marked.confidence.sentence == pytest.approx(found.sentence)
     document = client.translate_document(text, **PIVOT, confidence=True, **options)
-    assert document.segments[0].confidence == pytest.approx(found.sentence)
+    assert document.confidences[0].confidence == pytest.approx(found.sentence)
 
 
 def shared(one, other):

@@ -25,12 +25,15 @@ def composed_confidence(
     weights_TS: np.ndarray,
     target_spans: Sequence[Span],
     source_spans: Sequence[Span],
+    *,
+    adequacy: float,
     threshold: float,
 ) -> pb.Confidence:
     """The confidence of the last answer, in whose place `second` is.
 
     first: of the text between. weights_TS, target_spans, source_spans: the alignment of the last answer's tokens with
-    those of the text between, and their places. threshold: words below it are uncertain. `calibrated` is false.
+    those of the text between, and their places. adequacy: of the text between, which the second model does not see.
+    threshold: words below it are uncertain. `calibrated` is false.
     """
     answered, between = _spans(second), _spans(first)
     sure_S, has_words_S = _sure(source_spans, between, first)
@@ -44,7 +47,7 @@ def composed_confidence(
     uncertain = (found_W < threshold).tolist()
     share = float(found_W.mean() / own_W.mean()) if len(own_W) and own_W.mean() > 0 else 1.0
     return pb.Confidence(
-        sentence=second.sentence * share,
+        sentence=second.sentence * share * adequacy,
         words=[
             pb.WordConfidence(span=word.span, confidence=confidence, is_uncertain=is_uncertain)
             for word, confidence, is_uncertain in zip(second.words, found_W.tolist(), uncertain, strict=True)

@@ -132,6 +132,8 @@ class DocumentCalls(PivotCalls):
                 "markup.tags", "must be false: tags are those of the format; choose another format than text"
             )
         defaults = translation_of(first)
+        if route.first is not None:
+            check_pivot(defaults, route)
         await self.check_translation(defaults, model, call)
         return prompts, defaults
 

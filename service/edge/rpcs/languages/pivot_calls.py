@@ -139,9 +139,11 @@ def _of_text_between(way: Route) -> Iterator[None]:
 
 
 def check_pivot(message: Any, way: Route) -> None:
-    """Refuses what two models cannot do together. Raises InvalidRequest, Unsupported."""
+    """Refuses what two models cannot do together. message: of a document, the request for each of its texts, too.
+    Raises InvalidRequest, Unsupported."""
     problem = "in a translation by way of another language"
-    pivot_confidence(message, way)
+    if not isinstance(message, pb.TranslateDocumentRequest):
+        pivot_confidence(message, way)
     if isinstance(message, pb.TranslateDocumentRequest) and message.context_sentences:
         raise InvalidRequest("context_sentences", f"must be 0 {problem}; translate in two calls")
     if isinstance(message, pb.StreamTranslateRequest) and message.include_confidence:

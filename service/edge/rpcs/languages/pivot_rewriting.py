@@ -30,20 +30,21 @@ from service.text.mark_placement import Links
 @dataclasses.dataclass(frozen=True)
 class PivotConfidence(AnswerConfidence):
     """The confidence of the second model's answers, lowered by that of the text between. first: of the first model's.
-    between: the confidence of the text between, and that text; None: it is not known yet."""
+    between: the text between, its confidence and adequacy; None: they are not known yet."""
 
     first: AnswerConfidence
-    between: tuple[pb.Confidence, str] | None = None
+    between: tuple[str, pb.Confidence, float] | None = None
 
     def of(
         self, result: HypothesisResult, rank: int = 0, *, source: Sequence[int], text: str, options: DecodingOptions
     ) -> pb.Confidence:
         own = super().of(result, rank, source=source, text=text, options=options)
         assert self.between is not None
-        sure, read = self.between
+        read, sure, adequacy = self.between
         links = token_links(self.model, result, read)
         assert links is not None
-        return composed_confidence(sure, own, links.weights_TS, links.target_spans, links.source_spans, self.threshold)
+        spans = links.target_spans, links.source_spans
+        return composed_confidence(sure, own, links.weights_TS, *spans, adequacy=adequacy, threshold=self.threshold)
 
 
 def pivot_confidence(message: Any, way: Route) -> PivotConfidence | None:
@@ -112,8 +113,10 @@ class PivotRewriting(Rewriting):
         self.read, self._result = text, result
         if self._composed is not None:
             assert result is not None
-            sure = self._composed.first.of(result, source=request.source, text=self.text, options=request.options)
-            self._confidence = dataclasses.replace(self._composed, between=(sure, text))
+            first, source = self._composed.first, request.source
+            sure = first.of(result, source=source, text=self.text, options=request.options)
+            adequacy = first.adequacy(result, source=source, text=self.text)
+            self._confidence = dataclasses.replace(self._composed, between=(text, sure, adequacy))
         self._first_links = None if result is None else token_links(self._first, result, self.text)
 
     @property
