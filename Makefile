@@ -158,7 +158,7 @@ gates: $(STAMP)  ## write the list of gates of docs/RELIABILITY.md from the tabl
 	$(BIN)/python -m codegen.gates
 
 .PHONY: settings
-settings: $(STAMP)  ## write docs/settings.md and .yaml, all settings with their defaults, from service/settings/config.py
+settings: $(STAMP)  ## write docs/settings.md and .yaml, all settings with their defaults, from service/settings
 	$(BIN)/python -m codegen.settings
 
 .PHONY: descriptors

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from codegen.generated_files import ROOT, update
-from service.settings.config import OTHERS, PREFIX, ServerSettings
+from service.settings.config import PREFIX, ServerSettings
+from service.settings.loading import OTHERS
 
 PAGE, SAMPLE = ROOT / "docs" / "settings.md", ROOT / "docs" / "settings.yaml"
 BUNDLE = "runs/demo/bundle"

@@ -271,9 +271,9 @@ async def running(**changes):
 
     async def open_model(name, path):
         task = "generation" if name == "en" else "translation"
-        server.metrics.model(name).describe(manifest(task), CHOICE)
         pools[name] = FakePool()
         models[name] = served(name, pools[name], task, states=lambda: pools[name].states)
+        server.metrics.model(name).open(models[name].version).describe(manifest(task), CHOICE)
         return models[name]
 
     server = Server(settings(**changes), open_model=open_model)

@@ -147,6 +147,7 @@ HOMES = {
     "llguidance": ("service/decoding/grammar.py",),
     "pydantic": (
         "service/settings/config.py",
+        "service/settings/loading.py",
         "service/settings/setting_types.py",
     ),
     "pydantic_settings": (

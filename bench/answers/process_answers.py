@@ -39,8 +39,9 @@ from service.engine_process.open_engines import open_engines
 from service.errors import RequestError
 from service.options import DecodingOptions
 from service.request import Finished, Request, TextDelta
-from service.settings.config import ServerSettings, load_settings
+from service.settings.config import ServerSettings
 from service.settings.engine_settings import EngineSettings
+from service.settings.loading import load_settings
 
 WORD = ("the first word of the request's text",)  # which a closed vocabulary knows
 DECODED: dict[str, dict[str, Any]] = {

@@ -41,7 +41,7 @@ from service.edge.observability.metrics import Metrics
 from service.edge.versions.open_model import ModelOpener
 from service.errors import StartupError
 from service.machine.process_memory import give_back_memory
-from service.settings.config import load_settings
+from service.settings.loading import load_settings
 
 TIME_BAR_S, MEMORY_BAR_MB, PARENT_BAR_MB = 2.0, 64.0, 32.0
 ROOM_BYTES = 1 << 30  # of address space that a refusal may take before it counts as a crash

@@ -39,7 +39,7 @@ from service.machine.execution_choice import ExecutionChoice
 from service.progress import Timings
 from service.request import Caller, Cancel, EventSink, Finished, FinishReason, HypothesisResult, Request
 from service.server import Server
-from service.settings.config import load_settings
+from service.settings.loading import load_settings
 
 ROOMY = {
     "max_queue": 8192,

@@ -37,7 +37,7 @@ from service.edge.requests.request_limits import TextLimits
 from service.edge.versions.open_model import ModelOpener
 from service.options import DecodingOptions
 from service.request import Event, Finished, TextDelta
-from service.settings.config import load_settings
+from service.settings.loading import load_settings
 
 WARM_UP = 500  # requests: threads and files that the first ones need stay
 REST_S = 10.0  # for threads and files to go
@@ -134,7 +134,7 @@ async def after_cancel(model: ServedModel, metrics: Metrics, text: str, cancels:
         return sink, done
 
     def wasted() -> float:
-        found = metrics.registry.get_sample_value("glossa_wasted_tokens_total", {"model": model.name})
+        found = metrics.registry.get_sample_value("glossa_wasted_tokens_total", {"model": model.name, "version": model.version})
         assert found is not None
         return found
 

@@ -41,7 +41,8 @@ from service.edge.models.process_plan import plan_processes
 from service.edge.versions.memory_plan import predict_memory
 from service.machine.processors import processors
 from service.memory.memory_prediction import Prediction
-from service.settings.config import MIN_PROCESS_BYTES, ServerSettings, load_settings
+from service.settings.config import MIN_PROCESS_BYTES, ServerSettings
+from service.settings.loading import load_settings
 
 MOST, LEAST = 1.1, 0.5  # times the prediction
 WIDTH, ALTERNATIVES, TENANTS = 32, 20, 20

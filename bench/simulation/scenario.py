@@ -21,7 +21,8 @@ from service.edge.observability.metrics import Method
 from service.edge.rpcs.servicer import RPCS
 from service.edge.security.tenants import PRIORITIES, PRIORITY, TENANT
 from service.memory.engine_limits import EngineLimits
-from service.settings.config import ServerSettings, load_settings
+from service.settings.config import ServerSettings
+from service.settings.loading import load_settings
 
 WORDS = tuple("abcdefghijklmnopqrst")
 TOKENIZER = Tokenizer.train((" ".join(WORDS),), kind="words", vocab_size=len(WORDS) + 4)

@@ -81,7 +81,7 @@ class World:
             start_s=settings.process_start_timeout_s,
             heartbeat_s=settings.heartbeat_timeout_s,
         )
-        self.metrics = self.server.metrics.model("m")
+        self.metrics = self.server.metrics.model("m").open("")
         self.pool = ProcessPool("m", scenario.processes, self._start, limits, self.metrics, loop.time)
         self.links: list[EngineLink] = []
 

@@ -28,7 +28,7 @@ from export.bundle.directory import load_manifest
 from export.passes.quantization_scheme import SCHEMES
 from service.edge.models.process_plan import plan_processes
 from service.machine.processors import processors as found_processors
-from service.settings.config import load_settings
+from service.settings.loading import load_settings
 
 ISA = widest_isa()
 FORCED = {"CT2_FORCE_CPU_ISA": ISA}

@@ -243,7 +243,7 @@ def _settings(path: Path) -> ServerSettings | Finding:
     """The settings of this environment, of a server for one bundle, or why there is none."""
     try:
         from service.errors import StartupError
-        from service.settings.config import load_settings  # imports pydantic, which may be missing
+        from service.settings.loading import load_settings  # imports pydantic, which may be missing
     except ImportError as error:
         return Finding("fail", str(error), INSTALL)
     try:

@@ -71,7 +71,7 @@ def serve(
     """
     from service.edge.observability.logs import silence_grpc
     from service.errors import StartupError
-    from service.settings.config import load_settings
+    from service.settings.loading import load_settings
 
     with report_errors(StartupError):
         given: dict[str, Any] = dict(context.obj)
@@ -115,7 +115,7 @@ def ops_address(given: dict[str, Any]) -> str:
     Raises UsageError."""
     if None in given.values() and (path := os.environ.get("GLOSSA_CONFIG")):
         from service.errors import StartupError
-        from service.settings.config import settings_of
+        from service.settings.settings_file import settings_of
 
         try:
             of_file = settings_of(Path(path))

@@ -1,20 +1,15 @@
-"""The server's settings (`ServerSettings`), read once at the entry point.
+"""The server's settings (`ServerSettings`), each field with its flag, its variable, its YAML key and its default.
 
-A value comes from the first of: flag, `GLOSSA_…` environment variable, YAML file (`--config` or `GLOSSA_CONFIG`),
-default. Unknown keys are errors in each of them. Nothing here opens a bundle or a port.
+Nothing here opens a bundle or a port.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
-from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
-import yaml
-from pydantic import Field, ValidationError, create_model, model_validator
+from pydantic import Field, create_model, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -23,7 +18,6 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from service.errors import StartupError
 from service.memory.engine_limits import EngineLimits, setting_fields
 from service.settings.engine_settings import Precision
 from service.settings.setting_types import (
@@ -40,10 +34,9 @@ from service.settings.setting_types import (
     Seconds,
     Weights,
 )
+from service.settings.settings_file import settings_of
 
 PREFIX = "GLOSSA_"
-_CLIENTS = ("ADDRESS", "ADMIN_ADDRESS", "TLS", "TLS_CA", "CLIENT_CERT", "CLIENT_KEY", "TOKEN", "METADATA")
-OTHERS = tuple(f"GLOSSA_{name}" for name in _CLIENTS)  # variables of client commands
 MIN_PROCESS_BYTES = 1 << 28  # of an engine process with a small model
 
 
@@ -303,94 +296,9 @@ class ServerSettings(_LimitSettings):  # type: ignore[misc]
         return init_settings, env_settings, InitSettingsSource(settings_cls, settings_of(Path(path)) if path else {})
 
 
-def settings_of(path: Path) -> dict[str, Any]:
-    """The settings of a YAML file; an empty one has none. Raises StartupError."""
-    if not path.is_file():
-        raise StartupError(f"config: no such file: {path}; give the path of a YAML file")
-    try:
-        settings = yaml.safe_load(path.read_bytes().decode())
-    except OSError as error:
-        raise StartupError(f"config: cannot be read: {path}: {error.strerror}; check its permissions") from None
-    except UnicodeDecodeError as error:
-        problem = f"config: must be UTF-8, is not at byte {error.start}: {path}"
-        raise StartupError(f"{problem}; convert it, e.g. with iconv") from None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: of a date that does not exist
-        problem = " ".join(str(error).replace('"<unicode string>", ', "").split())
-        raise StartupError(f"config: not readable as YAML: {path}: {problem}") from None
-    if settings is None:
-        return {}
-    if not isinstance(settings, dict):
-        found = "a list" if isinstance(settings, list) else "text" if isinstance(settings, str) else "a single value"
-        problem = f"config: must be a mapping of settings, is {found}: {path}"
-        raise StartupError(f"{problem}; write one setting a line, such as max_queue: 64")
-    if others := [key for key in settings if not isinstance(key, str)]:
-        problem = f"config: must have text as keys, has {others[0]!r}: {path}"
-        raise StartupError(f"{problem}; write the name of a setting, such as max_queue: 64")
-    return settings
-
-
 def shown_default(field: FieldInfo) -> str:
     """The default of a setting as help pages show it."""
     value = field.default
     if value in (None, "", {}, ()):
         return "none"
     return str(value).lower() if isinstance(value, bool) else f"{value}"
-
-
-def load_settings(flags: Mapping[str, Any]) -> ServerSettings:
-    """Settings from flags (those the user gave, by field name), the environment and the YAML file.
-
-    Raises StartupError naming the setting, the value's problem and where it came from.
-    """
-    known = set(ServerSettings.model_fields)
-    for variable in os.environ:
-        if variable in OTHERS or not variable.upper().startswith(PREFIX):
-            continue
-        if variable[len(PREFIX) :].lower() not in known:
-            shown = {PREFIX + field.upper() for field in known}
-            raise StartupError(f"{variable}: {_unknown(variable, shown)}")
-    try:
-        return ServerSettings(**flags)
-    except ValidationError as error:
-        raise StartupError("\n".join(_explain(problem, flags) for problem in error.errors())) from None
-
-
-_MESSAGES = {  # instead of pydantic's, which name its own types
-    "int_parsing": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "float_parsing": "must be a number",
-    "bool_parsing": "must be true or false",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than_equal": "must be at most {le}",
-    "greater_than": "must be above {gt}",
-}
-
-
-def _origin(name: str, flags: Mapping[str, Any]) -> str:
-    """A setting as it was given: the name of its flag, of its variable, or its key."""
-    if name in flags:
-        return "--" + name.replace("_", "-")
-    variable = PREFIX + name.upper()
-    return variable if variable in os.environ else name
-
-
-def _explain(problem: Any, flags: Mapping[str, Any]) -> str:
-    name = str(problem["loc"][0]) if problem["loc"] else "settings"
-    origin = _origin(name, flags)
-    if problem["type"] == "extra_forbidden":
-        return f"{origin}: {_unknown(name, ServerSettings.model_fields)}"
-    if problem["type"] == "missing":
-        return f"{origin}: not set; name at least one model: NAME=BUNDLE"
-    if problem["type"] in _MESSAGES:
-        message = _MESSAGES[problem["type"]].format(**problem.get("ctx", {}))
-    else:
-        message = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
-    if not problem["loc"]:
-        message = re.sub(r"\b[a-z]+(?:_[a-z]+)+\b", lambda found: _origin(found[0], flags), message)
-    is_told = ", got " in message or not problem["loc"]  # of several settings together
-    return f"{origin}: {message}" + ("" if is_told else f", got {problem['input']!r}")
-
-
-def _unknown(key: str, known: Collection[str]) -> str:
-    close = difflib.get_close_matches(key, known, n=1)
-    return "unknown setting; " + (f"did you mean {close[0]}?" if close else f"known: {', '.join(sorted(known))}")

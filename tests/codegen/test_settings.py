@@ -4,7 +4,8 @@ import pytest
 import yaml
 
 from codegen import settings
-from service.settings.config import ServerSettings, load_settings
+from service.settings.config import ServerSettings
+from service.settings.loading import load_settings
 
 
 def test_every_setting_has_its_meaning_values_and_default():

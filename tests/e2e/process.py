@@ -19,7 +19,7 @@ PATIENCE_S = 300.0  # for what another process does, on any machine: only a hang
 UNHURRIED = {"engine_niceness": 0, "process_start_timeout_s": PATIENCE_S, "start_timeout_s": PATIENCE_S}
 SERVE = """
 import json, sys
-from service.settings.config import load_settings
+from service.settings.loading import load_settings
 from service.edge.observability.logs import silence_grpc
 from service.errors import StartupError
 try:

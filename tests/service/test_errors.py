@@ -3,7 +3,7 @@ import pickle
 import pytest
 
 from service import errors
-from service.edge.observability.metrics import END_REASONS, LOAD_OUTCOMES, REJECT_REASONS
+from service.edge.observability.version_metrics import END_REASONS, LOAD_OUTCOMES, REJECT_REASONS
 
 
 def subclasses(kind):

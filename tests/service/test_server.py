@@ -29,9 +29,10 @@ from export.bundle.manifest import Variant
 from glossa.client import AsyncClient, ClientError
 from glossa.v1 import glossa_pb2, glossa_pb2_grpc
 from glossa.version import VERSION
+from service.edge.security.grpc_options import server_options
 from service.errors import StartupError
 from service.request import Finished, FinishReason, TextDelta
-from service.server import Server, server_options
+from service.server import Server
 from tests.e2e.process import PATIENCE_S
 from tests.edge import TIMINGS, failure, health, method, running, served, settings
 
@@ -435,7 +436,8 @@ async def test_readiness_draining_and_answers_are_metrics():
         assert kind.startswith("application/openmetrics-text")
         assert f'# {{trace_id="{"ab" * 16}"}}' in text
         assert 'glossa_tenant_tokens_total{kind="generated",tenant="acme"} 5.0' in text
-        assert 'glossa_request_seconds_count{model="en-de"} 1.0' in text
+        labels = f'model="en-de",version="{edge.models["en-de"].version}"'
+        assert f"glossa_request_seconds_count{{{labels}}} 1.0" in text
         edge.pool.problem = "hangs"
         assert samples(edge.server.exposition()[0].decode(), "glossa_ready") == [0.0]
         edge.server.state = "draining"

@@ -46,7 +46,7 @@ class Record:
 
     def begin_request(self) -> None:
         """Forgets the request before."""
-        self.model = self.bundle_sha256 = ""
+        self.model = self.version = self.bundle_sha256 = ""
         self.is_accepted = False  # by the pool: errors of ENDS are counted with its engines
         self.finished: Finished | None = None
         self.error: RequestError | None = None  # that was answered by a message of the stream
@@ -54,7 +54,7 @@ class Record:
 
     def use(self, model: ServedModel) -> None:
         """The request is for this version of a model."""
-        self.model, self.bundle_sha256 = model.name, model.bundle_sha256
+        self.model, self.version, self.bundle_sha256 = model.name, model.version, model.bundle_sha256
 
     def accept(self) -> None:
         """The pool of the model has accepted the request."""
@@ -139,14 +139,15 @@ def count_request(
 ) -> None:
     """Counts a request that has ended."""
     if isinstance(error, REJECTIONS) and not (record.is_accepted and isinstance(error, ENDS)):
-        metrics.request_rejected(error, record.model)
+        metrics.request_rejected(error, record.model, record.version)
     if (finished := record.finished) is None:
         return
     if error is not None or now_s >= rpc.deadline_s:
-        metrics.tokens_wasted(record.model, finished.generated_tokens)
+        metrics.tokens_wasted(record.model, record.version, finished.generated_tokens)
     if error is None:
         metrics.request_answered(
             record.model,
+            record.version,
             rpc.caller.tenant,
             seconds=now_s - started_s,
             prompt_tokens=finished.prompt_tokens,

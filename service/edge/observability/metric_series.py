@@ -1,7 +1,7 @@
 """The series of all metrics, as classes whose attributes are bound to the values of their labels.
 
-A metric is one attribute of `ServerSeries`, `RpcSeries`, `ModelSeries` or `service.measurements.EngineSeries`, and one
-line in docs/metrics.md.
+A metric is one attribute of `ServerSeries`, `RpcSeries`, `ModelSeries`, `VersionSeries` or
+`service.measurements.EngineSeries`, and one line in docs/metrics.md.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _gauge(name: str, text: str, *labels: str) -> Any:
     return MetricDefinition("gauge", name, text, labels)
 
 
-_Series = TypeVar("_Series", "ServerSeries", "RpcSeries", "ModelSeries")
+_Series = TypeVar("_Series", "ServerSeries", "RpcSeries", "ModelSeries", "VersionSeries")
 
 
 def families(kind: type[Any], registry: CollectorRegistry, *labels: str) -> dict[str, Any]:
@@ -79,11 +79,6 @@ def bind(series: _Series, families: Mapping[str, Any], *values: str) -> _Series:
 
 class ServerSeries:
     in_flight: Gauge = _gauge("glossa_requests_in_flight", "RPCs in progress, except health and reflection.")
-    rejected: Callable[..., Counter] = counter(
-        "glossa_requests_rejected",
-        "Requests rejected before any work, by reason, and by model where that was known.",
-        *("model", "reason"),
-    )
     items: Callable[..., Counter] = counter(
         "glossa_batch_items",
         "Items of calls with many that ended, by the call's method, and by the status code of their result.",
@@ -139,7 +134,21 @@ class RpcSeries:
     sent: Counter = counter("grpc_server_msg_sent", "Messages sent to clients.")
 
 
-class ModelSeries(EngineSeries):
+class ModelSeries:
+    versions: Gauge = _gauge("glossa_model_versions", "Versions of a model that are open: those that drain included.")
+    loads: Callable[..., Counter] = counter(
+        "glossa_model_loads", "Versions that were to be loaded while serving, by outcome.", "outcome"
+    )
+
+
+class VersionSeries(EngineSeries):
+    """Of one version of a model, while it is open."""
+
+    rejected: Callable[..., Counter] = counter(
+        "glossa_requests_rejected",
+        "Requests rejected before any work, by reason, and by model and version where those were known.",
+        "reason",
+    )
     queued: Gauge = _gauge("glossa_requests_queued", "Requests waiting for free rows.")
     running: Gauge = _gauge("glossa_requests_running", "Requests being decoded.")
     queue_limit: Gauge = _gauge("glossa_requests_queue_limit", "Requests that may wait for free rows.")
@@ -191,10 +200,9 @@ class ModelSeries(EngineSeries):
     )
     info: Callable[..., Gauge] = _gauge(
         "glossa_model_info",
-        "Always 1; labels describe the default version of a model.",
-        *("architecture", "task", "precision", "version", "bundle"),
+        "Always 1; labels describe an open version of a model.",
+        *("architecture", "task", "precision", "bundle"),
     )
-    versions: Gauge = _gauge("glossa_model_versions", "Versions of a model that are open: those that drain included.")
-    loads: Callable[..., Counter] = counter(
-        "glossa_model_loads", "Versions that were to be loaded while serving, by outcome.", "outcome"
+    default: Gauge = _gauge(
+        "glossa_version_default", "1 for the version that answers requests which name none, 0 for others of its model."
     )

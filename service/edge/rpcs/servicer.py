@@ -222,7 +222,8 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls, LanguageCalls, PivotCal
         call.record.finish(finished)
         convert = partial(rewriting.response, finished, request, text, tokens)
         response = await self.preparation.convert(call.rpc.caller, convert)
-        self.items.metrics.terms_translated(model.name, response.glossary.terms, response.glossary.met)
+        terms = response.glossary
+        self.items.metrics.terms_translated(model.name, model.version, terms.terms, terms.met)
         if self.log_text:
             call.record.note(answer=response.text)
         return response

@@ -33,9 +33,10 @@ from service.edge.models.answer_confidence import words_per_token
 from service.edge.models.engine_link import EngineLink
 from service.edge.models.process_plan import ProcessMemory, ProcessPlan, engine_settings, plan_processes
 from service.edge.models.process_pool import PoolLimits, ProcessPool
-from service.edge.models.served_model import ServedModel
+from service.edge.models.served_model import VERSION_DIGITS, ServedModel
 from service.edge.observability import logs
-from service.edge.observability.metrics import Metrics, ModelMetrics
+from service.edge.observability.metrics import Metrics
+from service.edge.observability.version_metrics import VersionMetrics
 from service.edge.versions.memory_plan import process_memory
 from service.errors import StartupError
 from service.machine.huge_pages import with_huge_pages
@@ -70,8 +71,9 @@ class ModelOpener:
         self._table = mmap.mmap(self._table_file, most)
         self._environment = with_huge_pages(os.environ) if settings.huge_pages else dict(os.environ)
 
-    async def open(self, name: str, path: Path) -> ServedModel:
-        """A model that answers. Raises StartupError naming the model; none of its processes is left then."""
+    async def open(self, name: str, path: Path, version: str = "") -> ServedModel:
+        """A model that answers. version: its name; empty for the first digits of the bundle's digest. Raises
+        StartupError naming the model; none of its processes is left then."""
         if not self._free:
             raise StartupError(f"model {name}: {MAX_MORE_VERSIONS} more versions are open; fix: stop one of them first")
         numbers = self._numbers.setdefault(name, set())
@@ -85,25 +87,28 @@ class ModelOpener:
             self._free.append(place)
             numbers.difference_update(mine)
 
-        try:
-            return await self._open(name, path, first, mine, give_back)
-        except BaseException as error:
-            give_back()
-            if isinstance(error, EXPECTED):
+        with contextlib.ExitStack() as held:
+            held.callback(give_back)
+            try:
+                model = await self._open(name, path, version, first, mine, held)
+            except EXPECTED as error:
                 raise StartupError(f"model {name}: {error}") from error
-            raise
+            model.on_closed = held.pop_all().close
+            return model
 
     async def _open(
-        self, name: str, path: Path, first: int, numbers: list[int], give_back: Callable[[], None]
+        self, name: str, path: Path, version: str, first: int, numbers: list[int], held: contextlib.ExitStack
     ) -> ServedModel:
-        """first: the first of its engines in the table. numbers: gets those of its processes."""
+        """first: the first of its engines in the table. numbers: gets those of its processes. held: gets what ends with
+        it."""
         settings = self._settings
         bundle = await in_thread(check_bundle, path, only=())
         manifest, digest = bundle.manifest, bundle.sha256
         plan = plan_processes(settings, manifest, self._processors)
         fields = {"model": name, "processes": plan.processes, "engines_per_process": plan.engines_per_process}
         logs.event("starting_engines", fields)
-        metrics = self._metrics.model(name)
+        metrics = self._metrics.model(name).open(version or digest[:VERSION_DIGITS])
+        held.callback(metrics.close)
         free = (number for number in itertools.count() if number not in self._numbers[name])
         numbers += itertools.islice(free, plan.processes)
         self._numbers[name].update(numbers)
@@ -124,11 +129,13 @@ class ModelOpener:
         except BaseException:
             await pool.aclose()
             raise
-        unmeasure = metrics.measure(
-            lambda: pool.states,
-            lambda: pool.memory_bytes,
-            lambda: pool.processes,
-            lambda: (settings.max_rows * pool.engines, settings.max_queue),
+        held.callback(
+            metrics.measure(
+                lambda: pool.states,
+                lambda: pool.memory_bytes,
+                lambda: pool.processes,
+                lambda: (settings.max_rows * pool.engines, settings.max_queue),
+            )
         )
         model = ServedModel(
             name=name,
@@ -141,17 +148,13 @@ class ModelOpener:
             is_batch_invariant=opened.is_batch_invariant,
             processes=plan.processes,
             engines=pool.engines,
+            version=version,
             states=lambda: pool.states,
             **read,
         )
         follow_choice(model, pool, metrics)
-
-        def close() -> None:
-            unmeasure()
-            give_back()
-            pool.on_move = lambda: None  # or model and pool would wait for a collection of garbage
-
-        model.on_closed = close
+        # Or model and pool would wait for a collection of garbage.
+        held.callback(setattr, pool, "on_move", lambda: None)
         return model
 
     def _start(
@@ -160,7 +163,7 @@ class ModelOpener:
         path: Path,
         plan: ProcessPlan,
         memory: ProcessMemory,
-        metrics: ModelMetrics,
+        metrics: VersionMetrics,
         first: int,
         numbers: Sequence[int],
         place: int,
@@ -188,12 +191,12 @@ class ModelOpener:
         )
 
 
-def follow_choice(model: ServedModel, pool: ProcessPool, metrics: ModelMetrics) -> None:
-    """Shows where the engines of a model run whenever that changes; of the default version, in the metrics, too."""
+def follow_choice(model: ServedModel, pool: ProcessPool, metrics: VersionMetrics) -> None:
+    """Shows where the engines of a model run whenever that changes."""
 
     def show() -> None:
         model.choice, model.engines = pool.choice, pool.engines
-        metrics.describe_move(model.manifest, model.choice, model.version, model.bundle_sha256)
+        metrics.describe(model.manifest, model.choice, model.bundle_sha256)
 
     pool.on_move = show
     show()

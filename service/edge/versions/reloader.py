@@ -20,7 +20,8 @@ from export.bundle.directory import BundleError, CheckedBundle, check_bundle
 from export.bundle.manifest import Manifest
 from service.edge.models.served_model import VERSION_DIGITS, ServedModel
 from service.edge.observability import logs
-from service.edge.observability.metrics import LOAD_OUTCOMES, LOADED, Metrics
+from service.edge.observability.metrics import Metrics
+from service.edge.observability.version_metrics import LOAD_OUTCOMES, LOADED
 from service.edge.requests.catalog import Catalog
 from service.edge.versions.evaluation import EvaluationSet
 from service.edge.versions.open_model import in_thread
@@ -38,7 +39,7 @@ from service.machine.cgroups import memory_limit
 from service.settings.config import ServerSettings
 from service.settings.setting_types import MODEL_NAME
 
-OpenModel = Callable[[str, Path], Awaitable[ServedModel]]
+OpenModel = Callable[..., Awaitable[ServedModel]]  # of a name, a path and, but for the first one, a version
 OPENING, SERVING, DRAINING = "opening", "serving", "draining"
 SHARE_OF_ITEMS = 0.5  # of the time until a version that is left must be closed: calls may begin items
 
@@ -125,7 +126,7 @@ class Reloader:
         model = await self._open_model(name, path)
         model.path = path.absolute()  # `roll_back` loads it from there again
         self._catalog.add(model)
-        self._describe(model)
+        self._metrics.model(name).make_default(model.version)
 
     async def load(self, order: Order) -> Loaded:
         """Opens a version and gives it its place; nothing changes if that fails. Raises RequestError."""
@@ -293,7 +294,7 @@ class Reloader:
 
     async def _opened(self, name: str, change: _Change, digest: str) -> ServedModel:
         try:
-            model = await self._open_model(name, change.path)
+            model = await self._open_model(name, change.path, change.version)
         except StartupError as error:
             raise VersionRefused(str(error)) from error
         model.version, model.path = change.version, change.path
@@ -315,14 +316,10 @@ class Reloader:
         previous = self._catalog.default(model.name)
         self._catalog.set_default(model)
         self._previous[model.name] = _Previous(previous.version, previous.path, previous.bundle_sha256)
-        self._describe(model)
+        self._metrics.model(model.name).make_default(model.version)
         if not keep_previous:
             self._end(previous)
         self._on_exchange()
-
-    def _describe(self, model: ServedModel) -> None:
-        metrics = self._metrics.model(model.name)
-        metrics.describe(model.manifest, model.choice, model.version, model.bundle_sha256)
 
     def _end(self, model: ServedModel) -> None:
         self._catalog.remove(model)

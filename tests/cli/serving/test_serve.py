@@ -51,7 +51,7 @@ def settings(monkeypatch):
         given.update(flags)
         raise StartupError("stopped by the test")
 
-    monkeypatch.setattr("service.settings.config.load_settings", load)
+    monkeypatch.setattr("service.settings.loading.load_settings", load)
     return given
 
 

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from service.settings.config import ServerSettings, load_settings
+from service.settings.config import ServerSettings
+from service.settings.loading import load_settings
 
 UID = 65532
 

@@ -4,7 +4,7 @@ import pytest
 
 from service.errors import StartupError
 from service.memory.engine_limits import EngineLimits, setting_fields
-from service.settings.config import load_settings
+from service.settings.loading import load_settings
 
 
 @pytest.mark.parametrize("name", [limit.name for limit in fields(EngineLimits)])

@@ -26,8 +26,8 @@ async def test_refusals_are_logged_and_counted_with_their_report(caplog):
     for _ in range(2):  # a second report adds nothing
         refusals.report()
     assert (started(one), started(other)) == (3, 1)
-    assert value(metrics, "glossa_requests_rejected_total", model="", reason="queue_full") == 3
-    assert value(metrics, "glossa_requests_rejected_total", model="", reason="deadline_too_soon") == 1
+    assert value(metrics, "glossa_requests_rejected_total", model="", version="", reason="queue_full") == 3
+    assert value(metrics, "glossa_requests_rejected_total", model="", version="", reason="deadline_too_soon") == 1
     assert value(metrics, "glossa_requests_in_flight") == 0
     assert value(metrics, "grpc_server_handled_total", grpc_code="ResourceExhausted", **one.labels) == 3
     assert value(metrics, "grpc_server_msg_received_total", **one.labels) == 0, "unread"

@@ -173,7 +173,7 @@ async def test_the_refusals_of_a_second_are_one_line(edge, channel, caplog):
         {"method": "glossa.v1.TranslationService/Translate", "reason": "DEADLINE_TOO_SOON", "count": 5}
     ]
     exposition = edge.server.exposition()[0].decode()
-    assert 'glossa_requests_rejected_total{model="",reason="deadline_too_soon"} 5.0' in exposition
+    assert 'glossa_requests_rejected_total{model="",reason="deadline_too_soon",version=""} 5.0' in exposition
 
 
 @pytest.mark.parametrize("path", ["TranslationService/Translate", "TranslationService/StreamTranslate"])
@@ -338,11 +338,14 @@ async def test_a_call_that_was_read_after_its_deadline_is_not_started(edge, chan
 async def test_answers_that_nobody_gets_in_time_are_wasted(edge, deadline_s, error, wasted):
     now_s = time.monotonic()
     call = a_call(RPCS[0], now_s + deadline_s, started_s=now_s)
-    call.use(served("en-de", edge.pool))
+    call.use(model := served("en-de", edge.pool))
     call.record.finish(ANSWER[-1])
     edge.server.calls._begin(call)
     edge.server.calls._end(call, error)
-    assert f'glossa_wasted_tokens_total{{model="en-de"}} {wasted}' in edge.server.exposition()[0].decode()
+    assert (
+        f'glossa_wasted_tokens_total{{model="en-de",version="{model.version}"}} {wasted}'
+        in edge.server.exposition()[0].decode()
+    )
 
 
 class ReadContext:
@@ -364,7 +367,8 @@ async def unending():
 @pytest.mark.parametrize("name", ["Translate", "StreamTranslate"])
 async def test_a_shutdown_rejects_what_no_engine_has_accepted(edge, channel, name):
     def rejected(times):
-        rejections = f'glossa_requests_rejected_total{{model="en-de",reason="shutting_down"}} {times:.1f}'
+        labels = f'model="en-de",reason="shutting_down",version="{edge.models["en-de"].version}"'
+        rejections = f"glossa_requests_rejected_total{{{labels}}} {times:.1f}"
         return rejections in edge.server.exposition()[0].decode()
 
     edge.pool.answer = (ShuttingDown(),)

@@ -25,7 +25,6 @@ class Talk:
         self.call = a_call(RPC, 60.0, memory=self.memory, client_deadline_s=client_deadline_s)
         self.metrics = Metrics([RPC])
         self.metrics.rpc_started(RPC)
-        self.metrics.model("m")
         self.waited: list[Any] = []  # deadline and state of the call while it waited
 
     async def read(self):

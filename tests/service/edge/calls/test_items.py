@@ -47,7 +47,6 @@ class Batch:
         self.now_s, self.is_quick = 0.0, is_quick
         self.memory = RequestMemory(1 << 24, 0.8)
         self.metrics = Metrics([RPC])
-        self.metrics.model("en-de")
         self.metrics.rpc_started(RPC)
         self.call = a_call(RPC, deadline_s, caller=Caller("t"), memory=self.memory)
         self.model = served("en-de", FakePool())

@@ -61,7 +61,7 @@ def peer():
 async def link(peer, metrics):
     """A link whose peer has got `Start` and opened one engine."""
     with os.fdopen(os.memfd_create("table")) as table:
-        link = EngineLink("m-0", START, table.fileno(), metrics.model("m"), {}, peer.start_child)
+        link = EngineLink("m-0", START, table.fileno(), metrics.model("m").open(""), {}, peer.start_child)
         assert await peer.received() == START
         peer.send(opened(), beat(state()))
         await link.wait_opened(WITHIN_S)
@@ -73,7 +73,7 @@ async def link(peer, metrics):
 async def closed_link(peer, metrics):
     """A link whose peer has not opened anything."""
     with os.fdopen(os.memfd_create("table")) as table:
-        link = EngineLink("m-0", START, table.fileno(), metrics.model("m"), {}, peer.start_child)
+        link = EngineLink("m-0", START, table.fileno(), metrics.model("m").open(""), {}, peer.start_child)
         yield link
         link.end("closed")
 
@@ -103,7 +103,7 @@ async def test_without_descriptors_for_a_connection_nothing_starts(peer, metrics
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     with pytest.raises(StartupError, match=r"cannot be started: .*Too many open files; fix: "):
-        EngineLink("m-0", START, 0, metrics.model("m"), {}, peer.start_child, connect=none_left)
+        EngineLink("m-0", START, 0, metrics.model("m").open(""), {}, peer.start_child, connect=none_left)
     assert peer.arguments == ()
     peer.end, other = socket.socketpair()  # which the fixture closes
     other.close()
@@ -299,7 +299,7 @@ async def test_a_process_whose_device_is_lost_takes_nothing_more_and_leaves_its_
 
 async def test_measurements_states_and_processor_time_reach_the_metrics(link, peer, metrics):
     def value(name, **labels):
-        return metrics.registry.get_sample_value(name, {"model": "m", **labels})
+        return metrics.registry.get_sample_value(name, {"model": "m", "version": "", **labels})
 
     await asked(link, peer, "a")
     peer.send(beat(state(rows=1), cpu_s=2.0, measurements=[Admitted(0.5, 7)]))
@@ -351,7 +351,7 @@ async def test_a_program_that_cannot_be_started_leaves_no_descriptor(metrics):
 
     before = os.listdir("/proc/self/fd")
     with contextlib.suppress(StartupError):
-        EngineLink("m-0", START, 0, metrics.model("m"), {}, fails)
+        EngineLink("m-0", START, 0, metrics.model("m").open(""), {}, fails)
     assert os.listdir("/proc/self/fd") == before
 
 

@@ -17,7 +17,8 @@ from service.edge.models.process_pool import (
     PoolLimits,
     ProcessPool,
 )
-from service.edge.observability.metrics import PROCESS_ENDS, Metrics
+from service.edge.observability.metrics import Metrics
+from service.edge.observability.version_metrics import PROCESS_ENDS
 from service.edge.requests.request_limits import TextLimits
 from service.edge.rpcs.model_description import describe
 from service.edge.versions.open_model import follow_choice
@@ -44,7 +45,7 @@ class Pool:
         self.cancels = []  # of the requests so far
         self.start, self.metrics = FakeStart(*outcomes), Metrics()
         self.loop = asyncio.get_running_loop()
-        self.pool = ProcessPool("m", processes, self.start, LIMITS, self.metrics.model("m"), self.loop.time)
+        self.pool = ProcessPool("m", processes, self.start, LIMITS, self.metrics.model("m").open(""), self.loop.time)
 
     @property
     def links(self):
@@ -57,7 +58,7 @@ class Pool:
         return sink
 
     def count(self, name, reason):
-        return self.metrics.registry.get_sample_value(name, {"model": "m", "reason": reason})
+        return self.metrics.registry.get_sample_value(name, {"model": "m", "version": "", "reason": reason})
 
     @property
     def restarts(self):
@@ -619,7 +620,7 @@ async def test_a_model_shows_where_it_runs_after_each_restart():
     moves = [opened(choice=on_cuda), opened(choice=FALLBACK, engines=6), opened(choice=on_cuda)]
     async with open_pool(*moves, processes=1) as one:
         model = served("m", one.pool)
-        follow_choice(model, one.pool, one.metrics.model("m"))
+        follow_choice(model, one.pool, one.metrics.model("m").open(""))
         for choice, engines in ((on_cuda, 1), (FALLBACK, 6), (on_cuda, 1)):
             shown = describe(model, TextLimits())
             assert (shown.execution_provider.provider, shown.precision) == (choice.provider, choice.precision)

@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from service.edge.observability.exposition import OPEN_METRICS, TEXT, Exposition, content_type
-from service.edge.observability.metric_series import ModelSeries, RpcSeries, ServerSeries, bind, families
+from service.edge.observability.metric_series import RpcSeries, ServerSeries, VersionSeries, bind, families
 
 LIBRARY: dict[str, Any] = {TEXT: generate_latest, OPEN_METRICS: generate_open_metrics}
 READ: dict[str, Any] = {TEXT: read_text, OPEN_METRICS: read_open_metrics}
@@ -27,13 +27,13 @@ def registry():
 def exposition(registry):
     """Of series of every kind, with random values."""
     rng, server, rpcs = random.Random(1), families(ServerSeries, registry), families(RpcSeries, registry, "rpc")
-    models = families(ModelSeries, registry, "model")
+    models = families(VersionSeries, registry, "model", "version")
     series = bind(ServerSeries(), server)
     series.in_flight.set(1e300)
     series.backlog_age.set_function(lambda: 0.25)
-    series.rejected("m", "late").inc(12_345_678)
     for label in LABELS:
-        rpc, model = bind(RpcSeries(), rpcs, label), bind(ModelSeries(), models, label)
+        rpc, model = bind(RpcSeries(), rpcs, label), bind(VersionSeries(), models, label, "v1")
+        model.rejected("late").inc(12_345_678)
         rpc.handled("OK").inc(3)
         for number in range(100):
             exemplar = {"trace_id": f"{number:032x}"} if number % 3 else None

@@ -2,7 +2,6 @@ import dataclasses
 import itertools
 import re
 from fnmatch import fnmatchcase
-from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -11,16 +10,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from service.edge.models.engine_link import EndReason
 from service.edge.observability.exposition import OPEN_METRICS
-from service.edge.observability.metrics import (
-    CODES,
+from service.edge.observability.metrics import CODES, MAX_TENANTS, Method, Metrics
+from service.edge.observability.version_metrics import (
     END_REASONS,
     LOAD_OUTCOMES,
-    MAX_TENANTS,
     MEMORY_KINDS,
     PROCESS_ENDS,
     REJECT_REASONS,
-    Method,
-    Metrics,
 )
 from service.edge.rpcs.servicer import RPCS
 from service.engine.core import Snapshot
@@ -58,8 +54,8 @@ def report(metrics):
     return served(metrics, "en-de")
 
 
-def served(metrics, name, processes=2):
-    model = metrics.model(name)
+def served(metrics, name, processes=2, version="v1"):
+    model = metrics.model(name).open(version)
     model.describe(*INFO)
     model.measure(list, dict, lambda: {f"{name}-{place}": beat() for place in range(processes)})
     return model
@@ -176,8 +172,11 @@ def test_series_stay_within_the_budget(metrics, report):
     another = count() - one
     served(metrics, "wide", processes=10)
     assert one < 1270  # a scrape costs some 1.2 µs a series, with the GIL held; each RPC has some 40
-    assert another < 247
+    assert another < 248
     assert count() - one - 2 * another == (10 - 2) * 4, "four for each process"
+    before = count()
+    served(metrics, "another", version="v2")
+    assert count() - before == another - len(LOAD_OUTCOMES) - 1, "what all versions of a model have together"
 
 
 def test_an_rpc_moves_its_own_series(metrics):
@@ -229,7 +228,7 @@ def test_an_engine_reports_to_its_model(metrics, report):
 
 @pytest.mark.parametrize("gap_s", [0.00005, 0.0001, 0.0007, 100.0])
 def test_observing_many_equal_values_equals_single_observations(metrics, gap_s):
-    once, many = (metrics.model(name) for name in ("once", "many"))
+    once, many = (metrics.model(name).open("v1") for name in ("once", "many"))
     once.measured([NextTokens(gap_s, 1)] * 5)
     many.measured([NextTokens(gap_s, 5)])
     samples = families(metrics)["glossa_inter_token_latency_seconds"].samples
@@ -244,7 +243,7 @@ def test_observing_many_equal_values_equals_single_observations(metrics, gap_s):
 
 def test_gauges_sum_over_the_engines_of_a_model(metrics):
     snapshots = [Snapshot(3, 2, 0.5, 5, 50, 100, 30), Snapshot(1, 5, 0.1, 4, 10, 100, 8)]
-    metrics.model("en-de").measure(lambda: snapshots, dict, dict, lambda: (128, 256))
+    metrics.model("en-de").open("v1").measure(lambda: snapshots, dict, dict, lambda: (128, 256))
     assert value(metrics, "glossa_requests_queued", model="en-de") == 7
     assert value(metrics, "glossa_requests_running", model="en-de") == 4
     assert value(metrics, "glossa_kv_cache_usage_ratio", model="en-de") == pytest.approx(0.3)
@@ -256,29 +255,8 @@ def test_gauges_sum_over_the_engines_of_a_model(metrics):
     assert value(metrics, "glossa_requests_queue_limit", model="en-de") == 256
 
 
-def test_versions_of_a_model_are_measured_together_while_they_are_open(metrics):
-    model, sizes = metrics.model("en-de"), {"weights": 10}
-    assert metrics.model("en-de") is model
-    removes = []
-    for process in ("en-de-0", "en-de-1"):
-        processes = dict.fromkeys([process])
-        removes.append(
-            model.measure(lambda: [Snapshot(2, 3)], lambda: sizes, partial(dict, processes), lambda: (64, 8))
-        )
-
-    def measured():
-        names = ("glossa_model_versions", "glossa_requests_queued", "glossa_rows_limit")
-        weights = value(metrics, "glossa_memory_bytes", model="en-de", kind="weights")
-        return [*(value(metrics, name, model="en-de") for name in names), weights]
-
-    assert measured() == [2, 6, 128, 20]
-    removes[0]()
-    assert measured() == [1, 3, 64, 10]
-    assert [sample.labels["process"] for sample in families(metrics)["glossa_engine_process_up"].samples] == ["en-de-1"]
-
-
 def test_gauges_are_0_while_no_engine_runs(metrics):
-    metrics.model("en-de").measure(list, dict, lambda: {"en-de-0": None})
+    metrics.model("en-de").open("v1").measure(list, dict, lambda: {"en-de-0": None})
     for name in ("glossa_requests_queued", "glossa_requests_running", "glossa_kv_cache_usage_ratio"):
         assert value(metrics, name, model="en-de") == 0
     for kind in MEMORY_KINDS:
@@ -287,7 +265,7 @@ def test_gauges_are_0_while_no_engine_runs(metrics):
 
 def test_memory_is_measured_at_every_scrape(metrics):
     sizes = {"weights": 10, "kv_cache": 20, "outputs": 30}
-    metrics.model("en-de").measure(lambda: [Snapshot()], lambda: sizes, dict)
+    metrics.model("en-de").open("v1").measure(lambda: [Snapshot()], lambda: sizes, dict)
     assert value(metrics, "glossa_memory_bytes", model="en-de", kind="kv_cache") == 20
     sizes["kv_cache"] = 25
     assert [value(metrics, "glossa_memory_bytes", model="en-de", kind=kind) for kind in MEMORY_KINDS] == [10, 25, 30]
@@ -295,7 +273,7 @@ def test_memory_is_measured_at_every_scrape(metrics):
 
 def test_an_engine_process_is_measured_at_every_scrape(metrics):
     beats = {"en-de-0": beat(resident_bytes=10), "en-de-1": beat(resident_bytes=20)}
-    metrics.model("en-de").measure(list, dict, lambda: beats)
+    metrics.model("en-de").open("v1").measure(list, dict, lambda: beats)
 
     def measured(name):
         return [value(metrics, name, model="en-de", process=process) for process in beats]
@@ -322,7 +300,7 @@ def test_processor_time_is_counted_for_each_process_and_for_the_event_loop(metri
 def test_the_oldest_heartbeat_of_a_process_shows_its_age(metrics):
     states = [State(0, 0, 0.0, heartbeat_s, True, False) for heartbeat_s in (99.0, 97.5)]
     beats = {"en-de-0": beat(states=states), "en-de-1": beat(), "en-de-2": None}
-    metrics.model("en-de").measure(list, dict, lambda: beats, clock=lambda: 100.0)
+    metrics.model("en-de").open("v1").measure(list, dict, lambda: beats, clock=lambda: 100.0)
     name = "glossa_engine_process_heartbeat_age_seconds"
     assert [value(metrics, name, process=process) for process in beats] == [2.5, 0, 0]
 
@@ -330,7 +308,9 @@ def test_the_oldest_heartbeat_of_a_process_shows_its_age(metrics):
 def test_answers_are_measured_by_model_and_by_tenant(metrics, report):
     metrics.know_tenants(["acme"])
     for tenant, trace_id in (("acme", "ab" * 16), ("stranger", ""), ("", "")):
-        metrics.request_answered("en-de", tenant, seconds=0.03, prompt_tokens=5, generated_tokens=9, trace_id=trace_id)
+        metrics.request_answered(
+            "en-de", "v1", tenant, seconds=0.03, prompt_tokens=5, generated_tokens=9, trace_id=trace_id
+        )
     assert value(metrics, "glossa_request_seconds_count", model="en-de") == 3
     assert value(metrics, "glossa_request_prompt_tokens_sum", model="en-de") == 15
     assert value(metrics, "glossa_request_generated_tokens_bucket", model="en-de", le="16.0") == 3

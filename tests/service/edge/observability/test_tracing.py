@@ -272,7 +272,7 @@ class Blocked:
             raise ModuleNotFoundError(f"blocked: {name}")
 if sys.argv[2] == "blocked":
     sys.meta_path.insert(0, Blocked())
-from service.settings.config import load_settings
+from service.settings.loading import load_settings
 from service.errors import StartupError
 from service.server import Server
 try:

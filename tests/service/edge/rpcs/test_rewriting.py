@@ -30,7 +30,7 @@ def aligned(edge):
     pool = FakePool()
     spec = AlignmentSpec(layers=1, heads=1, default_layer=1)
     model = dataclasses.replace(served("aligned", pool), manifest=manifest(alignment=spec))
-    edge.server.metrics.model(model.name).describe(model.manifest, model.choice)
+    edge.server.metrics.model(model.name).open(model.version).describe(model.manifest, model.choice)
     edge.server._catalog.add(model)
     return pool
 
@@ -154,8 +154,9 @@ async def test_terms_are_counted_with_those_that_are_met(edge, channel):
     registry = edge.server.metrics.registry
 
     def counted():
+        labels = {"model": "en-de", "version": edge.models["en-de"].version}
         names = ("glossa_glossary_terms_total", "glossa_glossary_terms_met_total")
-        return [registry.get_sample_value(name, {"model": "en-de"}) for name in names]
+        return [registry.get_sample_value(name, labels) for name in names]
 
     await method(channel, "Translate")(text=TEXT, markup=TAGS)
     assert counted() == [0, 0]

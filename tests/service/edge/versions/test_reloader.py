@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from export.bundle.directory import CheckedBundle, NotABundleError
-from service.edge.observability.metrics import LOAD_OUTCOMES, Metrics
+from service.edge.observability.metrics import Metrics
+from service.edge.observability.version_metrics import LOAD_OUTCOMES
 from service.edge.requests.catalog import Catalog
 from service.edge.versions.evaluation import EvaluationSet
 from service.edge.versions.reloader import Order, Reloader
@@ -62,7 +63,7 @@ class World:
             raise NotABundleError(path, "has no manifest")
         return CheckedBundle(path, manifest(self.task), self.digests[path], {})
 
-    async def open_model(self, name, path):
+    async def open_model(self, name, path, version=""):
         if self.going_on is not None:
             await self.going_on.wait()
         if self.problem:
@@ -70,6 +71,7 @@ class World:
         pool = FakePool(answer=self.answer)
         model = dataclasses.replace(served(name, pool), bundle_sha256=DIGESTS[path], version="", choice=self.choice)
         self.opened.append(model)
+        model.on_closed = self.metrics.model(name).open(version or model.version).close
         return model
 
     async def load(self, path=NEW, **more):
@@ -129,6 +131,7 @@ async def test_a_version_takes_over_and_the_one_before_closes_with_its_last_call
         assert it.catalog.find("m") is loaded.model
         assert it.states() == [(name(OLD), "draining", False), (name(NEW), "serving", True)]
         assert it.reloader.open_models == [loaded.model, old]
+        assert [it.value("glossa_version_default", version=name(one)) for one in (OLD, NEW)] == [0, 1]
         old.users.leave()
         await asyncio.sleep(0)
         assert not old.pool.closed
@@ -136,9 +139,7 @@ async def test_a_version_takes_over_and_the_one_before_closes_with_its_last_call
         await settle(lambda: old.pool.closed and len(it.states()) == 1)
         assert it.exchanges
         assert it.loads() == {"loaded": 1}
-        labels = {"architecture": "encoder_decoder", "task": "translation", "precision": "fp32"}
-        assert it.value("glossa_model_info", **labels, version=name(NEW), bundle=DIGESTS[NEW]) == 1
-        assert it.value("glossa_model_info", **labels, version=name(OLD), bundle=DIGESTS[OLD]) is None
+        assert [it.value("glossa_version_default", version=name(one)) for one in (OLD, NEW)] == [None, 1]
 
 
 async def test_versions_stay_beside_each_other_when_they_shall():

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from service.errors import StartupError
-from service.settings.config import ServerSettings, load_settings
+from service.settings.config import ServerSettings
+from service.settings.loading import load_settings
 
 DOCS = Path(__file__).parents[3] / "docs" / "engine_processes.md"
 MODELS = {"models": ["en-de=/models/en-de"]}
