@@ -134,7 +134,9 @@ async def after_cancel(model: ServedModel, metrics: Metrics, text: str, cancels:
         return sink, done
 
     def wasted() -> float:
-        found = metrics.registry.get_sample_value("glossa_wasted_tokens_total", {"model": model.name, "version": model.version})
+        found = metrics.registry.get_sample_value(
+            "glossa_wasted_tokens_total", {"model": model.name, "version": model.version}
+        )
         assert found is not None
         return found
 
