@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,7 @@ def answered(doors, tmp_path_factory):
             return json.loads(output_of(python, HERE / f"{name}_client.py", server.address, "en-de", *TEXTS))
         return json.loads(output_of(sys.executable, HERE / "libretranslate_clients.py", name, address, *TEXTS))
 
-    found = {}
+    found: dict[str, Any] = {}
     return lambda name: found[name] if name in found else found.setdefault(name, ask(name))
 
 
