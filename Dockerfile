@@ -21,7 +21,7 @@ RUN /opt/build/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir 
 FROM build AS build-cpu
 RUN --mount=type=bind,source=.,target=/context \
     /opt/build/bin/pip --python /opt/glossa/bin/python install --quiet --no-deps --report /opt/pinned.json \
-      --require-hashes -r /context/requirements/serve.txt -r /context/requirements/otel.txt
+      --require-hashes -r /context/requirements/serve.txt -r /context/requirements/otel.txt -r /context/requirements/oidc.txt
 ARG REVISION=
 ARG CREATED=
 RUN --mount=type=bind,source=.,target=/context /src/deploy/finish.sh cpu
@@ -57,7 +57,7 @@ COPY --from=build-cpu /opt/glossa /opt/glossa
 FROM build AS build-cuda
 RUN --mount=type=bind,source=.,target=/context \
     /opt/build/bin/pip --python /opt/glossa/bin/python install --quiet --no-deps --report /opt/pinned.json \
-      --require-hashes -r /context/requirements/gpu.txt -r /context/requirements/otel.txt
+      --require-hashes -r /context/requirements/gpu.txt -r /context/requirements/otel.txt -r /context/requirements/oidc.txt
 ARG REVISION=
 ARG CREATED=
 RUN --mount=type=bind,source=.,target=/context /src/deploy/finish.sh cuda

@@ -70,7 +70,7 @@ TESTS ?= tests/clients tests/cli tests/model tests/export tests/service tests/e2
 .PHONY: test-latest
 test-latest:  ## run the tests with the newest releases of all that is pinned, in an environment of its own (PYTHON=python3.13 TORCH="torch==2.15.0" TESTS=tests/service)
 	@rm -rf $(LATEST) && $(PYTHON) -m venv $(LATEST)
-	@sed -E '/^#/d; /^grpcio-tools/!s/[=<>]=[^ #]*//' $(patsubst %,requirements/%.in,serve cpu otel web train tensorboard dev) >$(LATEST)/newest.in
+	@sed -E '/^#/d; /^grpcio-tools/!s/[=<>]=[^ #]*//' $(patsubst %,requirements/%.in,serve cpu otel oidc web train tensorboard dev) >$(LATEST)/newest.in
 	@$(LATEST)/bin/python -m pip install -qq --disable-pip-version-check --upgrade -r $(LATEST)/newest.in $(TORCH)
 	@$(LATEST)/bin/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@$(LATEST)/bin/python -m pip list --disable-pip-version-check | grep -E '^(grpcio|numpy|onnx|onnxruntime|protobuf|tokenizers|torch|transformers) '
@@ -188,11 +188,12 @@ lock: $(STAMP)  ## pin the requirements/*.in anew, keeping versions that still f
 	@cd requirements && lock() { \
 	  ../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	    --no-annotate --custom-compile-command "make lock" "$$@"; } && \
-	lock $(if $(UPGRADE),--upgrade) serve.in cpu.in train.in tensorboard.in otel.in web.in dev.in --output-file dev.txt && \
+	lock $(if $(UPGRADE),--upgrade) serve.in cpu.in train.in tensorboard.in otel.in oidc.in web.in dev.in --output-file dev.txt && \
 	lock serve.in cpu.in train.in --constraints dev.txt --output-file train.txt && \
 	lock serve.in cpu.in --excludes image-excludes.txt --constraints dev.txt --output-file serve.txt && \
 	lock serve.in gpu.in --excludes image-excludes.txt --constraints dev.txt --output-file gpu.txt && \
 	lock otel.in --constraints dev.txt --output-file otel.txt && \
+	lock oidc.in --constraints dev.txt --output-file oidc.txt && \
 	  lock web.in --constraints dev.txt --output-file web.txt && \
 	lock fake-cuda.in --no-deps --constraints gpu.txt --output-file fake-cuda.txt && \
 	lock build.in --constraints dev.txt --output-file build.txt && \

@@ -43,7 +43,7 @@ for libc in $(seq -f manylinux_2_%g 36 -1 17) manylinux2014; do  # Debian 12 has
 done
 rm -rf build/wheels
 .venv/bin/python -m pip download -qq --disable-pip-version-check --no-deps --require-hashes --only-binary :all: "${wheels_for[@]}" \
-  -r requirements/build.txt -r "requirements/$requirements" -r requirements/otel.txt --dest build/wheels
+  -r requirements/build.txt -r "requirements/$requirements" -r requirements/otel.txt -r requirements/oidc.txt --dest build/wheels
 trap 'rm -rf build/wheels' EXIT
 
 base=${BASE_IMAGE:-$default_base}

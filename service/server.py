@@ -291,7 +291,7 @@ class Server:
                 "grpc": f"{settings.host}:{self.port}",
                 "http": f"{settings.http_host}:{self.http_port}",
                 "tls": self._security.tls,
-                "tokens": settings.tokens is not None,
+                "tokens": settings.has_tokens,
                 "adaptors": settings.adaptors,
                 "models": {
                     model.name: f"{model.placement} of {settings.max_rows} rows" for model in self._catalog.defaults

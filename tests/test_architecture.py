@@ -119,6 +119,7 @@ _GRPC_EDGE = (
     *("calls/record", "calls/calls", "calls/message_reader", "rpcs/servicer", "rpcs/model_calls", "rpcs/rpc_handlers"),
     "rpcs/reflection",
     *("observability/status", "observability/health", "admission/backlog", "versions/admin"),
+    "versions/admin_calls",
     *("security/checked_services", "security/certificates", "security/security"),
 )
 _EDGE = (*(f"service/edge/{name}.py" for name in _GRPC_EDGE), "service/adaptors/*", "service/server.py")
@@ -142,6 +143,8 @@ HOMES = {
         "service/edge/observability/metric_series.py",
         "service/edge/observability/exposition.py",
     ),
+    "jwt": ("service/edge/security/signing_keys.py", "service/edge/security/web_tokens.py"),
+    "cryptography": ("service/edge/security/signing_keys.py",),
     "opentelemetry": ("service/edge/observability/tracing.py",),
     "msgspec": ("service/measurements.py", "service/wire/messages.py", "service/edge/models/process_pool.py"),
     "llguidance": ("service/decoding/grammar.py",),

@@ -104,6 +104,7 @@ def install(wheel, directory, extra=""):
     [
         ("", SERVING),
         ("otel", SERVING),
+        ("oidc", SERVING),
         ("web", (*SERVING, "glossa.web")),
         ("train", EVERYTHING),
         ("tensorboard", EVERYTHING),

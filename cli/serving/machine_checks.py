@@ -81,6 +81,7 @@ def examine(
         "huge pages": _huge_pages(root),
         "memory": _memory(root, [plan for plan in plans.values() if isinstance(plan, _Plan)]),
         **_ports(addresses),
+        **_issuer(),
         **{f"bundle {path}": _bundle(item) for path, item in manifests.items()},
         **{f"engines {path}": _engines(plan) for path, plan in plans.items()},
     }
@@ -209,6 +210,24 @@ def _ports(addresses: Sequence[tuple[str, int]] | None) -> dict[str, Finding]:
         admin = [(settings.admin_host, settings.admin_port)] if settings.admin_port is not None else []
         addresses = [(settings.host, settings.port), (settings.http_host, settings.http_port), *admin]
     return {f"port {port}": _port(host, port) for host, port in addresses if port}  # 0: any that is free
+
+
+def _issuer() -> dict[str, Finding]:
+    """Whether tokens of the issuer that the settings of this environment name could be verified."""
+    settings = _settings(Path())
+    if isinstance(settings, Finding) or not settings.oidc_issuer:
+        return {}
+    from service.edge.security.signing_keys import SigningKeys, check_library
+    from service.errors import StartupError
+
+    keys = SigningKeys(settings.oidc_jwks)
+    try:
+        check_library(settings.oidc_issuer)
+        keys.read()
+    except StartupError as error:
+        cause, _, fix = str(error).partition("; fix: ")
+        return {"issuer": Finding("fail", cause, fix)}
+    return {"issuer": Finding("ok", f"{settings.oidc_issuer} signs with {', '.join(sorted(keys.current))}")}
 
 
 def _port(host: str, port: int) -> Finding:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploy.monitoring import capacity_panels, process_panels, request_panels, slo
+from deploy.monitoring import capacity_panels, drift_panels, process_panels, request_panels, slo
 from deploy.monitoring.panel import MODEL, SERVER, Panel, Query, Section, Variable, panel
 
 VARIABLES = (
@@ -78,6 +78,7 @@ SECTIONS = (
     _STATE,
     _OBJECTIVES,
     *(request_panels.TRAFFIC, request_panels.ERRORS, request_panels.LATENCY),
+    drift_panels.DRIFT,
     *(capacity_panels.SATURATION, capacity_panels.EFFICIENCY),
     process_panels.PROCESSES,
 )

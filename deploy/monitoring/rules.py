@@ -55,6 +55,22 @@ class Alert:
         return cases[0] if len(cases) == 1 else " or ".join(f"({case})" for case in cases)
 
 
+CONFIDENCE, UNKNOWN = "job_model:glossa_answer_confidence:mean1d", "job_model:glossa_unknown_tokens:ratio1d"
+_ANSWERS_OF_A_DAY = "sum by (job, model) (increase(glossa_answer_confidence_ratio_count[1d]))"
+_TOKENS_OF_A_DAY = "sum by (job, model) (increase(glossa_request_prompt_tokens_sum[1d]))"
+
+
+def _week_before(record: str) -> str:
+    """The mean of the week before the last day; of a series without one its value now. Days without traffic, whose
+    value is not a number, do not count."""
+    return f"(avg_over_time(({record} >= 0)[1w:1h] offset 1d) or {_now(record)})"
+
+
+def _now(record: str) -> str:
+    """The last value, also where the rule that records it is evaluated after the one that reads it."""
+    return f"last_over_time({record}[2h])"
+
+
 RECORDINGS = (
     Recording(
         "instance_model:glossa_load:ratio",
@@ -62,6 +78,14 @@ RECORDINGS = (
     ),
     Recording("instance_model:glossa_queue:ratio", "glossa_requests_queued / glossa_requests_queue_limit"),
     Recording("instance_model:glossa_rows:ratio", "glossa_rows_used / glossa_rows_limit"),
+    Recording(
+        CONFIDENCE,
+        "sum by (job, model) (increase(glossa_answer_confidence_ratio_sum[1d])) / " + _ANSWERS_OF_A_DAY,
+    ),
+    Recording(
+        UNKNOWN,
+        "sum by (job, model) (increase(glossa_request_unknown_tokens_total[1d])) / " + _TOKENS_OF_A_DAY,
+    ),
     Recording(
         "instance:glossa_resident_memory:bytes",
         "sum by (job, instance) (glossa_engine_process_resident_memory_bytes)"
@@ -107,6 +131,7 @@ def _burns(objective: slo.Objective) -> tuple[Alert, Alert]:
 OBJECTIVE_ALERTS = tuple(alert for objective in slo.OBJECTIVES for alert in _burns(objective))
 
 _MODEL, _PROCESS = "{{ $labels.model }} on {{ $labels.instance }}", "{{ $labels.process }} on {{ $labels.instance }}"
+_SHIFTED = "The traffic of {{ $labels.job }}, model {{ $labels.model }}, has changed"
 _DAYS = "{{ $labels.instance }}: the certificate expires in {{ $value | humanizeDuration }}"
 _EXPIRY = "glossa_certificate_expiry_timestamp_seconds - time()"
 
@@ -208,6 +233,31 @@ ALERTS = (
         ),
         summary="An engine process of " + _MODEL + " ended and was started again: {{ $labels.reason }}",
         runbook="engine-process-restarted",
+    ),
+    Alert(
+        name="GlossaConfidenceDropped",
+        cases=(
+            (
+                Condition(f"{_week_before(CONFIDENCE)} - {_now(CONFIDENCE)}", ">", "0.05"),
+                Condition(_ANSWERS_OF_A_DAY, ">", "200"),
+            ),
+        ),
+        hold="30m",
+        summary=_SHIFTED
+        + ": the confidence of a day is {{ $value | humanizePercentage }} below that of the week before",
+        runbook="drift",
+    ),
+    Alert(
+        name="GlossaUnknownTokensRose",
+        cases=(
+            (
+                Condition(f"{_now(UNKNOWN)} - {_week_before(UNKNOWN)}", ">", "0.005"),
+                Condition(_TOKENS_OF_A_DAY, ">", "10000"),
+            ),
+        ),
+        hold="30m",
+        summary=_SHIFTED + ": the share of unknown tokens has risen by {{ $value | humanizePercentage }} in a day",
+        runbook="drift",
     ),
     Alert(
         name="GlossaCertificateExpires",

@@ -22,9 +22,11 @@ from service.memory.engine_limits import EngineLimits, setting_fields
 from service.settings.engine_settings import Precision
 from service.settings.setting_types import (
     Adaptors,
+    Claims,
     CudaDevices,
     Endpoint,
     Files,
+    KeySource,
     Models,
     NotNegative,
     Port,
@@ -85,6 +87,20 @@ class ServerSettings(_LimitSettings):  # type: ignore[misc]
     tokens: Path | None = Field(
         None, description="file of bearer tokens, as `glossa token` writes it; reloaded when it changes"
     )
+    oidc_issuer: str = Field(
+        "", description="issuer (iss) whose JSON Web Tokens are taken as well; needs oidc_audience and oidc_jwks"
+    )
+    oidc_audience: str = Field("", description="audience (aud) that these tokens must name")
+    oidc_jwks: KeySource = Field(
+        "",
+        description="keys of the issuer: a JWKS file, reloaded when it changes, or an https:// address, asked every 5 "
+        "minutes and for a key that is new",
+    )
+    oidc_claims: Claims = Field(
+        {},
+        description="claims of tenant and rights; by default tenant=tenant,rights=glossa_rights; a.b: b within a",
+    )
+    oidc_leeway_s: Seconds = Field(30.0, description="seconds that clocks of issuer and server may differ by")
     admin_socket: Path | None = Field(
         None, description="Unix socket of the admin service, for this user alone; none: no socket"
     )
@@ -257,11 +273,21 @@ class ServerSettings(_LimitSettings):  # type: ignore[misc]
             raise ValueError(f"{missing} must be given with {given}")
         if self.tls_client_ca is not None and self.tls_certificate is None:
             raise ValueError("tls_client_ca needs tls_certificate and tls_key")
-        if self.admin_port is not None and self.tokens is None:
+        issuer = {name: getattr(self, name) for name in ("oidc_issuer", "oidc_audience", "oidc_jwks")}
+        if (any(issuer.values()) or self.oidc_claims) and not all(issuer.values()):
+            lacking = next(name for name, value in issuer.items() if not value)
+            raise ValueError(f"{lacking} must be given: tokens of an issuer need {', '.join(issuer)}")
+        if self.admin_port is not None and not self.has_tokens:
             raise ValueError(
-                "admin_port needs tokens, or anyone who reaches it could exchange models; or use admin_socket"
+                "admin_port needs tokens or oidc_issuer, or anyone who reaches it could exchange models; or use "
+                "admin_socket"
             )
         return self
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether calls need a token."""
+        return self.tokens is not None or bool(self.oidc_issuer)
 
     @property
     def has_admin(self) -> bool:

@@ -101,6 +101,25 @@ def _parse_names(value: object) -> object:
     return value
 
 
+def _check_keys(value: str) -> str:
+    parts = urlsplit(value)
+    is_local = parts.hostname in ("localhost", "127.0.0.1", "::1")
+    if "://" in value and (not parts.hostname or parts.scheme not in (("https", "http") if is_local else ("https",))):
+        raise ValueError(f"must be a file or https://…, http:// only on this machine, got {value!r}")
+    return value
+
+
+def _parse_claims(value: object) -> object:
+    if isinstance(value, str):
+        value = dict(part.strip().partition("=")[::2] for part in value.split(",") if part.strip())
+    if isinstance(value, Mapping) and not (set(value) <= set(CLAIMS) and all(value.values())):
+        raise ValueError(f"must be {','.join(f'{name}=CLAIM' for name in CLAIMS)}, or one of them, got {value!r}")
+    return value
+
+
+CLAIMS = {"tenant": "tenant", "rights": "glossa_rights"}  # of a token, by what they say
+Claims = Annotated[dict[str, str], NoDecode, BeforeValidator(_parse_claims)]
+KeySource = Annotated[str, AfterValidator(_check_keys)]
 CudaDevices = Annotated[str, Field(coerce_numbers_to_str=True), AfterValidator(_check_devices)]
 Endpoint = Annotated[str, AfterValidator(_check_endpoint)]
 Port = Annotated[int, Field(ge=0, le=65535)]

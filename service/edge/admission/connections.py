@@ -10,13 +10,16 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
+import pwd
 import socket
+import struct
 from collections.abc import Iterator
 from urllib.parse import unquote
 
 DESCRIPTORS = "/dev/fd"
 WINDOW_S = 1.0
 SUSPECTED = 8  # of so many calls that the limit allows, one makes a peer suspect
+CREDENTIALS = struct.Struct("3i")  # pid, uid and gid, as SO_PEERCRED has them
 MAPPED = "::ffff:"  # an IPv4 address, as a socket for both families shows it
 
 
@@ -102,9 +105,28 @@ def finish_sending(port: int) -> int:
     return found
 
 
-def _connections() -> Iterator[socket.socket]:
-    """The internet sockets of this process, each as a duplicate: of a descriptor that is closed meanwhile, and whose
-    number another file may get, the duplicate stays what it was."""
+def users_of(path: str) -> list[str]:
+    """The users of this machine that are connected to a Unix socket of this process, by name or number. gRPC does not
+    say by which connection a call came: there is one user, unless root and the socket's owner call at the same time."""
+    found = set[str]()
+    for connection in _connections(socket.AF_UNIX):
+        with connection:
+            if connection.getsockname() == path and not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+                found.add(_user_name(CREDENTIALS.unpack(data)[1]))
+    return sorted(found)
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _connections(*families: int) -> Iterator[socket.socket]:
+    """The sockets of this process of some families, by default those of the internet, each as a duplicate: of a
+    descriptor that is closed meanwhile, and whose number another file may get, the duplicate stays what it was."""
     for name in os.listdir(DESCRIPTORS):
         try:
             duplicate = os.dup(int(name))
@@ -115,7 +137,7 @@ def _connections() -> Iterator[socket.socket]:
         except OSError:  # not a socket
             os.close(duplicate)
             continue
-        if connection.family in (socket.AF_INET, socket.AF_INET6):
+        if connection.family in (families or (socket.AF_INET, socket.AF_INET6)):
             yield connection
         else:
             connection.close()

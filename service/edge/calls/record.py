@@ -49,6 +49,7 @@ class Record:
         self.model = self.version = self.bundle_sha256 = ""
         self.is_accepted = False  # by the pool: errors of ENDS are counted with its engines
         self.finished: Finished | None = None
+        self.unknown_tokens, self.confidences = 0, list[float]()  # of its source and prompt; of its answers
         self.error: RequestError | None = None  # that was answered by a message of the stream
         self.texts: dict[str, str] = {}  # for the log; empty unless the operator enables log_text
 
@@ -56,9 +57,13 @@ class Record:
         """The request is for this version of a model."""
         self.model, self.version, self.bundle_sha256 = model.name, model.version, model.bundle_sha256
 
-    def accept(self) -> None:
-        """The pool of the model has accepted the request."""
-        self.is_accepted = True
+    def accept(self, unknown_tokens: int = 0) -> None:
+        """The pool of the model has accepted the request. unknown_tokens: of its source and prompt."""
+        self.is_accepted, self.unknown_tokens = True, unknown_tokens
+
+    def note_confidence(self, confidence: float) -> None:
+        """An answer has this calibrated confidence."""
+        self.confidences.append(confidence)
 
     def finish(self, finished: Finished | None) -> None:
         """What the engine computed for the request; None if that is not known."""
@@ -67,6 +72,8 @@ class Record:
     def join(self, part: Record) -> None:
         """A part of the request has ended."""
         self.is_accepted |= part.is_accepted
+        self.unknown_tokens += part.unknown_tokens
+        self.confidences += part.confidences
         if part.finished is not None:
             self.finished = together([part.finished] if self.finished is None else [self.finished, part.finished])
 
@@ -154,6 +161,7 @@ def count_request(
             generated_tokens=finished.generated_tokens,
             trace_id=rpc.exemplar,
         )
+        metrics.traffic_seen(record.model, record.version, record.unknown_tokens, record.confidences)
 
 
 def report_request(

@@ -4,6 +4,8 @@ calibration in the bundle's manifest. Nothing here knows gRPC or engines."""
 from __future__ import annotations
 
 import dataclasses
+import time
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,10 +16,13 @@ from model.tokenizer import Tokenizer
 from service.edge.models.served_model import ServedModel
 from service.errors import InvalidRequest, Unsupported
 from service.options import DEFAULTS, DecodingOptions
-from service.request import HypothesisResult
+from service.request import HypothesisResult, Request
 
 UNCERTAIN_BELOW = 0.5  # a word below it is more likely wrong than right
 INLINE_TOKENS = 256  # of answers whose confidence is computed on the event loop, in half a millisecond
+# Confidence of answers whose clients did not ask for it, for its metric: of all in one second of so many, by chance.
+# Not one answer of so many: an engine's turn computes log-probabilities for all of its rows or for none.
+SAMPLED_ONE_OF, WINDOW_S = 128, 1.0
 # Options that leave the answer what greedy or beam search returns: with all others it is not of the kind that was
 # calibrated. The confidence of beam search was compared with that of greedy search (docs/confidence.md).
 _LIKE_CALIBRATED = frozenset(
@@ -84,6 +89,21 @@ def answer_confidence(message: Any, model: ServedModel) -> AnswerConfidence | No
             "options.token_logprobs for the model's own log-probabilities"
         )
     return AnswerConfidence(model, calibration, threshold)
+
+
+def with_logprobs(request: Request, model: ServedModel, now_s: float | None = None) -> Request:
+    """A request of a client that has not asked for confidence. In a sampled second its answer gets what confidence is
+    computed from, which changes no token of it. now_s: on any clock; None: now."""
+    options, window = request.options, int((time.monotonic() if now_s is None else now_s) / WINDOW_S)
+    is_sampled = zlib.crc32(window.to_bytes(8, "big")) % SAMPLED_ONE_OF == 0
+    if not is_sampled or model.calibration is None or not is_like_calibrated(options):
+        return request
+    return dataclasses.replace(request, options=dataclasses.replace(options, token_logprobs=True))
+
+
+def without_logprobs(request: Request) -> Request:
+    """The request as the client made it, of one from `with_logprobs`."""
+    return dataclasses.replace(request, options=dataclasses.replace(request.options, token_logprobs=False))
 
 
 def words_per_token(tokenizer: Tokenizer) -> int:

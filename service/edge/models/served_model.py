@@ -258,6 +258,13 @@ class ServedModel:
         """Most new tokens of any request."""
         return self.max_new_tokens(max(1, len(self.manifest.template.target_prefix)))
 
+    def count_unknown(self, *texts: Sequence[int]) -> int:
+        """How many tokens stand for what the vocabulary lacks. None do if that token has another role as well."""
+        tokens = self.manifest.tokens
+        if tokens.unk in (tokens.pad, tokens.bos, *tokens.ends):
+            return 0
+        return sum(text.count(tokens.unk) for text in texts)
+
     def source_spans(self, text: str) -> list[Span]:
         """The characters of each encoder token; empty for special tokens around the text."""
         template, end = self.manifest.template, len(text)

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TextIO
 
-ERROR, WARNING = logging.ERROR, logging.WARNING
+ERROR, WARNING, INFO = logging.ERROR, logging.WARNING, logging.INFO
 LOGGER = logging.getLogger("glossa")
 COLOURS = {"WARNING": 33, "ERROR": 31, "CRITICAL": 31}
 MAX_WAITING = 10_000  # lines, some 5 MB

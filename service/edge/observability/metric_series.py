@@ -17,6 +17,7 @@ from prometheus_client.samples import Exemplar
 
 from service.measurements import EngineSeries, MetricDefinition, counter, histogram
 
+CONFIDENCE_BUCKETS = (0.2, 0.4, 0.6, 0.8)
 TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
@@ -169,6 +170,15 @@ class VersionSeries(EngineSeries):
     )
     answer_length: FastHistogram = histogram(
         "glossa_request_generated_tokens", "Tokens generated for an answered request.", buckets=TOKEN_BUCKETS
+    )
+    unknown_tokens: Counter = counter(
+        "glossa_request_unknown_tokens",
+        "Tokens of the sources and prompts of answered requests that stand for what the vocabulary lacks.",
+    )
+    confidence: FastHistogram = histogram(
+        "glossa_answer_confidence_ratio",
+        "Calibrated confidence of translations, where it was requested and of a share of all others.",
+        buckets=CONFIDENCE_BUCKETS,
     )
     terms: Counter = counter("glossa_glossary_terms", "Terms of glossaries that answered texts have, each once.")
     terms_met: Counter = counter(

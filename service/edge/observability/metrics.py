@@ -36,7 +36,7 @@ CODES = (
 UNKNOWN, OTHER_TENANTS, MAX_TENANTS, TOKEN_KINDS = "", "other", 100, ("prompt", "generated")
 ITEM_METHODS = ("TranslateBatch", "TranslateDocument", "ScoreBatch", "EmbedBatch", "ClassifyBatch")
 ITEM_CODES = (0, 1, 3, 4, 8, 9, 13, 14)  # those of the errors that an item can have
-FILE_KINDS, FILE_OUTCOMES = ("certificate", "tokens"), ("taken", "refused")
+FILE_KINDS, FILE_OUTCOMES = ("certificate", "tokens", "jwks"), ("taken", "refused")
 
 
 class Method(NamedTuple):
@@ -194,6 +194,13 @@ class Metrics:
         if metrics := self._version(model, version):
             metrics.series.terms.inc(terms)
             metrics.series.terms_met.inc(met)
+
+    def traffic_seen(self, model: str, version: str, unknown_tokens: int, confidences: Iterable[float]) -> None:
+        """An answered request had so many unknown tokens, and its answers such confidences as are known."""
+        if metrics := self._version(model, version):
+            metrics.series.unknown_tokens.inc(unknown_tokens)
+            for confidence in confidences:
+                metrics.series.confidence.observe(confidence)
 
     def model(self, name: str) -> ModelMetrics:
         """The metrics of a model."""

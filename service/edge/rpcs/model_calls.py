@@ -126,7 +126,7 @@ class submitted:  # noqa: N801 - a context manager, which as a generator takes t
         if not self._has_memory:
             await call.reserve(answer_bytes(*answer_size(model.manifest, request)))
         self._events, self._cancel = events, await _submit(model, request, call, events)
-        call.record.accept()
+        call.record.accept(model.count_unknown(request.source, request.prompt))
         if call.record.trace is not None:
             events.on_end = call.record.trace.expect(model.name, request, time.monotonic())
         return events

@@ -222,6 +222,8 @@ class Servicer(TokenCalls, DocumentCalls, EncodingCalls, LanguageCalls, PivotCal
         call.record.finish(finished)
         convert = partial(rewriting.response, finished, request, text, tokens)
         response = await self.preparation.convert(call.rpc.caller, convert)
+        if response.confidence.calibrated:
+            call.record.note_confidence(response.confidence.sentence)
         terms = response.glossary
         self.items.metrics.terms_translated(model.name, model.version, terms.terms, terms.met)
         if self.log_text:

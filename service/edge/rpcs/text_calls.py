@@ -10,7 +10,14 @@ from typing import Any, TypeVar
 
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.calls.call import Call
-from service.edge.models.answer_confidence import INLINE_TOKENS, answer_confidence
+from service.edge.models.answer_confidence import (
+    INLINE_TOKENS,
+    UNCERTAIN_BELOW,
+    AnswerConfidence,
+    answer_confidence,
+    with_logprobs,
+    without_logprobs,
+)
 from service.edge.models.served_model import ServedModel
 from service.edge.requests.chat_prompts import ChatPrompts, Spelled
 from service.edge.requests.prompt_encoder import INLINE_BYTES
@@ -40,7 +47,7 @@ class TextCalls(ItemCalls):
             "text": prompt + text,
             "tokens": tokens if message.include_tokens else (),
             **completion(finished),
-            **await self._details(finished, request, model, message),
+            **await self._details(finished, request, model, message, call),
             **warnings,
         }
 
@@ -61,7 +68,7 @@ class TextCalls(ItemCalls):
                     prompt, text = "", prompt + text
                 fields: dict[str, Any] = {"text": text, "tokens": tokens if message.include_tokens else ()}
                 if finished:
-                    more = await self._details(finished, request, model, message)
+                    more = await self._details(finished, request, model, message, call)
                     yield build(**fields, final=pb.Completion(**completion(finished), **more, **warnings))
                 elif text or message.include_tokens:
                     yield build(**fields)
@@ -85,7 +92,8 @@ class TextCalls(ItemCalls):
             builder.check_length(message.text)
         decoding = partial(builder.decoding, is_streamed=is_streamed, has_confidence=has_confidence)
         build = partial(decoding, message.text, options, languages, context=call.context)
-        return await self.built(build, message, call, is_slow=is_slow(model, options)), {}
+        request = await self.built(build, message, call, is_slow=is_slow(model, options))
+        return request if has_confidence else with_logprobs(request, model), {}
 
     async def _continuation(
         self,
@@ -120,8 +128,14 @@ class TextCalls(ItemCalls):
             call.record.note(text=request.continued_text)
         return request, {"warnings": warnings_of(spelled)} if spelled else {}
 
-    async def _details(self, finished: Finished, request: Request, model: ServedModel, message: Any) -> dict[str, Any]:
+    async def _details(
+        self, finished: Finished, request: Request, model: ServedModel, message: Any, call: Call
+    ) -> dict[str, Any]:
         """The response's fields beside the best answer's text, as far as the client's message requests them."""
+        confidence = answer_confidence(message, model)
+        if confidence is None and request.options.token_logprobs and not message.options.token_logprobs:
+            request = without_logprobs(request)
+            note_confidence(finished, request, model, message.text, call)
         convert = partial(
             details,
             finished,
@@ -132,11 +146,24 @@ class TextCalls(ItemCalls):
         )
         if not request.options.returns_hypotheses:
             return convert()
-        if (confidence := answer_confidence(message, model)) is not None:
+        if confidence is not None:
             convert = partial(convert, confidence=confidence, has_logprobs=message.options.token_logprobs)
             if finished.generated_tokens > INLINE_TOKENS:
-                return await self.preparation.convert(request.caller, convert)
+                fields = await self.preparation.convert(request.caller, convert)
+            else:
+                fields = await convert_off_loop(self.preparation, model, request, convert)
+            if fields["confidence"].calibrated:
+                call.record.note_confidence(fields["confidence"].sentence)
+            return fields
         return await convert_off_loop(self.preparation, model, request, convert)
+
+
+def note_confidence(finished: Finished, request: Request, model: ServedModel, text: str, call: Call) -> None:
+    """Notes the confidence of an answer for its metric, unless that would take the event loop long."""
+    if model.calibration is not None and finished.generated_tokens <= INLINE_TOKENS:
+        sure = AnswerConfidence(model, model.calibration, UNCERTAIN_BELOW)
+        found = sure.of(finished.hypotheses[0], source=request.source, text=text, options=request.options)
+        call.record.note_confidence(found.sentence)
 
 
 def check_streamable(options: DecodingOptions) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from glossa.v1 import admin_pb2
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.security.tenants import Tenants
+from service.edge.security.tokens import Holder
 from service.errors import PermissionDenied
 from service.request import Caller
 
@@ -88,6 +89,10 @@ class Guard:
         self.check_peer(peer)
         if access is Access.TENANT:
             self._tenants.caller(metadata)
+
+    def holder(self, metadata: Iterable[tuple[str, str | bytes]]) -> Holder | None:
+        """Whose the token of a call is; None: nobody's that is known."""
+        return self._tenants.holder(metadata)
 
     @staticmethod
     def check_peer(peer: str) -> None:

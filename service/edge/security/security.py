@@ -6,6 +6,7 @@ import ipaddress
 import secrets
 from collections.abc import Coroutine
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
@@ -14,13 +15,15 @@ from service.edge.observability import logs
 from service.edge.observability.metrics import Metrics
 from service.edge.security.access import Guard
 from service.edge.security.certificates import CertificateFiles, ServerCertificates
+from service.edge.security.signing_keys import SigningKeys, check_library
 from service.edge.security.tenants import Tenants
-from service.edge.security.tokens import Tokens
+from service.edge.security.tokens import Holders, Tokens
 from service.edge.security.watched_files import WatchedFiles
+from service.edge.security.web_tokens import Identities, WebTokens
 from service.errors import StartupError
 from service.settings.config import ServerSettings
 
-CERTIFICATE, TOKENS = "certificate", "tokens"
+CERTIFICATE, TOKENS, KEYS = "certificate", "tokens", "jwks"
 
 
 class Port(NamedTuple):
@@ -48,8 +51,21 @@ class Security:
         if settings.tokens is not None:
             tokens = Tokens(settings.tokens)
             self._files[TOKENS] = WatchedFiles(TOKENS, [settings.tokens], tokens.read)
-        self.guard = Guard(Tenants(settings, tokens))
+        self._fetched_keys: SigningKeys | None = None
+        holders: Holders | None = Identities(tokens, self._web_tokens()) if settings.oidc_issuer else tokens
+        self.guard = Guard(Tenants(settings, holders))
         self.tenants = frozenset[str]() if tokens is None else tokens.tenants
+
+    def _web_tokens(self) -> WebTokens:
+        """The tokens of the issuer, whose keys are there. Raises StartupError."""
+        check_library(self._settings.oidc_issuer)
+        keys = SigningKeys(self._settings.oidc_jwks)
+        if keys.is_address:
+            keys.read()
+            self._fetched_keys = keys
+        else:
+            self._files[KEYS] = WatchedFiles(KEYS, [Path(keys.source)], keys.read)
+        return WebTokens(self._settings, keys)
 
     @property
     def tls(self) -> str:
@@ -88,7 +104,9 @@ class Security:
 
     def watching(self) -> list[Coroutine[Any, Any, None]]:
         """Coroutines that keep what the files contain up to date until they are cancelled."""
-        return [files.watch(partial(self._changed, kind)) for kind, files in self._files.items()]
+        files = [files.watch(partial(self._changed, kind)) for kind, files in self._files.items()]
+        keys = self._fetched_keys
+        return files if keys is None else [*files, keys.watch(partial(self._changed, KEYS))]
 
     def _changed(self, kind: str, is_taken: bool) -> None:
         self._metrics.files_changed(kind, is_taken=is_taken)
@@ -99,7 +117,7 @@ class Security:
         """Logs once that others on the network can read and change what clients send, if so."""
         host = self._settings.host
         if self._certificates is None and not _is_loopback(host):
-            secret = "tokens and texts" if self._settings.tokens else "texts"
+            secret = "tokens and texts" if self._settings.has_tokens else "texts"
             logs.event(
                 "plaintext",
                 {

@@ -1,16 +1,16 @@
 """Whose a call is: the only place where identity is decided (`Tenants`).
 
-With tokens, a call is its token's tenant's. Without, a call names its tenant itself, which proves nothing: where
-clients are not trusted, a proxy has to set it. Priorities are named by calls in both cases; weights and rights come
-from the settings.
+With tokens, of a file or of an issuer, a call is its token's tenant's. Without, a call names its tenant itself, which
+proves nothing: where clients are not trusted, a proxy has to set it. Priorities are named by calls in both cases;
+weights and rights come from the settings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from service.edge.security.tokens import ADMIN, ANY_TENANT, Tokens
-from service.errors import InvalidRequest, PermissionDenied
+from service.edge.security.tokens import ADMIN, ANY_TENANT, Holder, Holders
+from service.errors import InvalidRequest, PermissionDenied, Unauthenticated
 from service.request import Caller, Priority
 from service.settings.config import ServerSettings
 from service.settings.setting_types import TENANT_NAME
@@ -24,7 +24,7 @@ PRIORITIES = {priority.name.lower(): priority for priority in Priority}
 class Tenants:
     """The tenants of one server, by its settings. tokens: without one no call is anybody's; None: calls need none."""
 
-    def __init__(self, settings: ServerSettings, tokens: Tokens | None = None) -> None:
+    def __init__(self, settings: ServerSettings, tokens: Holders | None = None) -> None:
         self._tokens = tokens
         self._weights = settings.tenant_weights
         self._shares_unknown = settings.unknown_tenants == "shared"
@@ -64,8 +64,15 @@ class Tenants:
         if ADMIN not in self._tokens.holder(metadata).rights:
             raise PermissionDenied(f"the token has not the right {ADMIN}; ask the operator of this server for one")
 
+    def holder(self, metadata: Iterable[tuple[str, str | bytes]]) -> Holder | None:
+        """Whose the token of a call is; None: nobody's that is known."""
+        try:
+            return None if self._tokens is None else self._tokens.holder(metadata)
+        except (Unauthenticated, PermissionDenied):
+            return None
+
     @staticmethod
-    def _proven(tokens: Tokens, metadata: tuple[tuple[str, str | bytes], ...], named: str) -> str:
+    def _proven(tokens: Holders, metadata: tuple[tuple[str, str | bytes], ...], named: str) -> str:
         """The tenant of a call's token, or the one that it names if its holder may name any."""
         holder = tokens.holder(metadata)
         if not named or named == holder.tenant:

@@ -20,7 +20,7 @@ import secrets
 import stat
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from service.errors import StartupError, Unauthenticated
 from service.settings.setting_types import TENANT_NAME
@@ -31,14 +31,23 @@ RIGHTS = (ANY_TENANT, ADMIN)
 DIGEST = re.compile(r"[0-9a-f]{64}")
 MAX_FILE_BYTES, MAX_TOKEN_LENGTH = 1 << 20, 4096
 FIX = "make one with `glossa token TENANT`"
+NOT_KNOWN = "the token is not known here; ask the operator of this server for one"
 
 
 class Holder(NamedTuple):
     """Whose a token is. rights: `any-tenant`: it may call as any tenant that it names, such as a proxy;
-    `admin`: it may exchange the server's models."""
+    `admin`: it may exchange the server's models. subject: whom an issuer gave it to, for the log."""
 
     tenant: str
     rights: frozenset[str] = frozenset()
+    subject: str = ""
+
+
+class Holders(Protocol):
+    """Knows whose tokens are."""
+
+    def holder(self, metadata: Iterable[tuple[str, str | bytes]]) -> Holder:
+        """Whose the token of a call is. Raises Unauthenticated; PermissionDenied for one that names no tenant."""
 
 
 UNKNOWN = bytes(32), Holder("")
@@ -61,21 +70,28 @@ class Tokens:
         return frozenset(holder.tenant for _, holder in self._holders.values())
 
     def holder(self, metadata: Iterable[tuple[str, str | bytes]]) -> Holder:
-        """Whose the token of a call is. Raises Unauthenticated.
+        """Whose the token of a call is. Raises Unauthenticated."""
+        if (found := self.find(bearer_token(metadata))) is None:
+            raise Unauthenticated(NOT_KNOWN)
+        return found
 
-        Digests are compared in constant time, and a wrong token takes as long as a right one.
-        """
-        values = {value for key, value in metadata if key == AUTHORIZATION}  # Riva's client repeats it
-        if not values:
-            raise Unauthenticated("the call has no token; send the metadata authorization: Bearer TOKEN")
-        value = values.pop()
-        if values or not isinstance(value, str) or value[: len(SCHEME)].lower() != SCHEME:
-            raise Unauthenticated("authorization must be given once, as Bearer TOKEN")
-        digest = digest_of(value[len(SCHEME) : len(SCHEME) + MAX_TOKEN_LENGTH + 1])
+    def find(self, token: str) -> Holder | None:
+        """Whose a token is; None: it is not of the file. Digests are compared in constant time, and a wrong token takes
+        as long as a right one."""
+        digest = digest_of(token[: MAX_TOKEN_LENGTH + 1])
         known, holder = self._holders.get(digest, UNKNOWN)
-        if not hmac.compare_digest(known, digest):
-            raise Unauthenticated("the token is not known here; ask the operator of this server for one")
-        return holder
+        return holder if hmac.compare_digest(known, digest) else None
+
+
+def bearer_token(metadata: Iterable[tuple[str, str | bytes]]) -> str:
+    """The token of a call. Raises Unauthenticated."""
+    values = {value for key, value in metadata if key == AUTHORIZATION}  # Riva's client repeats it
+    if not values:
+        raise Unauthenticated("the call has no token; send the metadata authorization: Bearer TOKEN")
+    value = values.pop()
+    if values or not isinstance(value, str) or value[: len(SCHEME)].lower() != SCHEME:
+        raise Unauthenticated("authorization must be given once, as Bearer TOKEN")
+    return value[len(SCHEME) :]
 
 
 def digest_of(token: str) -> bytes:

@@ -23,6 +23,7 @@ from service.edge.observability.status import abort
 from service.edge.requests.prompt_encoder import LanguagePair
 from service.edge.security.checked_services import CheckedServices
 from service.edge.security.security import Security
+from service.edge.versions.admin_calls import AdminCalls
 from service.edge.versions.evaluation import MAX_LOSS, EvaluationSet
 from service.edge.versions.reloader import Loaded, Order, Reloader, Status
 from service.errors import InternalFailure, RequestError, StartupError
@@ -134,7 +135,8 @@ class AdminServer:
 
     def __init__(self, reloader: Reloader, security: Security, settings: ServerSettings) -> None:
         self._settings, self._security = settings, security
-        self._server: Any = grpc.aio.server(options=OPTIONS)
+        calls = AdminCalls(security.guard, settings.admin_socket)
+        self._server: Any = grpc.aio.server(interceptors=(calls,), options=OPTIONS)
         services: Any = CheckedServices(self._server, security.guard)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(reloader), services)  # type: ignore[no-untyped-call]
 

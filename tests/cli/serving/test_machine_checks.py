@@ -28,6 +28,7 @@ from service.machine import huge_pages
 from service.runtime import sessions
 from service.runtime.cuda_device import check_device
 from tests.fakes import FakeCuda
+from tests.issuer import AUDIENCE, ISSUER, SignatureKey, jwks
 
 GIB = 1 << 30
 FLAGS = "fpu sse2 avx2 avx512f avx512_vnni"
@@ -336,3 +337,14 @@ def test_a_bundle_that_does_not_fit_fails(served):
     assert served("memory", SMALL).status == "ok"
     check = served("memory", LARGE)
     assert (check.status, "28,069 MB needed to start" in check.value, bool(check.fix)) == ("fail", True, True)
+
+
+def test_the_keys_of_an_issuer_are_looked_at(machine, monkeypatch, tmp_path):
+    assert "issuer" not in examine(addresses=(), root=machine)
+    for name, value in (("ISSUER", ISSUER), ("AUDIENCE", AUDIENCE), ("JWKS", str(tmp_path / "keys"))):
+        monkeypatch.setenv(f"GLOSSA_OIDC_{name}", value)
+    found = look(machine, "issuer")
+    assert (found.status, found.fix) == ("fail", "check the path and its rights")
+    assert found.value == f"oidc_jwks: {tmp_path / 'keys'}: cannot be read: No such file or directory"
+    (tmp_path / "keys").write_bytes(jwks(SignatureKey("one"), SignatureKey("two", "EdDSA")))
+    assert look(machine, "issuer") == Finding("ok", f"{ISSUER} signs with one, two")

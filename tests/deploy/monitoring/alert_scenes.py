@@ -69,6 +69,23 @@ def full(metric, limit, *, queued):
     return [gauge(metric, MODEL, limit / 2, limit), gauge("glossa_requests_queued", MODEL, 0, queued)]
 
 
+def confidences(bad, *, answers):
+    """So many answers an hour, whose confidence is 0.8 while all is well."""
+    return [
+        counter("glossa_answer_confidence_ratio_sum", MODEL, 0.8 * answers, bad * answers),
+        counter("glossa_answer_confidence_ratio_count", MODEL, answers, answers),
+    ]
+
+
+def unknown_tokens(bad):
+    """So many of 1,000 tokens an hour are unknown, 1 while all is well."""
+    return [
+        counter("glossa_request_unknown_tokens_total", MODEL, 1, bad),
+        counter("glossa_request_prompt_tokens_sum", MODEL, 1000, 1000),
+    ]
+
+
+MINUTES = {"GlossaConfidenceDropped": 60, "GlossaUnknownTokensRose": 60}  # what a minute of these scenes stands for
 ROWS = [gauge("glossa_rows_limit", MODEL, 64, 64)]
 DAY_S = 86400
 SCENES = {
@@ -99,6 +116,8 @@ SCENES = {
     "GlossaEngineProcessRestarted": [
         counter("glossa_engine_process_restarts_total", f'{MODEL},reason="killed"', 0, 1),
     ],
+    "GlossaConfidenceDropped": confidences(0.5, answers=100),
+    "GlossaUnknownTokensRose": unknown_tokens(35),
     "GlossaCertificateExpires": [
         gauge("glossa_certificate_expiry_timestamp_seconds", SERVER, 60 * DAY_S, 10 * DAY_S),
     ],
@@ -127,6 +146,8 @@ OTHERS = {
         gauge("glossa_engine_process_up", PROCESS, 1, 0),
         gauge("glossa_draining", SERVER, 0, 1),
     ],
+    "GlossaConfidenceDropped": confidences(0.5, answers=5),  # too few to tell
+    "GlossaUnknownTokensRose": unknown_tokens(4),
     "GlossaCertificateExpires": [  # plaintext
         gauge("glossa_certificate_expiry_timestamp_seconds", SERVER, float("inf"), float("inf")),
     ],

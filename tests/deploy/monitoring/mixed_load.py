@@ -23,11 +23,13 @@ from glossa.client import AsyncClient, ClientError
 from glossa.client.admin import AdminClient
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.security.tokens import Holder, line_of, new_token
+from tests.bundles import make
 from tests.certificates import issue, save
 from tests.e2e.process import SERVE, Process, serving
 from tests.tiny import TEXTS, tiny_config, tiny_encoder, tiny_model, tiny_tokenizer
 
 TENANTS = ("acme", "globex")
+CALIBRATED = Path(make.__file__).parent / "format-12/bundle"
 WORDS = sorted({word for text in TEXTS for word in text.split()})
 SETTINGS = {
     "device": "cpu",
@@ -91,6 +93,7 @@ def bundles(exported):
         "text": exported(tiny_model(tiny_config("decoder", max_target_len=2 * CHUNK))),
         "quiet": exported(tiny_model(tiny_config("decoder"))),
         **encoders,
+        "sure": CALIBRATED,
     }
 
 
@@ -161,7 +164,7 @@ class MixedLoad:
         async with contextlib.AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(self._client(token)) for token in self._served.tokens.values()]
             stranger = await stack.enter_async_context(self._client(new_token()))
-            kinds = (translate, batch, stream, generate, sample, encode, analyse, cancel, be_late, be_wrong)
+            kinds = (translate, be_sure, batch, stream, generate, sample, encode, analyse, cancel, be_late, be_wrong)
             tasks = [
                 asyncio.create_task(self._repeat(kind, clients[number % len(clients)]))
                 for number in range(self._callers)
@@ -255,6 +258,10 @@ def sentence(rng):
 
 async def translate(client, rng):
     await client.translate(sentence(rng), model="en-de", beam_size=rng.choice([1, 1, 4]), timeout_s=30)
+
+
+async def be_sure(client, rng):
+    await client.translate(sentence(rng), model="sure", confidence=True, timeout_s=30)
 
 
 async def batch(client, rng):

@@ -7,7 +7,7 @@ import yaml
 
 from deploy.monitoring.__main__ import DEPLOY
 from deploy.monitoring.rules import ALERTS, OBJECTIVE_ALERTS
-from tests.deploy.monitoring.alert_scenes import BAD_MINUTES, OTHERS, SCENES, WELL_MINUTES
+from tests.deploy.monitoring.alert_scenes import BAD_MINUTES, MINUTES, OTHERS, SCENES, WELL_MINUTES
 from tests.deploy.monitoring.prometheus import promtool
 
 RULES = sorted((DEPLOY / "prometheus" / "rules").glob("*.yaml"))
@@ -15,20 +15,21 @@ AGAIN_MINUTES = 600  # the longest short window is of 6 hours
 
 
 def evaluate(folder, name, series, firing):
-    """Runs promtool over series. firing: how many alerts of that name fire, by minute."""
+    """Runs promtool over series. firing: how many alerts of that name fire, by minute of the scene."""
+    minutes = MINUTES.get(name, 1)
     test = {
         "rule_files": [str(path) for path in RULES],
-        "evaluation_interval": "1m",
+        "evaluation_interval": f"{minutes}m",
         "tests": [
             {
-                "interval": "1m",
+                "interval": f"{minutes}m",
                 "input_series": [
                     {"series": one.name, "values": " ".join(map(text_of, one.values(AGAIN_MINUTES)))} for one in series
                 ],
                 "promql_expr_test": [
                     {
                         "expr": f'count(ALERTS{{alertname="{name}",alertstate="firing"}})',
-                        "eval_time": f"{minute}m",
+                        "eval_time": f"{minute * minutes}m",
                         "exp_samples": [{"labels": "{}", "value": count}] if count else [],
                     }
                     for minute, count in firing.items()

@@ -3,25 +3,44 @@
 import dataclasses
 import math
 import random
+import re
+from typing import Any
 
 import grpc
 import pytest
 
 from export.bundle.confidence import word_spans
+from export.bundle.manifest import Tokens
 from glossa.v1 import glossa_pb2 as pb
 from model.tokenizer import Tokenizer
 from service.edge.admission.preparation import Preparation
+from service.edge.models import answer_confidence as answer_confidence_module
 from service.edge.models.answer_confidence import (
     AnswerConfidence,
     answer_confidence,
     is_like_calibrated,
+    with_logprobs,
+    without_logprobs,
     words_per_token,
 )
 from service.edge.requests.request_limits import answer_size, response_size
 from service.options import DecodingOptions
 from service.request import Finished, FinishReason
 from tests.calibrated import CALIBRATION, SOFT, WITH_ADEQUACY
-from tests.edge import ANSWER, RESULT, TEXTS, TIMINGS, TOKENIZERS, FakePool, answered, failure, method, served
+from tests.edge import (
+    ANSWER,
+    RESULT,
+    TEXTS,
+    TIMINGS,
+    TOKENIZERS,
+    FakePool,
+    answered,
+    decoding_request,
+    failure,
+    manifest,
+    method,
+    served,
+)
 
 TEXT = "the small red house"
 WORDS = TOKENIZERS["translation"]
@@ -244,3 +263,82 @@ async def test_the_answer_reserves_memory_for_it(calibrated, channel):
 
 def test_messages_of_generation_request_none():
     assert answer_confidence(pb.GenerateRequest(text="a"), served("en", FakePool(), "generation")) is None
+
+
+def counted(edge):
+    """The number of confidences in the metric, and their sum."""
+    text = edge.server.metrics.render().decode()
+    found = re.findall(r'glossa_answer_confidence_ratio_(count|sum){model="en-de",version="\w+"} (\S+)', text)
+    return tuple(float(value) for _, value in sorted(found))
+
+
+@pytest.fixture
+def always(monkeypatch):
+    monkeypatch.setattr(answer_confidence_module, "SAMPLED_ONE_OF", 1)
+
+
+async def test_confidence_that_is_requested_is_counted_if_it_is_of_the_calibrated_kind(
+    calibrated, channel, monkeypatch
+):
+    monkeypatch.setattr(answer_confidence_module, "SAMPLED_ONE_OF", 1 << 40)
+    translate = method(channel, "Translate")
+    await translate(text=TEXT, include_confidence=True)
+    await translate(text=TEXT, include_confidence=True, options=pb.DecodingOptions(temperature=0.5))
+    await translate(text=TEXT)
+    assert counted(calibrated) == (1, pytest.approx(0.5))
+    assert [one.options.token_logprobs for one in calibrated.pool.requests] == [True, True, False]
+
+
+async def test_in_a_sampled_second_confidence_is_counted_and_the_answer_stays_the_same(calibrated, channel, always):
+    response = await method(channel, "Translate")(text=TEXT)
+    assert calibrated.pool.requests[0].options == DecodingOptions(token_logprobs=True)
+    assert not response.hypotheses
+    assert not response.HasField("confidence")
+    assert response.text == "zwei rote Häuser"
+    streamed = [one async for one in method(channel, "StreamTranslate")(text=TEXT)]
+    assert not streamed[-1].final.hypotheses
+    assert counted(calibrated) == (2, pytest.approx(1.0))
+    options = pb.DecodingOptions(token_logprobs=True)
+    assert (await method(channel, "Translate")(text=TEXT, options=options)).hypotheses[0].token_logprobs
+    await method(channel, "Translate")(text=TEXT, options=pb.DecodingOptions(temperature=0.5))
+    assert counted(calibrated)[0] == 2, "the client's own, and an answer of another kind"
+
+
+async def test_a_model_without_calibration_is_not_sampled(edge, channel, always):
+    await method(channel, "Translate")(text=TEXT)
+    assert edge.pool.requests[0].options == DecodingOptions()
+    assert counted(edge) == (0, 0)
+
+
+def test_one_second_of_128_is_sampled():
+    model = served("en-de", FakePool())
+    model.manifest = dataclasses.replace(model.manifest, calibrations={"fp32": CALIBRATION})
+    request = decoding_request(model, TEXT)
+
+    def is_sampled(now_s):
+        return with_logprobs(request, model, now_s).options.token_logprobs
+
+    sampled = [second for second in range(20_000) if is_sampled(second + 0.25)]
+    assert [is_sampled(second + 0.99) for second in sampled] == [True] * len(sampled)
+    assert 120 < len(sampled) < 195, "156 are expected"
+    without = without_logprobs(with_logprobs(request, model, sampled[0]))
+    assert without == request
+
+
+async def test_unknown_tokens_of_answered_requests_are_counted(edge, channel):
+    edge.models["en-de"].manifest = dataclasses.replace(
+        manifest(), tokens=Tokens(pad=0, bos=1, eos=2, unk=WORDS.encode("red")[0])
+    )
+    for _ in range(2):
+        await method(channel, "Translate")(text="the red red house")
+    text = edge.server.metrics.render().decode()
+    assert re.search(r'glossa_request_unknown_tokens_total{model="en-de",version="\w+"} 4\.0', text)
+
+
+@pytest.mark.parametrize("role", ["pad", "bos", "eos"])
+def test_an_unknown_token_with_another_role_is_not_counted(role):
+    model = served("en-de", FakePool())
+    assert model.count_unknown((3, 4, 3), [3]) == 3
+    tokens: dict[str, Any] = {"pad": 0, "bos": 1, "eos": 2, "unk": 3, role: 3}
+    model.manifest = manifest(tokens=Tokens(**tokens))
+    assert model.count_unknown((3, 4, 3), [3]) == 0

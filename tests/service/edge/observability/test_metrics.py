@@ -88,7 +88,7 @@ def test_names_follow_the_rules_of_prometheus(metrics, report):
         if family.type == "counter":
             assert all(sample.name.endswith("_total") for sample in family.samples), name
         elif family.type == "histogram":
-            assert name.endswith(("_seconds", "_rows", "_tokens")), name
+            assert name.endswith(("_seconds", "_rows", "_tokens", "_ratio")), name
         else:
             assert not name.endswith(("_total", "_count", "_sum", "_bucket")), name
         for sample in family.samples:
@@ -171,8 +171,8 @@ def test_series_stay_within_the_budget(metrics, report):
     served(metrics, "another")
     another = count() - one
     served(metrics, "wide", processes=10)
-    assert one < 1270  # a scrape costs some 1.2 µs a series, with the GIL held; each RPC has some 40
-    assert another < 248
+    assert one < 1280  # a scrape costs some 1.2 µs a series, with the GIL held; each RPC has some 40
+    assert another < 256
     assert count() - one - 2 * another == (10 - 2) * 4, "four for each process"
     before = count()
     served(metrics, "another", version="v2")
@@ -332,7 +332,7 @@ def test_a_scrape_of_many_models_stays_cheap(metrics):
     """By count: 10 models and 16 processes each stay below 5 ms at 1.2 µs a series."""
     for number in range(10):
         served(metrics, f"m{number}", processes=16)
-    assert sum(len(family.samples) for family in families(metrics).values()) < 4080
+    assert sum(len(family.samples) for family in families(metrics).values()) < 4140
 
 
 def test_restarts_are_counted_by_reason(metrics, report):

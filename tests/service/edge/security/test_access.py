@@ -101,7 +101,7 @@ async def test_tokens_of_administrators_are_not_sent_in_plaintext_to_other_machi
     with pytest.raises(StartupError, match=r"^admin_host: 0\.0\.0\.0 is reached from other machines, and tokens would"):
         async with running(tokens=tokens, admin_port=0, admin_host="0.0.0.0"):
             pass
-    with pytest.raises(ValueError, match="admin_port needs tokens, or anyone who reaches it could exchange models"):
+    with pytest.raises(ValueError, match="admin_port needs tokens or oidc_issuer, or anyone who reaches it could"):
         settings(admin_port=0)
 
 
