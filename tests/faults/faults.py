@@ -796,6 +796,8 @@ FAULTS = (
         "        if len(direct) == 1:\n",
         "        if len(direct) == 1 and languages.source and not _ways(known, languages):\n",
         ("tests/service/edge/requests/test_language_routes.py",),
+    ),
+    Fault(
         "token-kept-beyond-its-end",
         "service/edge/security/web_tokens.py",
         "elif self._clock() >= proven.until_s:",
