@@ -11,6 +11,7 @@ BASELINE := protos/baseline.txtpb
 STUBS := clients/python
 ADAPTOR_PROTOS := inference/open_inference.proto vllm/vllm_engine.proto riva/riva_translation.proto google_translation/translation_service.proto
 ADAPTOR_STUBS := service/adaptors
+ORCA_PROTOS := $(addprefix service/adaptors/orca/,load_report.proto load_service.proto)  # one imports the other: their path is the module's
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -143,6 +144,7 @@ check: $(STAMP) stubs-check  ## format, lint, types, .proto rules and compatibil
 protos: $(STAMP)  ## generate the gRPC stubs from the .proto
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=$(STUBS) --pyi_out=$(STUBS) --grpc_python_out=$(STUBS) $(PROTO)
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=$(ADAPTOR_STUBS) --pyi_out=$(ADAPTOR_STUBS) $(ADAPTOR_PROTOS)
+	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=. --pyi_out=. $(ORCA_PROTOS)
 	$(BIN)/python -m codegen.descriptors
 
 .PHONY: baseline
@@ -177,9 +179,9 @@ kubernetes: $(STAMP)  ## render deploy/kubernetes/glossa.yaml from the chart dep
 stubs-check: $(STAMP)
 	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && \
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out="$$fresh" --pyi_out="$$fresh" --grpc_python_out="$$fresh" $(PROTO) && \
-	$(BIN)/python -m grpc_tools.protoc -I protos --python_out="$$fresh" --pyi_out="$$fresh" $(ADAPTOR_PROTOS) && \
+	$(BIN)/python -m grpc_tools.protoc -I protos --python_out="$$fresh" --pyi_out="$$fresh" $(ADAPTOR_PROTOS) $(ORCA_PROTOS) && \
 	for stub in $$(cd "$$fresh" && find . -type f); do \
-	  case $$stub in ./glossa/*) home=$(STUBS) ;; *) home=$(ADAPTOR_STUBS) ;; esac; \
+	  case $$stub in ./glossa/*) home=$(STUBS) ;; ./service/*) home=. ;; *) home=$(ADAPTOR_STUBS) ;; esac; \
 	  diff -u "$$home/$$stub" "$$fresh/$$stub" || { echo "$$stub is out of date; run: make protos" >&2; exit 1; }; \
 	done
 

@@ -23,11 +23,13 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from glossa.version import VERSION
+from service.adaptors.load_reports import LoadReports
 from service.adaptors.selection import Adaptors
 from service.edge.admission.backlog import Collapse
 from service.edge.admission.connections import finish_sending, stop_listening
 from service.edge.admission.preparation import Preparation
 from service.edge.calls.calls import Calls
+from service.edge.calls.shadows import Shadows
 from service.edge.models.served_model import ServedModel
 from service.edge.observability import logs
 from service.edge.observability.exposition import content_type
@@ -46,6 +48,7 @@ from service.edge.security.checked_services import CheckedServices
 from service.edge.security.grpc_options import server_options
 from service.edge.security.security import Port, Security
 from service.edge.versions.admin import AdminServer
+from service.edge.versions.canaries import Canaries
 from service.edge.versions.memory_plan import tell_memory
 from service.edge.versions.open_model import ModelOpener
 from service.edge.versions.reloader import OpenModel, Reloader
@@ -158,20 +161,24 @@ class Server:
         servicer = Servicer(
             self._catalog, self._preparation, self.calls.items, self._glossaries, log_text=settings.log_text
         )
-        handlers = handlers_of(Servicer.FILE, servicer, self.calls)
+        shadows = Shadows(self._catalog, self.calls.memory, self.metrics.traffic, self._clock)
+        handlers = handlers_of(Servicer.FILE, servicer, self.calls, around=shadows.around)
         backlog = self.calls.admission.backlog
         self._grpc.add_generic_rpc_handlers((*handlers, backlog.handler()))
         guard = self._security.guard
         self._adaptors.add_to(self._grpc, guard, self.calls, servicer, self.not_ready)
+        reports = LoadReports(settings, self.metrics.load, self._catalog)
+        reports.add_to(self._grpc, guard)
         self.metrics.measure_backlog(lambda: backlog.age_s)
         urgent: Any = CheckedServices(self._grpc, guard, is_urgent=True)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, urgent)
         if settings.reflection:
-            add_reflection(self._grpc, guard, (*SERVICES, *self._adaptors.services, HEALTH))
-        running = (give_back_what_calls_took(), *self._security.watching(), *self._glossaries.watching())
+            add_reflection(self._grpc, guard, (*SERVICES, *self._adaptors.services, *reports.services, HEALTH))
+        running = (give_back_what_calls_took(), reports.run(), *self._security.watching(), *self._glossaries.watching())
         self._running += [asyncio.create_task(each) for each in running]
         if settings.has_admin:
-            self._admin = AdminServer(self._reloader, self._security, settings)
+            canaries = Canaries(self._catalog, self._reloader, shadows, self.metrics, self._clock)
+            self._admin = AdminServer(self._reloader, canaries, self._security, settings)
             self.admin_port = await self._admin.start()
         await self._grpc.start()
         self._measuring = asyncio.create_task(backlog.measure(port.own_address))

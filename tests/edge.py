@@ -23,7 +23,7 @@ from service.edge.models.served_model import ServedModel
 from service.edge.requests.prompt_encoder import NO_LANGUAGES
 from service.edge.requests.request_builder import RequestBuilder
 from service.edge.requests.request_limits import TextLimits
-from service.machine.execution_choice import ExecutionChoice
+from service.machine.execution_choice import ExecutionChoice, GraphNodes
 from service.options import DecodingOptions
 from service.progress import Timings
 from service.request import (
@@ -47,7 +47,9 @@ TOKENIZERS = {
     "translation": Tokenizer.train(TEXTS, kind="words", vocab_size=64),
     "generation": Tokenizer.train(TEXTS, kind="bpe", vocab_size=300),
 }
-CHOICE = ExecutionChoice("CPUExecutionProvider", "auto", True, "no GPU; add one", "fp32")
+CPU = "CPUExecutionProvider"
+NODES = (GraphNodes("decode", CPU, 70), GraphNodes("encode", CPU, 30))
+CHOICE = ExecutionChoice(CPU, "auto", True, "no GPU; add one", "fp32", nodes=NODES)
 TIMINGS = Timings(queue_s=0.001, prefill_s=0.002, first_token_s=0.004, total_s=0.010)
 RESULT = HypothesisResult(
     text="zwei rote Häuser",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from export.bundle.manifest import Manifest
 
@@ -23,6 +24,14 @@ longer for its threads than it computes: one sentence at a time, static int8 on 
 one make 131 sentences/s of 159 with 7 MB (3+3 layers, d256), but a step of 2.5 ms of 3.9 with 56 MB (6+6, d512)."""
 
 
+class GraphNodes(NamedTuple):
+    """How many nodes of a graph, by its role, a provider computes."""
+
+    graph: str
+    provider: str
+    nodes: int
+
+
 @dataclass(frozen=True)
 class ExecutionChoice:
     """Where a model runs.
@@ -30,6 +39,7 @@ class ExecutionChoice:
     provider: the execution provider in use. requested: the device of the settings.
     fallback: the requested device does not work; reason: why, and the fix.
     captures: decode steps may be captured as CUDA graphs; then every run of `decode` has `run_options`.
+    nodes: of the graphs that are open from the start, where that is known.
     """
 
     provider: str
@@ -38,6 +48,7 @@ class ExecutionChoice:
     reason: str
     precision: str
     captures: bool = False
+    nodes: tuple[GraphNodes, ...] = ()
 
     @property
     def on_device(self) -> bool:

@@ -5,6 +5,7 @@ The only module of the service that imports ONNX Runtime. `service.runtime.runne
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import io
 import logging
@@ -31,6 +32,7 @@ from service.machine.execution_choice import (
     CUDA_PRECISIONS,
     LAZY_ROLES,
     ExecutionChoice,
+    GraphNodes,
     cpu_precision,
     cuda_precision,
     single_engine_role,
@@ -43,6 +45,7 @@ from service.settings.engine_settings import Device, Precision
 log = logging.getLogger(__name__)
 
 WEIGHTS_FOLDER = "session.model_external_initializers_file_folder_path"
+RECORDED_NODES = "session.record_ep_graph_assignment_info"  # for `nodes_of`; costs nothing that can be measured
 CPU_ONLY_CONFIG = ("optimization.disable_specified_optimizers",)
 """Settings of SESSION_CONFIG whose reasons hold on the CPU alone: CUDA has kernels for the fusions they switch off."""
 FLASH_AND_EFFICIENT_ATTENTION = 1 | 2
@@ -113,7 +116,7 @@ def open_sessions(
             reason = f"{error}, or ask for device cpu"
     taken, sessions = _open_cpu(path, manifest, precision, open_graph)
     give_back_memory()
-    return Opened(ExecutionChoice(CPU, device, bool(reason), reason, taken), sessions)
+    return Opened(ExecutionChoice(CPU, device, bool(reason), reason, taken, nodes=nodes_of(sessions)), sessions)
 
 
 def open_single_engine_sessions(path: Path, manifest: Manifest, choice: ExecutionChoice, *, threads: int) -> Sessions:
@@ -140,6 +143,16 @@ def available_providers() -> list[str]:
     """The execution providers that this ONNX Runtime was built with, best first; they need not work here."""
     names: list[str] = ort.get_available_providers()
     return names
+
+
+def nodes_of(sessions: Sessions) -> tuple[GraphNodes, ...]:
+    """How many nodes of each graph run on which provider: as ONNX Runtime divided it, copies between devices not
+    included."""
+    counts = collections.Counter[tuple[str, str]]()
+    for role, session in sessions.items():
+        for part in session.get_provider_graph_assignment_info():
+            counts[role, part.ep_name] += len(part.get_nodes())
+    return tuple(GraphNodes(role, provider, nodes) for (role, provider), nodes in sorted(counts.items()))
 
 
 def providers_of(provider: str, *, captures: bool = False, stream: CudaStream | None = None) -> list[Any]:
@@ -206,7 +219,7 @@ def _open_session(graph: bytes, folder: Path, providers: list[Any], threads: int
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, SESSION_OPTIMIZATION)
     options.log_severity_level = 3
     options.enable_mem_pattern = SESSION_MEM_PATTERN
-    for key, value in {**config, WEIGHTS_FOLDER: str(folder)}.items():
+    for key, value in {**config, WEIGHTS_FOLDER: str(folder), RECORDED_NODES: "1"}.items():
         options.add_session_config_entry(key, value)
     # A session that cannot be opened must raise, and not be opened on other providers; likewise a run that fails.
     session = ort.InferenceSession(graph, options, providers=providers, enable_fallback=0)
@@ -291,7 +304,8 @@ def _open_cuda(
         )
     if obstacle:
         log.warning("steps run without CUDA graphs: %s", obstacle)
-    return Opened(ExecutionChoice(CUDA, device, False, "", precision, captures=not obstacle), sessions, stream)
+    choice = ExecutionChoice(CUDA, device, False, "", precision, captures=not obstacle, nodes=nodes_of(sessions))
+    return Opened(choice, sessions, stream)
 
 
 def _fix(problem: str) -> str:

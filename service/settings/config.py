@@ -234,6 +234,14 @@ class ServerSettings(_LimitSettings):  # type: ignore[misc]
     stall_timeout_s: PositiveSeconds = Field(
         30.0, description="seconds until a stream whose client reads nothing is ended"
     )
+    load_reports: Literal["none", "asked", "all"] = Field(
+        "asked",
+        description="load reports for balancers (ORCA): asked: on streams, and in the trailing metadata of calls with "
+        "the header endpoint-load-metrics-format; all: of all calls; none: nowhere",
+    )
+    min_load_report_interval_s: float = Field(
+        1.0, ge=0.1, le=3600, description="seconds between two reports of such a stream, at least, whatever it asks for"
+    )
     drain_delay_s: Seconds = Field(
         5.0, description="seconds of accepting requests after SIGTERM, until load balancers notice"
     )

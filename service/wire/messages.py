@@ -25,7 +25,7 @@ from service.progress import Progress
 from service.request import Event, Finished, Request, TextDelta
 from service.settings.engine_settings import EngineSettings
 
-VERSION = 8
+VERSION = 9
 MAX_MESSAGE_BYTES = (1 << 28) + (1 << 26)  # all attention that one request may ask for, and 64 MiB for the rest of it
 _ARRAY = 1  # extension type of float32 arrays
 

@@ -314,3 +314,63 @@ def serving_versions(address):
     with administrator(address) as admin:
         versions = admin.ListVersions(pb.ListVersionsRequest()).versions
     return [version for version in versions if version.state == pb.VERSION_STATE_SERVING]
+
+
+async def test_traffic_is_split_and_a_worse_canary_goes_back(admin_server, bundles):
+    """Calls, streams and batches each get one version, tenants always the same; a canary of other texts goes back."""
+    server, address = admin_server
+    with administrator(address) as admin:
+        first = serve_alone(admin, bundles[0])
+        admin.LoadVersion(pb.LoadVersionRequest(model="en-de", path=str(bundles[1]), version="two", keep_default=True))
+    async with (
+        grpc.aio.insecure_channel(server.address) as channel,
+        grpc.aio.insecure_channel(address) as admin_channel,
+    ):
+        admin = admin_pb2_grpc.AdminServiceStub(admin_channel)
+        translate, stream = method(channel, "Translate"), method(channel, "StreamTranslate")
+        own = {version: await answers_of(channel, f"en-de@{version}") for version in (first.version, "two")}
+        weights = [pb.VersionShare(version=version, percent=50) for version in own]
+        split = await admin.SetTraffic(pb.SetTrafficRequest(model="en-de", weights=weights))
+        assert {version.version: version.weight for version in split.versions} == dict.fromkeys(own, 50)
+
+        async def ask(number, tenant=""):
+            text = TEXTS[number % len(TEXTS)]
+            metadata = [("x-request-id", f"request-{number}"), *([("x-glossa-tenant", tenant)] if tenant else [])]
+            call = (stream if number % 2 else translate)(
+                text=text, options=OPTIONS, timeout=WITHIN_S, metadata=metadata
+            )
+            pieces = [piece.text async for piece in call] if number % 2 else [(await call).text]
+            trailers = dict(await call.trailing_metadata())
+            assert ("".join(pieces), trailers["x-glossa-bundle-sha256"]) == own[trailers["x-glossa-version"]][text]
+            return trailers["x-glossa-version"]
+
+        assert {await ask(number) for number in range(24)} == set(own)
+        assert [await ask(number) for number in range(24)] == [await ask(number) for number in range(24)]
+        assert len({await ask(number, "acme") for number in range(24)}) == 1
+        bad = pb.SetTrafficRequest(model="en-de", weights=[*weights, pb.VersionShare(version="gone", percent=1)])
+        with pytest.raises(grpc.aio.AioRpcError, match="that serves"):
+            await admin.SetTraffic(bad)
+        assert {await ask(number) for number in range(24)} == set(own), "the running split stays"
+        await admin.SetTraffic(pb.SetTrafficRequest(model="en-de"))
+        assert {await ask(number) for number in range(24)} == {first.version}
+
+        examples = [
+            pb.EvaluationExample(text=text, reference=answer) for text, (answer, _) in own[first.version].items()
+        ]
+        order = pb.StartCanaryRequest(model="en-de", version="two", share=50, unload_loser=True)
+        order.evaluation.examples.extend(examples)
+        order.bounds.p99, order.bounds.memory = 1000, 1000
+        order.duration.seconds, order.patience.nanos = WITHIN_S, 300_000_000
+        assert (await admin.StartCanary(order)).canary.state == pb.CANARY_STATE_RUNNING
+        for number in range(100_000):
+            await asyncio.gather(*[ask(8 * number + one) for one in range(8)])
+            (canary,) = (await admin.ListVersions(pb.ListVersionsRequest(model="en-de"))).canaries
+            if canary.state != pb.CANARY_STATE_RUNNING:
+                break
+        assert (canary.state, canary.bound) == (pb.CANARY_STATE_SENT_BACK, "chrf"), canary
+        assert "points worse" in canary.reason
+        assert (canary.calls >= 60, canary.failed) == (True, 0)
+        await until_alone(admin)
+        assert {await ask(number) for number in range(24)} == {first.version}
+    assert server.metric("glossa_canaries_total", outcome="chrf") == 1
+    assert any(event["event"] == "canary_sent_back" and event["bound"] == "chrf" for event in server.events)

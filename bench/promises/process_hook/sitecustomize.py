@@ -53,6 +53,18 @@ def arm(fault):
         kept.append(bytearray(1 << 26))  # as a cache that grows
         return compute(self, plan)
 
+    def be_slow(self, plan):
+        time.sleep(0.03)  # several times a turn of a small model
+        return compute(self, plan)
+
+    def fail_some(self, plan):
+        kept.append(None)  # one turn of eight: the engine stays healthy
+        return fail(self, plan) if len(kept) % 8 == 0 else compute(self, plan)
+
+    def leak(self, plan):
+        kept.append(b"\1" * (1 << 18))
+        return compute(self, plan)
+
     def read_nan(self, plan, extra):
         self._logits._read("logits", 0, max(1, plan.step_rows))[...] = float("nan")
         return read(self, plan, extra)
@@ -62,6 +74,7 @@ def arm(fault):
         OnnxRunner._read = read_nan  # type: ignore[method-assign]
     else:
         faults = {"hang": hang, "spin": spin, "freeze": freeze, "die": die, "fail": fail, "abort": abort}
+        faults |= {"slow": be_slow, "fail-some": fail_some, "leak": leak}
         OnnxRunner.run = {**faults, "exhaust": exhaust}[fault]  # type: ignore[method-assign]
 
 

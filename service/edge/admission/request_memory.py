@@ -74,6 +74,20 @@ class RequestMemory:
         self._shares.leave(caller, size)
 
 
+class SpareMemory(RequestMemory):
+    """Of another memory what half of its limit leaves, for work that nobody waits for."""
+
+    def __init__(self, memory: RequestMemory) -> None:
+        self.limit_bytes, self._shares = memory.limit_bytes // 2, memory._shares
+
+    def refusal(self, caller: Caller, size: int) -> MemoryLimit | None:
+        """See `RequestMemory`. No tenant counts as present by it."""
+        if self.reserved_bytes + size <= self.limit_bytes:
+            return None
+        problem = f"{size} bytes are more than half of the memory for requests leaves"
+        return MemoryLimit(problem, retry_after_s=RETRY_S, limit=self.limit_bytes)
+
+
 class Reservation:
     """What one call has reserved."""
 

@@ -103,6 +103,11 @@ class Budget:
         """Requests beyond the first one of each text take from these from now on."""
         self.slots = slots
 
+    @property
+    def is_pivot(self) -> bool:
+        """Whether two models translate."""
+        return self._first is not None
+
     def use(self, model: ServedModel) -> None:
         """The request is for this version of a model, which stays open until `leave`."""
         assert self.model is None, self.model

@@ -54,6 +54,7 @@ from service.errors import (
 from service.request import Caller
 from service.settings.config import ServerSettings
 
+Trailers = tuple[tuple[str, str | bytes], ...]
 SAFE_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 WITHOUT_ENGINES = frozenset(
     [
@@ -72,6 +73,8 @@ WITHOUT_ENGINES = frozenset(
 """Methods, by their services, that are answered however long requests wait for engines: no engine has a part in them,
 or, of Similarity, only in a message with texts, whose requests the pool refuses."""
 WRITTEN_S = 5.0  # for statuses to be written to clients that read slowly, at the end of a drain
+ASKS_LOAD = "endpoint-load-metrics-format"
+"""The header of a client that asks for the load in the trailing metadata, whatever its value: gRPC has one form."""
 SUSPECT_S = 0.005  # until gRPC has told that a call was reset, even one that was before its handler started
 
 _IDS = random.Random()  # names, not secrets: random bits of the operating system take 0.1 ms
@@ -161,7 +164,7 @@ class Calls:
                 await asyncio.sleep(SUSPECT_S)  # a call that was reset ends here, for half the processor time
             needs_engine = (method.service, method.name) not in WITHOUT_ENGINES
             admitted = self.admission.admit(Arrival(metadata, peer, began_s, limit_s, needs_engine))
-            request_id, parent = _ids(metadata)
+            request_id, parent, asks_load = _headers(metadata)
             trace = self._tracing.begin(method, request_id, parent, metadata, began_s) if self._tracing else None
             if not isinstance(admitted, Caller):
                 if isinstance(admitted, MessagesMissing):
@@ -170,7 +173,8 @@ class Calls:
                 if trace is not None:
                     trace.end(self._clock(), status_code(admitted).value[0], admitted)
                 check_time(client_deadline_s, self._clock())
-                await self._abort(context, admitted, ((REQUEST_ID, request_id),))
+                load = self._metrics.load.trailers(asks_load)
+                await self._abort(context, admitted, ((REQUEST_ID, request_id), *load))
                 return None
             trace_id = trace.trace_id if trace else parent[1] if parent else ""
             # Without a sampled trace metrics refer to none, as none will be found.
@@ -182,13 +186,15 @@ class Calls:
             if task is not None:
                 self._tasks[task] = memory
             self._begin(call)
-            return await self._handle(call, behaviour, context, parse)
+            return await self._handle(call, behaviour, context, parse, asks_load=asks_load)
         except asyncio.CancelledError:
             if not is_late(self._clock(), began_s, began_s + limit_s):
                 self._count_wasted(peer)
             raise  # swallowing it leaks memory inside grpc
 
-    async def _handle(self, call: Call, behaviour: Callable[..., Any], context: Any, parse: Parse) -> Any:
+    async def _handle(
+        self, call: Call, behaviour: Callable[..., Any], context: Any, parse: Parse, *, asks_load: bool
+    ) -> Any:
         error: RequestError | None = None
         response = None
         try:
@@ -219,7 +225,8 @@ class Calls:
             self._end(call, error)
         # The call no longer counts: what follows may wait for a slow client, and holds none of the server's resources.
         check_time(call.rpc.client_deadline_s, self._clock())
-        trailers = call.record.trailers(call.rpc.request_id)
+        load = self._metrics.load.trailers(asks_load)
+        trailers: Trailers = (*call.record.trailers(call.rpc.request_id), *load)
         if error is not None:
             await self._abort(context, error, trailers)
         context.set_trailing_metadata(trailers)
@@ -232,7 +239,7 @@ class Calls:
         if (memory := self._tasks.pop(task)) is not None:
             memory.release()
 
-    async def _abort(self, context: Any, error: RequestError, trailers: tuple[tuple[str, str], ...]) -> None:
+    async def _abort(self, context: Any, error: RequestError, trailers: Trailers) -> None:
         """Ends the RPC. Raises. The hint for one tenant or connection stays: others do not come with it."""
         if isinstance(error, Retryable) and not isinstance(error, TenantLimit | MessagesMissing):
             error.retry_after_s = self._retry_times.after_s(error.retry_after_s, self._clock())
@@ -327,12 +334,15 @@ def _end_all(calls: Iterable[Call]) -> None:
         call.ending.end(ShuttingDown())
 
 
-def _ids(metadata: Metadata) -> tuple[str, re.Match[str] | None]:
-    """The id of a request, the client's if it sent a safe one, and the client's span, if it sent one."""
-    request_id, parent = "", None
+def _headers(metadata: Metadata) -> tuple[str, re.Match[str] | None, bool]:
+    """The id of a request, the client's if it sent a safe one; the client's span, if it sent one; whether it asks for
+    a load report."""
+    request_id, parent, asks_load = "", None, False
     for key, value in metadata:
         if key == REQUEST_ID and isinstance(value, str) and SAFE_REQUEST_ID.fullmatch(value):
             request_id = request_id or value
         elif key == TRACE_PARENT and isinstance(value, str):
             parent = PARENT.fullmatch(value)
-    return request_id or f"{_IDS.getrandbits(128):032x}", parent
+        elif key == ASKS_LOAD:
+            asks_load = True
+    return request_id or f"{_IDS.getrandbits(128):032x}", parent, asks_load

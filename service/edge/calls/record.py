@@ -18,7 +18,7 @@ from service.progress import Timings
 from service.request import Finished
 
 REQUEST_ID = "x-request-id"
-BUNDLE = "x-glossa-bundle-sha256"
+BUNDLE, VERSION = "x-glossa-bundle-sha256", "x-glossa-version"
 
 
 class ItemFigures(Protocol):
@@ -98,14 +98,14 @@ class Record:
         self.messages += 1
 
     def trailers(self, request_id: str) -> tuple[tuple[str, str], ...]:
-        """Trailing metadata: the request id, the bundle that answered and the server's timings."""
+        """Trailing metadata: the request id, the version and bundle that answered and the server's timings."""
         parts: dict[str, float] = {}
         if self.finished is not None:
             timings = self.finished.timings
             decode_s = max(0.0, timings.total_s - timings.queue_s - timings.prefill_s)
             parts = {"queue": timings.queue_s, "prefill": timings.prefill_s, "decode": decode_s}
         times = [(f"x-glossa-{name}-ms", f"{seconds * 1000:.3f}") for name, seconds in parts.items()]
-        bundle = ((BUNDLE, self.bundle_sha256),) if self.bundle_sha256 else ()
+        bundle = ((VERSION, self.version), (BUNDLE, self.bundle_sha256)) if self.bundle_sha256 else ()
         return ((REQUEST_ID, request_id), *bundle, *times)
 
 

@@ -131,18 +131,18 @@ class ProcessPool:
     @property
     def states(self) -> list[State]:
         """The state of every engine that runs."""
-        return [state for beat in self._beats for state in beat.states]
+        return [state for beat in self.beats for state in beat.states]
 
     @property
     def memory_bytes(self) -> Mapping[str, int]:
         """Bytes by kind, of all processes that run."""
         total = collections.Counter[str]()
-        for beat in self._beats:
+        for beat in self.beats:
             total.update(beat.memory)
         return total
 
     @property
-    def _beats(self) -> list[Beat]:
+    def beats(self) -> list[Beat]:
         """The last beat of each process that runs."""
         return [beat for beat in self.processes.values() if beat]
 

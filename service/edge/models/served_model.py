@@ -28,7 +28,7 @@ from service.errors import InvalidRequest
 from service.machine.execution_choice import ExecutionChoice
 from service.options import MAX_WIDTH
 from service.request import Caller, Cancel, EventSink, Request
-from service.wire.messages import State
+from service.wire.messages import Beat, State
 
 VERSION_DIGITS = 12  # of a bundle's digest, as the name of a version that has no other
 
@@ -106,7 +106,8 @@ class Users:
 class ServedModel:
     """One version of a model with everything that its requests need.
 
-    Only `choice` and `engines` change while it is served: they follow processes that were started again elsewhere.
+    Only `choice` and `engines` change while it is served: they follow processes that were started again elsewhere; and
+    `pool`, which is watched while the version is judged.
     version, path: set by who opens it, before it is served. users: of its engines.
     """
 
@@ -130,6 +131,7 @@ class ServedModel:
     users: Users = field(default_factory=Users)
     on_closed: Callable[[], object] = lambda: None
     states: Callable[[], Sequence[State]] = tuple  # of every engine that runs, as last reported
+    beats: Callable[[], Sequence[Beat]] = tuple  # of every engine process that runs
 
     def __post_init__(self) -> None:
         self.version = self.version or self.bundle_sha256[:VERSION_DIGITS]

@@ -208,6 +208,9 @@ class VersionSeries(EngineSeries):
         "Always 1; labels are the provider in use, the requested one, and 1 for a fallback.",
         *("provider", "requested", "fallback"),
     )
+    graph_nodes: Callable[..., Gauge] = _gauge(
+        "glossa_graph_nodes", "Nodes of a version's graphs that a provider computes.", "provider"
+    )
     info: Callable[..., Gauge] = _gauge(
         "glossa_model_info",
         "Always 1; labels describe an open version of a model.",

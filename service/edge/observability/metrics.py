@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from prometheus_client.process_collector import ProcessCollector
 
 from service.edge.observability.exposition import TEXT, Exposition
+from service.edge.observability.load_meter import LoadMeter
 from service.edge.observability.metric_series import (
     ModelSeries,
     RpcSeries,
@@ -23,6 +24,7 @@ from service.edge.observability.metric_series import (
     bind,
     families,
 )
+from service.edge.observability.traffic_series import TrafficMetrics
 from service.edge.observability.version_metrics import REJECT_REASONS, ModelMetrics, VersionMetrics
 from service.errors import RequestError
 
@@ -75,8 +77,10 @@ class Metrics:
         server = families(ServerSeries, registry)
         self._server = bind(ServerSeries(), server)
         every = (*rpc_families.values(), *self._version_families.values(), *self._model_families.values())
-        every += tuple(server.values())
+        self.traffic = TrafficMetrics(registry)
+        every += (*server.values(), *self.traffic.families)
         self._models: dict[str, ModelMetrics] = {}
+        self.load = LoadMeter()
         self._exposition = Exposition(every, process)
         self._server.build(version, commit).set(1)
         # All series exist from the start: a rate over one that appears later misses its first event.
@@ -112,6 +116,7 @@ class Metrics:
         """An RPC ended. code: the number of a gRPC status; messages: the number sent."""
         series = self._rpcs[method]
         self._handled[method][code].inc()
+        self.load.count(code)
         series.handling.observe(seconds)
         series.sent.inc(messages)
         self._server.in_flight.dec()
@@ -126,6 +131,7 @@ class Metrics:
         series = self._rpcs[method]
         series.started.inc(count)
         self._handled[method][code].inc(count)
+        self.load.count(code, count)
         series.handling.observe_many(seconds, count)
         self._rejected(UNKNOWN, reason.lower()).inc(count)
 

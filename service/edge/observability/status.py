@@ -191,7 +191,7 @@ def client_may_leave() -> Iterator[None]:
         raise asyncio.CancelledError from None
 
 
-async def abort(context: Any, error: RequestError, trailers: tuple[tuple[str, str], ...]) -> None:
+async def abort(context: Any, error: RequestError, trailers: tuple[tuple[str, str | bytes], ...]) -> None:
     """Ends the RPC with the status and details of `error`, cut. Raises, as grpc requires."""
     fields: tuple[tuple[str, Any], ...] = tuple(_shown_fields(error).items())
     code, details, metadata = _rich_status(type(error), shown(error.args[0]), fields)  # type: ignore[arg-type]

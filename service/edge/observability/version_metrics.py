@@ -6,6 +6,7 @@ versions have. What is counted later is dropped: it must not bring a series back
 
 from __future__ import annotations
 
+import collections
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -82,6 +83,7 @@ class VersionMetrics:
         self.series = series = bind(VersionSeries(), families, name, version)
         self._model, self._labels, self._families = model, (name, version), families
         self._description: dict[str, tuple[str, ...]] = {}
+        self._providers = set[str]()  # that have a series of nodes
         self._measured: tuple[_Measured, ...] = ()  # one of each bundle
         # No other reasons, and bound once, which outlives the series.
         series.finished = {reason: series.finished(reason) for reason in END_REASONS}.__getitem__
@@ -109,6 +111,14 @@ class VersionMetrics:
         }
         for attribute, labels in self._description.items():
             self._families[attribute].labels(*self._labels, *labels).set(1)
+        counts = collections.Counter[str]()
+        for _, provider, nodes in choice.nodes:
+            counts[provider] += nodes
+        for provider in self._providers - counts.keys():
+            self._families["graph_nodes"].remove(*self._labels, provider)
+        for provider, count in counts.items():
+            self._families["graph_nodes"].labels(*self._labels, provider).set(count)
+        self._providers = set(counts)
 
     def measure(
         self,

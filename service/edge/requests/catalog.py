@@ -8,6 +8,7 @@ from export.bundle.manifest import Task
 from service.edge.models.served_model import ServedModel
 from service.edge.requests.prompt_encoder import shorten
 from service.edge.requests.request_limits import TextLimits
+from service.edge.requests.traffic import NO_TRAFFIC, Key, Traffic
 from service.errors import InvalidRequest, ModelNotFound, Unsupported
 
 SERVICES: Mapping[Task, tuple[str, ...]] = {
@@ -35,6 +36,8 @@ class Catalog:
         self.limits, self._limits_of = limits or TextLimits(), dict[int, TextLimits]()  # by tokens of the context
         self.defaults: tuple[ServedModel, ...] = ()  # sorted by name, replaced as a whole
         self._models: dict[str, ServedModel] = {}  # by NAME, the defaults, and by NAME@VERSION
+        self._traffic: dict[str, Traffic] = {}  # by name, of models whose requests do not all go to the default
+        self.on_traffic_end: Callable[[str], object] = lambda _: None  # another version of a name became the default
         for model in models:
             self.add(model)
 
@@ -80,16 +83,45 @@ class Catalog:
             self.set_default(model)
 
     def set_default(self, model: ServedModel) -> None:
-        """Requests that name no version get this one from now on."""
+        """Requests that name no version get this one from now on, all of them."""
         assert self._models[f"{model.name}@{model.version}"] is model
+        has_traffic = self._traffic.pop(model.name, None) is not None
         self._models[model.name] = model
         names = sorted(key for key in self._models if "@" not in key)
         self.defaults = tuple(self._models[name] for name in names)
+        if has_traffic:
+            self.on_traffic_end(model.name)
 
     def remove(self, model: ServedModel) -> None:
-        """No more requests get this version, which is not the default."""
+        """No more requests get this version, which is not the default and has no part in the traffic."""
         assert not self.is_default(model), model.version
+        assert model.version not in self.traffic(model.name).versions, model.version
         del self._models[f"{model.name}@{model.version}"]
+
+    def traffic(self, name: str) -> Traffic:
+        """How the requests for a model are spread that name no version."""
+        return self._traffic.get(name, NO_TRAFFIC)
+
+    @property
+    def has_shadows(self) -> bool:
+        """Whether requests to any model run on a shadow."""
+        return any(traffic.shadow for traffic in self._traffic.values())
+
+    def set_traffic(self, name: str, traffic: Traffic) -> None:
+        """Spreads them so from now on. traffic: with versions that are here."""
+        assert all(f"{name}@{version}" in self._models for version in traffic.versions), traffic
+        if traffic.versions:
+            self._traffic[name] = traffic
+        else:
+            self._traffic.pop(name, None)
+
+    def spread(self, model: ServedModel, key: Key) -> ServedModel:
+        """The version that a request for a default version gets; the default one while no engine of another runs."""
+        traffic = self._traffic.get(model.name, NO_TRAFFIC)
+        if not traffic.weights:
+            return model
+        found = self._models[f"{model.name}@{traffic.version(model.name, key)}"]
+        return found if found.pool.is_ready else model
 
     def find(
         self,

@@ -22,6 +22,7 @@ from service.edge.requests.catalog import Catalog
 from service.edge.requests.prompt_encoder import INLINE_BYTES, LanguagePair
 from service.edge.requests.request_builder import RequestBuilder
 from service.edge.requests.request_limits import answer_size
+from service.edge.requests.traffic import Key
 from service.errors import DeadlineTooSoon, EngineUnavailable, MemoryLimit, Overloaded, TenantLimit
 from service.options import DecodingOptions
 from service.request import Cancel, Finished, Request
@@ -48,11 +49,19 @@ class ModelCalls:
         can: Callable[[ServedModel], bool] = lambda _: True,
         by_prompt: bool = False,
     ) -> ServedModel:
-        """The model of that name, noted in the call's log line and in use until the call ends. Raises as
-        `Catalog.find`."""
-        model = call.budget.pinned or self.catalog.find(name, *tasks, can=can, by_prompt=by_prompt)
+        """The model of that name, of the version that the traffic gives the call if it names none, noted in the call's
+        log line and in use until the call ends. Raises as `Catalog.find`."""
+        model = call.budget.pinned
+        if model is None:
+            model = self.catalog.find(name, *tasks, can=can, by_prompt=by_prompt)
+            if "@" not in name:
+                model = self.spread(model, call)
         call.use(model)
         return model
+
+    def spread(self, model: ServedModel, call: Call) -> ServedModel:
+        """The version of a default model that the traffic gives a call."""
+        return self.catalog.spread(model, Key(call.rpc.request_id, call.rpc.caller.tenant))
 
     def find_for(
         self,

@@ -10,6 +10,7 @@ from glossa.v1 import glossa_pb2 as pb
 from service.edge.models.served_model import ServedModel
 from service.edge.requests.request_limits import TextLimits
 from service.edge.rpcs.proto_conversion import enum_number
+from service.machine.execution_choice import ExecutionChoice
 
 
 def describe(model: ServedModel, limits: TextLimits, *, is_default: bool = True, has_checks: bool = True) -> pb.Model:
@@ -34,7 +35,7 @@ def describe(model: ServedModel, limits: TextLimits, *, is_default: bool = True,
         vocab_size=manifest.limits.vocab_size,
         source_vocab_size=manifest.limits.source_vocab_size,
         precision=choice.precision,
-        execution_provider=pb.ExecutionProvider(**_same_fields(pb.ExecutionProvider, choice)),
+        execution_provider=_provider(choice),
         parity=_parity(manifest.parity, has_checks=has_checks),
         lineage=pb.Lineage(
             steps=training.get("steps") or 0,
@@ -70,6 +71,11 @@ def describe(model: ServedModel, limits: TextLimits, *, is_default: bool = True,
         translation_template=model.translation.template.name if model.translation else "",
         **(_vectors(encoding) if encoding else {}),
     )
+
+
+def _provider(choice: ExecutionChoice) -> pb.ExecutionProvider:
+    nodes = [pb.GraphNodes(**nodes._asdict()) for nodes in choice.nodes]
+    return pb.ExecutionProvider(**_same_fields(pb.ExecutionProvider, choice), graph_nodes=nodes)
 
 
 def _vectors(encoding: Encoding) -> dict[str, Any]:

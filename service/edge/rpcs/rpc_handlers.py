@@ -24,15 +24,24 @@ def rpcs_of(file: Any) -> tuple[Method, ...]:
 
 
 def handlers_of(
-    file: Any, servicer: object, calls: Calls, *, without: Collection[str] = ()
+    file: Any,
+    servicer: object,
+    calls: Calls,
+    *,
+    without: Collection[str] = (),
+    around: Callable[[Method, Callable[..., Any]], Callable[..., Any]] = lambda _, behaviour: behaviour,
 ) -> list[grpc.GenericRpcHandler]:
     """The handlers of the RPCs that a .proto declares, each the method of that name. file: its descriptor. without:
-    names of RPCs that are handled elsewhere or not at all."""
+    names of RPCs that are handled elsewhere or not at all. around: makes of each behaviour the one that is called."""
+
+    def behaviour(service: Any, method: Any) -> Callable[..., Any]:
+        return around(_rpc(service, method), getattr(servicer, method.name))
+
     return [
         grpc.method_handlers_generic_handler(
             service.full_name,
             {
-                method.name: _method_handler(calls, _rpc(service, method), getattr(servicer, method.name), method)
+                method.name: _method_handler(calls, _rpc(service, method), behaviour(service, method), method)
                 for method in service.methods
                 if method.name not in without
             },

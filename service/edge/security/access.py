@@ -30,11 +30,13 @@ class Access(enum.Enum):
 
 
 OPEN_INFERENCE, VLLM = "inference.GRPCInferenceService", "vllm.grpc.engine.VllmEngine"
+ORCA = "xds.service.orca.v3.OpenRcaService"
 RIVA, GOOGLE = "nvidia.riva.nmt.RivaTranslation", "google.cloud.translation.v3.TranslationService"
 
 POLICY: Mapping[str, Access] = {
     f"/{HEALTH}/Check": Access.PUBLIC,
     f"/{HEALTH}/Watch": Access.PUBLIC,
+    f"/{ORCA}/StreamCoreMetrics": Access.PUBLIC,  # Envoy has no token for it, nor has gRPC one of calls' metadata
     **{f"/{name}/ServerReflectionInfo": Access.TENANT for name in REFLECTIONS},
     **{
         f"/{service.full_name}/{method.name}": Access.TENANT

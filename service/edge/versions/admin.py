@@ -24,6 +24,8 @@ from service.edge.requests.prompt_encoder import LanguagePair
 from service.edge.security.checked_services import CheckedServices
 from service.edge.security.security import Security
 from service.edge.versions.admin_calls import AdminCalls
+from service.edge.versions.canaries import Canaries
+from service.edge.versions.canary_messages import canary_message, canary_order, traffic_of
 from service.edge.versions.evaluation import MAX_LOSS, EvaluationSet
 from service.edge.versions.reloader import Loaded, Order, Reloader, Status
 from service.errors import InternalFailure, RequestError, StartupError
@@ -39,8 +41,8 @@ T = TypeVar("T")
 class AdminService(admin_pb2_grpc.AdminServiceServicer):
     """The RPCs. Event-loop thread only."""
 
-    def __init__(self, reloader: Reloader) -> None:
-        self._reloader = reloader
+    def __init__(self, reloader: Reloader, canaries: Canaries) -> None:
+        self._reloader, self._canaries = reloader, canaries
 
     async def LoadVersion(self, request: pb.LoadVersionRequest, context: Any) -> pb.LoadVersionResponse:
         return await _answer(context, self._load(request))
@@ -54,9 +56,25 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
 
     async def ListVersions(self, request: pb.ListVersionsRequest, context: Any) -> pb.ListVersionsResponse:
         async def list_versions() -> pb.ListVersionsResponse:
-            return pb.ListVersionsResponse(versions=map(_message, self._reloader.statuses(request.model)))
+            statuses = self._reloader.statuses(request.model)
+            canaries = self._canaries.canaries(request.model)
+            return pb.ListVersionsResponse(versions=map(_message, statuses), canaries=map(canary_message, canaries))
 
         return await _answer(context, list_versions())
+
+    async def SetTraffic(self, request: pb.SetTrafficRequest, context: Any) -> pb.SetTrafficResponse:
+        async def set_traffic() -> pb.SetTrafficResponse:
+            self._canaries.set_traffic(request.model, traffic_of(request))
+            return pb.SetTrafficResponse(versions=map(_message, self._reloader.statuses(request.model)))
+
+        return await _answer(context, set_traffic())
+
+    async def StartCanary(self, request: pb.StartCanaryRequest, context: Any) -> pb.StartCanaryResponse:
+        async def start() -> pb.StartCanaryResponse:
+            test_set = _test_set(request.evaluation) if request.HasField("evaluation") else None
+            return pb.StartCanaryResponse(canary=canary_message(self._canaries.start(canary_order(request, test_set))))
+
+        return await _answer(context, start())
 
     async def SetDefaultVersion(
         self, request: pb.SetDefaultVersionRequest, context: Any
@@ -112,6 +130,8 @@ def _message(status: Status) -> pb.Version:
         path=str(status.path),
         calls=model.users.count if model else 0,
         engine_processes=model.processes if model else 0,
+        weight=status.weight,
+        shadow_share=status.shadow_share,
     )
 
 
@@ -133,12 +153,12 @@ async def _answer(context: Any, behaviour: Awaitable[T]) -> T:
 class AdminServer:
     """Listens on the admin socket and the admin port, as far as the settings name them."""
 
-    def __init__(self, reloader: Reloader, security: Security, settings: ServerSettings) -> None:
-        self._settings, self._security = settings, security
+    def __init__(self, reloader: Reloader, canaries: Canaries, security: Security, settings: ServerSettings) -> None:
+        self._settings, self._security, self._canaries = settings, security, canaries
         calls = AdminCalls(security.guard, settings.admin_socket)
         self._server: Any = grpc.aio.server(interceptors=(calls,), options=OPTIONS)
         services: Any = CheckedServices(self._server, security.guard)
-        admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(reloader), services)  # type: ignore[no-untyped-call]
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(AdminService(reloader, canaries), services)  # type: ignore[no-untyped-call]
 
     async def start(self) -> int:
         """Returns the number of the admin port; 0: there is none. Raises StartupError."""
@@ -158,8 +178,9 @@ class AdminServer:
         return number
 
     async def aclose(self) -> None:
-        """Ends what runs: a version that is being loaded is not."""
+        """Ends what runs: a version that is being loaded is not, and canaries stop."""
         await self._server.stop(None)
+        await self._canaries.aclose()
 
     def _listen_on_socket(self, path: Path) -> None:
         with socket.socket(socket.AF_UNIX) as probe:

@@ -99,8 +99,7 @@ class ModelOpener:
     async def _open(
         self, name: str, path: Path, version: str, first: int, numbers: list[int], held: contextlib.ExitStack
     ) -> ServedModel:
-        """first: the first of its engines in the table. numbers: gets those of its processes. held: gets what ends with
-        it."""
+        """first: the first of its engines in the table. numbers: gets its processes'. held: what ends with it."""
         settings = self._settings
         bundle = await in_thread(check_bundle, path, only=())
         manifest, digest = bundle.manifest, bundle.sha256
@@ -150,6 +149,7 @@ class ModelOpener:
             engines=pool.engines,
             version=version,
             states=lambda: pool.states,
+            beats=lambda: pool.beats,
             **read,
         )
         follow_choice(model, pool, metrics)

@@ -74,6 +74,8 @@ class Status(NamedTuple):
     path: Path
     is_default: bool = False
     model: ServedModel | None = None
+    weight: int = 0  # of a hundred requests that name no version
+    shadow_share: int = 0
 
 
 @dataclass
@@ -195,6 +197,9 @@ class Reloader:
             if self._catalog.is_default(model):
                 problem = f"version {version} is the default of model {name}; make another one the default first"
                 raise VersionRefused(problem)
+            if version in self._catalog.traffic(name).versions:
+                problem = f"version {version} has a share of the traffic of model {name}; `glossa admin split` it first"
+                raise VersionRefused(problem)
             self._end(model)
             self._on_exchange()
         return model
@@ -203,13 +208,17 @@ class Reloader:
         """All versions of a model, or of all models. Raises ModelNotFound."""
         if name:
             self._catalog.default(name)
-        found = [
-            Status(one.name, one.version, SERVING, one.path, self._catalog.is_default(one), one)
-            for one in self._catalog
-        ]
+        found = [self._status(one) for one in self._catalog]
         found += [Status(one.name, one.version, DRAINING, one.path, model=one) for one, _ in self._draining]
         found += [Status(model, change.version, OPENING, change.path) for model, change in self._changes.items()]
         return sorted((one for one in found if name in ("", one.name)), key=lambda one: (one.name, one.version))
+
+    def _status(self, model: ServedModel) -> Status:
+        """Of one that serves."""
+        is_default, traffic = self._catalog.is_default(model), self._catalog.traffic(model.name)
+        weight = traffic.weight(model.version, is_default=is_default)
+        share = traffic.shadow_share if traffic.shadow == model.version else 0
+        return Status(model.name, model.version, SERVING, model.path, is_default, model, weight, share)
 
     def refuse(self) -> None:
         """Nothing is changed from now on: the server drains."""

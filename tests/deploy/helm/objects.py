@@ -13,7 +13,7 @@ VALUES = sorted((HERE / "values").glob("*.yaml"))
 CRDS = {path.stem: json.loads(path.read_text()) for path in sorted((HERE / "crds").glob("*.json"))}
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
-KSERVE = FILE.with_name("kserve.yaml")
+KSERVE, POOL = FILE.with_name("kserve.yaml"), FILE.with_name("inferencepool.yaml")
 
 
 def objects_in(path):

@@ -7,11 +7,13 @@ import yaml
 
 from deploy.kubernetes.__main__ import CHART, FILE, digest
 from deploy.monitoring.scaling import EXTERNAL_METRIC, SCALING_THRESHOLD
+from service.edge.observability.metric_series import ModelSeries
 from service.errors import StartupError
 from tests.deploy.helm import json_schema, pods
 from tests.deploy.helm.objects import (
     DEFAULTS,
     KSERVE,
+    POOL,
     SCHEMA,
     VALUES,
     crd_problems,
@@ -135,6 +137,29 @@ def test_kserve_finds_the_runtime_and_its_port():
     settings = pods.settings_of(knative_pod(KSERVE_OBJECTS)["containers"][0]["args"])
     assert [(port["name"], port["containerPort"]) for port in container["ports"]] == [("h2c", settings.port)]
     assert settings.adaptors == ("open-inference",)
+
+
+def test_an_inference_pool_has_the_pods_their_port_and_their_metrics():
+    objects = objects_in(POOL)
+    assert crd_problems(objects) == []
+    pool, route = of_kind(objects, "InferencePool"), of_kind(objects, "HTTPRoute")
+    assert selectors([pool])["InferencePool", "glossa"].items() <= pod_labels(PLAIN).items()
+    settings = pods.settings_of(POD["containers"][0]["args"])
+    assert [port["number"] for port in pool["spec"]["targetPorts"]] == [settings.port]
+    assert f"--model-server-metrics-port={settings.http_port}" in POOL.read_text()
+    (backend,) = route["spec"]["rules"][0]["backendRefs"]
+    assert (backend["group"], backend["name"]) == (pool["apiVersion"].partition("/")[0], pool["metadata"]["name"])
+    picker = yaml.safe_load(of_kind(objects, "ConfigMap")["data"]["config.yaml"])
+    parameters = {plugin["type"]: plugin.get("parameters", {}) for plugin in picker["plugins"]}
+    profiles = [plugin["pluginRef"] for profile in picker["schedulingProfiles"] for plugin in profile["plugins"]]
+    (source,) = picker["dataLayer"]["sources"]
+    named = [*profiles, source["pluginRef"], *(one["pluginRef"] for one in source["extractors"])]
+    assert {*named, *(one["pluginRef"] for one in picker["requestHandler"]["parsers"])} == parameters.keys()
+    (engine,) = parameters["core-metrics-extractor"]["engineConfigs"]
+    assert parameters["core-metrics-extractor"]["defaultEngine"] == engine.pop("name")
+    gauges = {metric.name for metric in vars(ModelSeries).values() if getattr(metric, "kind", "") == "gauge"}
+    assert set(engine.values()) <= gauges
+    assert engine.keys() == {"queuedRequestsSpec", "runningRequestsSpec", "kvUsageSpec"}
 
 
 def test_custom_resources_that_are_wrong_are_noticed():

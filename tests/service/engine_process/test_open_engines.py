@@ -135,6 +135,9 @@ class FailingSession:
     def get_providers(self):
         return [CUDA, CPU]
 
+    def get_provider_graph_assignment_info(self):
+        return []
+
     def get_inputs(self):
         return []
 

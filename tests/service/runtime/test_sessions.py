@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
+import onnx
 import onnxruntime as ort
 import pytest
 
@@ -89,6 +91,31 @@ def old_runtime(weight_bytes):
 def test_cuda_is_taken_when_it_works(manifest, device):
     choice = opened(manifest, device=device)
     assert (choice.provider, choice.fallback, choice.precision) == (CUDA, False, "fp16")
+
+
+def test_nodes_are_counted_by_graph_and_provider(tiny_generation_bundle):
+    manifest = load_bundle(tiny_generation_bundle)
+    opened = sessions.open_sessions(tiny_generation_bundle, manifest, device="cpu", precision="fp32")
+    folder = tiny_generation_bundle / "fp32"
+    assert {(one.graph, one.provider) for one in opened.choice.nodes} == {(role, CPU) for role in opened.sessions}
+    for one in opened.choice.nodes:
+        assert 10 < one.nodes <= len(onnx.load(folder / f"{one.graph}.onnx", load_external_data=False).graph.node)
+
+
+def test_nodes_that_a_device_leaves_to_the_cpu_are_its_own():
+    class Part(NamedTuple):
+        ep_name: str
+        count: int
+
+        def get_nodes(self):
+            return [object()] * self.count
+
+    class Divided(RecordingSession):
+        def get_provider_graph_assignment_info(self):
+            return [Part(CUDA, 3), Part(CPU, 1), Part(CUDA, 4)]
+
+    found = sessions.nodes_of({"encode": Divided(), "decode": RecordingSession()})
+    assert found == (("encode", CPU, 1), ("encode", CUDA, 7))
 
 
 def test_requested_cpu_is_not_a_fallback(manifest):

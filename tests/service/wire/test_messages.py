@@ -14,7 +14,7 @@ import pytest
 
 from service import errors
 from service.encoder_request import EncoderOutput, EncoderRequest
-from service.machine.execution_choice import ExecutionChoice
+from service.machine.execution_choice import ExecutionChoice, GraphNodes
 from service.measurements import (
     Admitted,
     FirstToken,
@@ -186,7 +186,11 @@ TO_ENGINE: list[messages.ToEngine] = [
 FROM_ENGINE: list[messages.FromEngine] = [
     messages.Opened(
         bundle_sha256="cd" * 32,
-        choice=ExecutionChoice("CUDAExecutionProvider", "auto", True, "why", "fp16", captures=True),
+        choice=ExecutionChoice(
+            *("CUDAExecutionProvider", "auto", True, "why", "fp16"),
+            captures=True,
+            nodes=(GraphNodes("decode", "CUDAExecutionProvider", 3),),
+        ),
         engines=2,
         is_batch_invariant=True,
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +21,8 @@ TIMEOUT_S = 600.0  # of a call: opening a large bundle takes minutes
 @dataclass(frozen=True, kw_only=True)
 class Version:
     """One version of a model. state: opening, serving or draining. bundle_sha256: empty while it is opened. calls: that
-    use it now."""
+    use it now. weight: how many of a hundred requests without a version it gets. shadow_share: how many of a hundred of
+    the default version run on it too."""
 
     model: str
     version: str
@@ -30,6 +32,8 @@ class Version:
     path: str
     calls: int
     engine_processes: int
+    weight: int = 0
+    shadow_share: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +44,21 @@ class LoadedVersion:
     version: Version
     chrf: float | None = None
     default_chrf: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Canary:
+    """A version that is judged, or was. state: running, promoted, sent_back or stopped. bound, reason: why it was not
+    promoted. calls, failed: its requests that were counted."""
+
+    model: str
+    version: str
+    state: str
+    bound: str
+    reason: str
+    judged_s: float
+    calls: int
+    failed: int
 
 
 class AdminClient:
@@ -95,14 +114,7 @@ class AdminClient:
         default before it goes on serving those who name it. test_set: texts and references; the version is refused if
         its chrF is more than `max_loss` points (1) below that of the default.
         """
-        evaluation = None
-        if test_set is not None:
-            evaluation = pb.Evaluation(
-                examples=[pb.EvaluationExample(text=text, reference=reference) for text, reference in test_set],
-                source_language=source_language,
-                target_language=target_language,
-                max_loss=max_loss,
-            )
+        evaluation = _evaluation(test_set, source_language, target_language, max_loss)
         response = self._call(
             "LoadVersion",
             pb.LoadVersionRequest(
@@ -135,6 +147,65 @@ class AdminClient:
         """Make the default before the present one the default again."""
         return _version(self._call("RollBack", pb.RollBackRequest(model=model, keep_previous=keep_previous)).version)
 
+    def set_traffic(
+        self,
+        model: str,
+        weights: Mapping[str, int] | None = None,
+        *,
+        by_request_id: bool = False,
+        shadow: tuple[str, int] | None = None,
+    ) -> list[Version]:
+        """Spread the requests that name no version, from now on.
+
+        weights: of versions, out of a hundred; none: all to the default. by_request_id: also those of a tenant, which
+        otherwise get one version. shadow: a version, and how many of a hundred requests of the default run on it too.
+        """
+        request = pb.SetTrafficRequest(
+            model=model,
+            weights=[pb.VersionShare(version=version, percent=percent) for version, percent in (weights or {}).items()],
+            by_request_id=by_request_id,
+            shadow=shadow and pb.VersionShare(version=shadow[0], percent=shadow[1]),
+        )
+        return [_version(each) for each in self._call("SetTraffic", request).versions]
+
+    def start_canary(
+        self,
+        model: str,
+        version: str,
+        *,
+        share: int,
+        duration_s: float,
+        patience_s: float | None = None,
+        shadow_share: int = 0,
+        bounds: Mapping[str, float] | None = None,
+        test_set: Iterable[tuple[str, str]] | None = None,
+        source_language: str = "",
+        target_language: str = "",
+        unload_loser: bool = False,
+    ) -> Canary:
+        """Give a version a share of the requests, and have it judged. Returns at once.
+
+        share, shadow_share: of a hundred requests. patience_s: None: a tenth of duration_s. bounds: as `CanaryBounds`
+        of the API names them. unload_loser: the version that does not serve in the end stops.
+        """
+        request = pb.StartCanaryRequest(
+            model=model,
+            version=version,
+            share=share,
+            shadow_share=shadow_share,
+            bounds=pb.CanaryBounds(**(bounds or {})),
+            evaluation=_evaluation(test_set, source_language, target_language),
+            unload_loser=unload_loser,
+        )
+        request.duration.FromTimedelta(timedelta(seconds=duration_s))
+        if patience_s is not None:
+            request.patience.FromTimedelta(timedelta(seconds=patience_s))
+        return _canary(self._call("StartCanary", request).canary)
+
+    def canaries(self, model: str = "") -> list[Canary]:
+        """The last canary of a model, or of each model that had one."""
+        return [_canary(each) for each in self._call("ListVersions", pb.ListVersionsRequest(model=model)).canaries]
+
     def _call(self, name: str, request: Any) -> Any:
         try:
             return getattr(self._stub, name)(request, timeout=self._timeout_s, metadata=self._metadata)
@@ -153,4 +224,32 @@ def _version(message: pb.Version) -> Version:
         path=message.path,
         calls=message.calls,
         engine_processes=message.engine_processes,
+        weight=message.weight,
+        shadow_share=message.shadow_share,
+    )
+
+
+def _canary(message: pb.Canary) -> Canary:
+    return Canary(
+        model=message.model,
+        version=message.version,
+        state=pb.CanaryState.Name(message.state).removeprefix("CANARY_STATE_").lower(),
+        bound=message.bound,
+        reason=message.reason,
+        judged_s=message.judged.ToTimedelta().total_seconds(),
+        calls=message.calls,
+        failed=message.failed,
+    )
+
+
+def _evaluation(
+    test_set: Iterable[tuple[str, str]] | None, source: str, target: str, max_loss: float | None = None
+) -> pb.Evaluation | None:
+    if test_set is None:
+        return None
+    return pb.Evaluation(
+        examples=[pb.EvaluationExample(text=text, reference=reference) for text, reference in test_set],
+        source_language=source,
+        target_language=target,
+        max_loss=max_loss,
     )

@@ -22,9 +22,10 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15glossa/v1/admin.proto\x12\tglossa.v1\"\xb3\x01\n\x07Version\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12&\n\x05state\x18\x03 \x01(\x0e\x32\x17.glossa.v1.VersionState\x12\x12\n\nis_default\x18\x04 \x01(\x08\x12\x15\n\rbundle_sha256\x18\x05 \x01(\t\x12\x0c\n\x04path\x18\x06 \x01(\t\x12\r\n\x05\x63\x61lls\x18\x07 \x01(\x05\x12\x18\n\x10\x65ngine_processes\x18\x08 \x01(\x05\"4\n\x11\x45valuationExample\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\treference\x18\x02 \x01(\t\"\x92\x01\n\nEvaluation\x12.\n\x08\x65xamples\x18\x01 \x03(\x0b\x32\x1c.glossa.v1.EvaluationExample\x12\x17\n\x0fsource_language\x18\x02 \x01(\t\x12\x17\n\x0ftarget_language\x18\x03 \x01(\t\x12\x15\n\x08max_loss\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\x0b\n\t_max_loss\"H\n\x10\x45valuationResult\x12\x10\n\x08\x65xamples\x18\x01 \x01(\x05\x12\x0c\n\x04\x63hrf\x18\x02 \x01(\x01\x12\x14\n\x0c\x64\x65\x66\x61ult_chrf\x18\x03 \x01(\x01\"\x9a\x01\n\x12LoadVersionRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x14\n\x0ckeep_default\x18\x04 \x01(\x08\x12\x15\n\rkeep_previous\x18\x05 \x01(\x08\x12)\n\nevaluation\x18\x06 \x01(\x0b\x32\x15.glossa.v1.Evaluation\"k\n\x13LoadVersionResponse\x12#\n\x07version\x18\x01 \x01(\x0b\x32\x12.glossa.v1.Version\x12/\n\nevaluation\x18\x02 \x01(\x0b\x32\x1b.glossa.v1.EvaluationResult\"6\n\x14UnloadVersionRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"<\n\x15UnloadVersionResponse\x12#\n\x07version\x18\x01 \x01(\x0b\x32\x12.glossa.v1.Version\"$\n\x13ListVersionsRequest\x12\r\n\x05model\x18\x01 \x01(\t\"<\n\x14ListVersionsResponse\x12$\n\x08versions\x18\x01 \x03(\x0b\x32\x12.glossa.v1.Version\":\n\x18SetDefaultVersionRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"@\n\x19SetDefaultVersionResponse\x12#\n\x07version\x18\x01 \x01(\x0b\x32\x12.glossa.v1.Version\"7\n\x0fRollBackRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x15\n\rkeep_previous\x18\x02 \x01(\x08\"7\n\x10RollBackResponse\x12#\n\x07version\x18\x01 \x01(\x0b\x32\x12.glossa.v1.Version*\x7f\n\x0cVersionState\x12\x1d\n\x19VERSION_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15VERSION_STATE_OPENING\x10\x01\x12\x19\n\x15VERSION_STATE_SERVING\x10\x02\x12\x1a\n\x16VERSION_STATE_DRAINING\x10\x03\x32\xa6\x03\n\x0c\x41\x64minService\x12L\n\x0bLoadVersion\x12\x1d.glossa.v1.LoadVersionRequest\x1a\x1e.glossa.v1.LoadVersionResponse\x12R\n\rUnloadVersion\x12\x1f.glossa.v1.UnloadVersionRequest\x1a .glossa.v1.UnloadVersionResponse\x12O\n\x0cListVersions\x12\x1e.glossa.v1.ListVersionsRequest\x1a\x1f.glossa.v1.ListVersionsResponse\x12^\n\x11SetDefaultVersion\x12#.glossa.v1.SetDefaultVersionRequest\x1a$.glossa.v1.SetDefaultVersionResponse\x12\x43\n\x08RollBack\x12\x1a.glossa.v1.RollBackRequest\x1a\x1b.glossa.v1.RollBackResponseB-\n\tglossa.v1P\x01Z\x12glossa/v1;glossav1\xaa\x02\tGlossa.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15glossa/v1/admin.proto\x12\tglossa.v1\x1a\x1egoogle/protobuf/duration.proto\"\xd9\x01\n\x07Version\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12&\n\x05state\x18\x03 \x01(\x0e\x32\x17.glossa.v1.VersionState\x12\x12\n\nis_default\x18\x04 \x01(\x08\x12\x15\n\rbundle_sha256\x18\x05 \x01(\t\x12\x0c\n\x04path\x18\x06 \x01(\t\x12\r\n\x05\x63\x61lls\x18\x07 \x01(\x05\x12\x18\n\x10\x65ngine_processes\x18\x08 \x01(\x05\x12\x0e\n\x06weight\x18\t \x01(\x05\x12\x14\n\x0cshadow_share\x18\n \x01(\x05\"4\n\x11\x45valuationExample\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\treference\x18\x02 \x01(\t\"\x92\x01\n\nEvaluation\x12.\n\x08\x65xamples\x18\x01 \x03(\x0b\x32\x1c.glossa.v1.EvaluationExample\x12\x17\n\x0fsource_language\x18\x02 \x01(\t\x12\x17\n\x0ftarget_language\x18\x03 \x01(\t\x12\x15\n\x08max_loss\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\x0b\n\t_max_loss\"H\n\x10\x45valuationResult\x12\x10\n\x08\x65xamples\x18\x01 \x01(\x05\x12\x0c\n\x04\x63hrf\x18\x02 \x01(\x01\x12\x14\n\x0c\x64\x65\x66\x61ult_chrf\x18\x03 \x01(\x01\"\x9a\x01\n\x12LoadVersionRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x14\n\x0ckeep_default\x18\x04 \x01(\x08\x12\x15\n\rkeep_previous\x18\x05 \x01(\x08\x12)\n\nevaluation\x18\x06 \x01(\x0b\x32\x15.glossa.v1.Evaluation\"k\n\x13LoadVersionResponse\x12#\n\x07version\x18\x01 \x01(\x0b\x32\x12.glossa.v1.Version\x12/\n\nevaluation\x18\x02 \x01(\x0b\x32\x1b.glossa.v1.EvaluationResult\"6\n\x14UnloadVersionRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"<\n\x15UnloadVersionResponse\x12#\n\x07version\x18\x01 \x01(\x0b\x32\x12.glossa.v1.Version\"$\n\x13ListVersionsRequest\x12\r\n\x05model\x18\x01 \x01(\t\"a\n\x14ListVersionsResponse\x12$\n\x08versions\x18\x01 \x03(\x0b\x32\x12.glossa.v1.Version\x12#\n\x08\x63\x61naries\x18\x02 \x03(\x0b\x32\x11.glossa.v1.Canary\":\n\x18SetDefaultVersionRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"@\n\x19SetDefaultVersionResponse\x12#\n\x07version\x18\x01 \x01(\x0b\x32\x12.glossa.v1.Version\"7\n\x0fRollBackRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x15\n\rkeep_previous\x18\x02 \x01(\x08\"7\n\x10RollBackResponse\x12#\n\x07version\x18\x01 \x01(\x0b\x32\x12.glossa.v1.Version\"0\n\x0cVersionShare\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0f\n\x07percent\x18\x02 \x01(\x05\"\x8c\x01\n\x11SetTrafficRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12(\n\x07weights\x18\x02 \x03(\x0b\x32\x17.glossa.v1.VersionShare\x12\x15\n\rby_request_id\x18\x03 \x01(\x08\x12\'\n\x06shadow\x18\x04 \x01(\x0b\x32\x17.glossa.v1.VersionShare\":\n\x12SetTrafficResponse\x12$\n\x08versions\x18\x01 \x03(\x0b\x32\x12.glossa.v1.Version\"\xb0\x01\n\x0c\x43\x61naryBounds\x12\x13\n\x06\x66\x61iled\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x03p99\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x11\n\x04\x63hrf\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x19\n\x0c\x64isagreement\x18\x04 \x01(\x01H\x03\x88\x01\x01\x12\x13\n\x06memory\x18\x05 \x01(\x01H\x04\x88\x01\x01\x42\t\n\x07_failedB\x06\n\x04_p99B\x07\n\x05_chrfB\x0f\n\r_disagreementB\t\n\x07_memory\"\x9d\x02\n\x12StartCanaryRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\r\n\x05share\x18\x03 \x01(\x05\x12\x14\n\x0cshadow_share\x18\x04 \x01(\x05\x12+\n\x08\x64uration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08patience\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\'\n\x06\x62ounds\x18\x07 \x01(\x0b\x32\x17.glossa.v1.CanaryBounds\x12)\n\nevaluation\x18\x08 \x01(\x0b\x32\x15.glossa.v1.Evaluation\x12\x14\n\x0cunload_loser\x18\t \x01(\x08\"\xb8\x01\n\x06\x43\x61nary\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12%\n\x05state\x18\x03 \x01(\x0e\x32\x16.glossa.v1.CanaryState\x12\r\n\x05\x62ound\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12)\n\x06judged\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\r\n\x05\x63\x61lls\x18\x07 \x01(\x05\x12\x0e\n\x06\x66\x61iled\x18\x08 \x01(\x05\"8\n\x13StartCanaryResponse\x12!\n\x06\x63\x61nary\x18\x01 \x01(\x0b\x32\x11.glossa.v1.Canary*\x7f\n\x0cVersionState\x12\x1d\n\x19VERSION_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15VERSION_STATE_OPENING\x10\x01\x12\x19\n\x15VERSION_STATE_SERVING\x10\x02\x12\x1a\n\x16VERSION_STATE_DRAINING\x10\x03*\x96\x01\n\x0b\x43\x61naryState\x12\x1c\n\x18\x43\x41NARY_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x43\x41NARY_STATE_RUNNING\x10\x01\x12\x19\n\x15\x43\x41NARY_STATE_PROMOTED\x10\x02\x12\x1a\n\x16\x43\x41NARY_STATE_SENT_BACK\x10\x03\x12\x18\n\x14\x43\x41NARY_STATE_STOPPED\x10\x04\x32\xbf\x04\n\x0c\x41\x64minService\x12L\n\x0bLoadVersion\x12\x1d.glossa.v1.LoadVersionRequest\x1a\x1e.glossa.v1.LoadVersionResponse\x12R\n\rUnloadVersion\x12\x1f.glossa.v1.UnloadVersionRequest\x1a .glossa.v1.UnloadVersionResponse\x12O\n\x0cListVersions\x12\x1e.glossa.v1.ListVersionsRequest\x1a\x1f.glossa.v1.ListVersionsResponse\x12^\n\x11SetDefaultVersion\x12#.glossa.v1.SetDefaultVersionRequest\x1a$.glossa.v1.SetDefaultVersionResponse\x12\x43\n\x08RollBack\x12\x1a.glossa.v1.RollBackRequest\x1a\x1b.glossa.v1.RollBackResponse\x12I\n\nSetTraffic\x12\x1c.glossa.v1.SetTrafficRequest\x1a\x1d.glossa.v1.SetTrafficResponse\x12L\n\x0bStartCanary\x12\x1d.glossa.v1.StartCanaryRequest\x1a\x1e.glossa.v1.StartCanaryResponseB-\n\tglossa.v1P\x01Z\x12glossa/v1;glossav1\xaa\x02\tGlossa.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,36 +33,52 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'glossa.v1.admin_pb2', _glob
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\tglossa.v1P\001Z\022glossa/v1;glossav1\252\002\tGlossa.V1'
-  _globals['_VERSIONSTATE']._serialized_start=1219
-  _globals['_VERSIONSTATE']._serialized_end=1346
-  _globals['_VERSION']._serialized_start=37
-  _globals['_VERSION']._serialized_end=216
-  _globals['_EVALUATIONEXAMPLE']._serialized_start=218
-  _globals['_EVALUATIONEXAMPLE']._serialized_end=270
-  _globals['_EVALUATION']._serialized_start=273
-  _globals['_EVALUATION']._serialized_end=419
-  _globals['_EVALUATIONRESULT']._serialized_start=421
-  _globals['_EVALUATIONRESULT']._serialized_end=493
-  _globals['_LOADVERSIONREQUEST']._serialized_start=496
-  _globals['_LOADVERSIONREQUEST']._serialized_end=650
-  _globals['_LOADVERSIONRESPONSE']._serialized_start=652
-  _globals['_LOADVERSIONRESPONSE']._serialized_end=759
-  _globals['_UNLOADVERSIONREQUEST']._serialized_start=761
-  _globals['_UNLOADVERSIONREQUEST']._serialized_end=815
-  _globals['_UNLOADVERSIONRESPONSE']._serialized_start=817
-  _globals['_UNLOADVERSIONRESPONSE']._serialized_end=877
-  _globals['_LISTVERSIONSREQUEST']._serialized_start=879
-  _globals['_LISTVERSIONSREQUEST']._serialized_end=915
-  _globals['_LISTVERSIONSRESPONSE']._serialized_start=917
-  _globals['_LISTVERSIONSRESPONSE']._serialized_end=977
-  _globals['_SETDEFAULTVERSIONREQUEST']._serialized_start=979
-  _globals['_SETDEFAULTVERSIONREQUEST']._serialized_end=1037
-  _globals['_SETDEFAULTVERSIONRESPONSE']._serialized_start=1039
-  _globals['_SETDEFAULTVERSIONRESPONSE']._serialized_end=1103
-  _globals['_ROLLBACKREQUEST']._serialized_start=1105
-  _globals['_ROLLBACKREQUEST']._serialized_end=1160
-  _globals['_ROLLBACKRESPONSE']._serialized_start=1162
-  _globals['_ROLLBACKRESPONSE']._serialized_end=1217
-  _globals['_ADMINSERVICE']._serialized_start=1349
-  _globals['_ADMINSERVICE']._serialized_end=1771
+  _globals['_VERSIONSTATE']._serialized_start=2291
+  _globals['_VERSIONSTATE']._serialized_end=2418
+  _globals['_CANARYSTATE']._serialized_start=2421
+  _globals['_CANARYSTATE']._serialized_end=2571
+  _globals['_VERSION']._serialized_start=69
+  _globals['_VERSION']._serialized_end=286
+  _globals['_EVALUATIONEXAMPLE']._serialized_start=288
+  _globals['_EVALUATIONEXAMPLE']._serialized_end=340
+  _globals['_EVALUATION']._serialized_start=343
+  _globals['_EVALUATION']._serialized_end=489
+  _globals['_EVALUATIONRESULT']._serialized_start=491
+  _globals['_EVALUATIONRESULT']._serialized_end=563
+  _globals['_LOADVERSIONREQUEST']._serialized_start=566
+  _globals['_LOADVERSIONREQUEST']._serialized_end=720
+  _globals['_LOADVERSIONRESPONSE']._serialized_start=722
+  _globals['_LOADVERSIONRESPONSE']._serialized_end=829
+  _globals['_UNLOADVERSIONREQUEST']._serialized_start=831
+  _globals['_UNLOADVERSIONREQUEST']._serialized_end=885
+  _globals['_UNLOADVERSIONRESPONSE']._serialized_start=887
+  _globals['_UNLOADVERSIONRESPONSE']._serialized_end=947
+  _globals['_LISTVERSIONSREQUEST']._serialized_start=949
+  _globals['_LISTVERSIONSREQUEST']._serialized_end=985
+  _globals['_LISTVERSIONSRESPONSE']._serialized_start=987
+  _globals['_LISTVERSIONSRESPONSE']._serialized_end=1084
+  _globals['_SETDEFAULTVERSIONREQUEST']._serialized_start=1086
+  _globals['_SETDEFAULTVERSIONREQUEST']._serialized_end=1144
+  _globals['_SETDEFAULTVERSIONRESPONSE']._serialized_start=1146
+  _globals['_SETDEFAULTVERSIONRESPONSE']._serialized_end=1210
+  _globals['_ROLLBACKREQUEST']._serialized_start=1212
+  _globals['_ROLLBACKREQUEST']._serialized_end=1267
+  _globals['_ROLLBACKRESPONSE']._serialized_start=1269
+  _globals['_ROLLBACKRESPONSE']._serialized_end=1324
+  _globals['_VERSIONSHARE']._serialized_start=1326
+  _globals['_VERSIONSHARE']._serialized_end=1374
+  _globals['_SETTRAFFICREQUEST']._serialized_start=1377
+  _globals['_SETTRAFFICREQUEST']._serialized_end=1517
+  _globals['_SETTRAFFICRESPONSE']._serialized_start=1519
+  _globals['_SETTRAFFICRESPONSE']._serialized_end=1577
+  _globals['_CANARYBOUNDS']._serialized_start=1580
+  _globals['_CANARYBOUNDS']._serialized_end=1756
+  _globals['_STARTCANARYREQUEST']._serialized_start=1759
+  _globals['_STARTCANARYREQUEST']._serialized_end=2044
+  _globals['_CANARY']._serialized_start=2047
+  _globals['_CANARY']._serialized_end=2231
+  _globals['_STARTCANARYRESPONSE']._serialized_start=2233
+  _globals['_STARTCANARYRESPONSE']._serialized_end=2289
+  _globals['_ADMINSERVICE']._serialized_start=2574
+  _globals['_ADMINSERVICE']._serialized_end=3149
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,6 @@
+import datetime
+
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -13,13 +16,26 @@ class VersionState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     VERSION_STATE_OPENING: _ClassVar[VersionState]
     VERSION_STATE_SERVING: _ClassVar[VersionState]
     VERSION_STATE_DRAINING: _ClassVar[VersionState]
+
+class CanaryState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CANARY_STATE_UNSPECIFIED: _ClassVar[CanaryState]
+    CANARY_STATE_RUNNING: _ClassVar[CanaryState]
+    CANARY_STATE_PROMOTED: _ClassVar[CanaryState]
+    CANARY_STATE_SENT_BACK: _ClassVar[CanaryState]
+    CANARY_STATE_STOPPED: _ClassVar[CanaryState]
 VERSION_STATE_UNSPECIFIED: VersionState
 VERSION_STATE_OPENING: VersionState
 VERSION_STATE_SERVING: VersionState
 VERSION_STATE_DRAINING: VersionState
+CANARY_STATE_UNSPECIFIED: CanaryState
+CANARY_STATE_RUNNING: CanaryState
+CANARY_STATE_PROMOTED: CanaryState
+CANARY_STATE_SENT_BACK: CanaryState
+CANARY_STATE_STOPPED: CanaryState
 
 class Version(_message.Message):
-    __slots__ = ("model", "version", "state", "is_default", "bundle_sha256", "path", "calls", "engine_processes")
+    __slots__ = ("model", "version", "state", "is_default", "bundle_sha256", "path", "calls", "engine_processes", "weight", "shadow_share")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +44,8 @@ class Version(_message.Message):
     PATH_FIELD_NUMBER: _ClassVar[int]
     CALLS_FIELD_NUMBER: _ClassVar[int]
     ENGINE_PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    SHADOW_SHARE_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
     state: VersionState
@@ -36,7 +54,9 @@ class Version(_message.Message):
     path: str
     calls: int
     engine_processes: int
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[VersionState, str]] = ..., is_default: bool = ..., bundle_sha256: _Optional[str] = ..., path: _Optional[str] = ..., calls: _Optional[int] = ..., engine_processes: _Optional[int] = ...) -> None: ...
+    weight: int
+    shadow_share: int
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[VersionState, str]] = ..., is_default: bool = ..., bundle_sha256: _Optional[str] = ..., path: _Optional[str] = ..., calls: _Optional[int] = ..., engine_processes: _Optional[int] = ..., weight: _Optional[int] = ..., shadow_share: _Optional[int] = ...) -> None: ...
 
 class EvaluationExample(_message.Message):
     __slots__ = ("text", "reference")
@@ -113,10 +133,12 @@ class ListVersionsRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ...) -> None: ...
 
 class ListVersionsResponse(_message.Message):
-    __slots__ = ("versions",)
+    __slots__ = ("versions", "canaries")
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    CANARIES_FIELD_NUMBER: _ClassVar[int]
     versions: _containers.RepeatedCompositeFieldContainer[Version]
-    def __init__(self, versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ...) -> None: ...
+    canaries: _containers.RepeatedCompositeFieldContainer[Canary]
+    def __init__(self, versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ..., canaries: _Optional[_Iterable[_Union[Canary, _Mapping]]] = ...) -> None: ...
 
 class SetDefaultVersionRequest(_message.Message):
     __slots__ = ("model", "version")
@@ -145,3 +167,91 @@ class RollBackResponse(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     version: Version
     def __init__(self, version: _Optional[_Union[Version, _Mapping]] = ...) -> None: ...
+
+class VersionShare(_message.Message):
+    __slots__ = ("version", "percent")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PERCENT_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    percent: int
+    def __init__(self, version: _Optional[str] = ..., percent: _Optional[int] = ...) -> None: ...
+
+class SetTrafficRequest(_message.Message):
+    __slots__ = ("model", "weights", "by_request_id", "shadow")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    BY_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SHADOW_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    weights: _containers.RepeatedCompositeFieldContainer[VersionShare]
+    by_request_id: bool
+    shadow: VersionShare
+    def __init__(self, model: _Optional[str] = ..., weights: _Optional[_Iterable[_Union[VersionShare, _Mapping]]] = ..., by_request_id: bool = ..., shadow: _Optional[_Union[VersionShare, _Mapping]] = ...) -> None: ...
+
+class SetTrafficResponse(_message.Message):
+    __slots__ = ("versions",)
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    versions: _containers.RepeatedCompositeFieldContainer[Version]
+    def __init__(self, versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ...) -> None: ...
+
+class CanaryBounds(_message.Message):
+    __slots__ = ("failed", "p99", "chrf", "disagreement", "memory")
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    P99_FIELD_NUMBER: _ClassVar[int]
+    CHRF_FIELD_NUMBER: _ClassVar[int]
+    DISAGREEMENT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    failed: float
+    p99: float
+    chrf: float
+    disagreement: float
+    memory: float
+    def __init__(self, failed: _Optional[float] = ..., p99: _Optional[float] = ..., chrf: _Optional[float] = ..., disagreement: _Optional[float] = ..., memory: _Optional[float] = ...) -> None: ...
+
+class StartCanaryRequest(_message.Message):
+    __slots__ = ("model", "version", "share", "shadow_share", "duration", "patience", "bounds", "evaluation", "unload_loser")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    SHADOW_SHARE_FIELD_NUMBER: _ClassVar[int]
+    DURATION_FIELD_NUMBER: _ClassVar[int]
+    PATIENCE_FIELD_NUMBER: _ClassVar[int]
+    BOUNDS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    UNLOAD_LOSER_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: str
+    share: int
+    shadow_share: int
+    duration: _duration_pb2.Duration
+    patience: _duration_pb2.Duration
+    bounds: CanaryBounds
+    evaluation: Evaluation
+    unload_loser: bool
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., share: _Optional[int] = ..., shadow_share: _Optional[int] = ..., duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., patience: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., bounds: _Optional[_Union[CanaryBounds, _Mapping]] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., unload_loser: bool = ...) -> None: ...
+
+class Canary(_message.Message):
+    __slots__ = ("model", "version", "state", "bound", "reason", "judged", "calls", "failed")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    BOUND_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    JUDGED_FIELD_NUMBER: _ClassVar[int]
+    CALLS_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: str
+    state: CanaryState
+    bound: str
+    reason: str
+    judged: _duration_pb2.Duration
+    calls: int
+    failed: int
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[CanaryState, str]] = ..., bound: _Optional[str] = ..., reason: _Optional[str] = ..., judged: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., calls: _Optional[int] = ..., failed: _Optional[int] = ...) -> None: ...
+
+class StartCanaryResponse(_message.Message):
+    __slots__ = ("canary",)
+    CANARY_FIELD_NUMBER: _ClassVar[int]
+    canary: Canary
+    def __init__(self, canary: _Optional[_Union[Canary, _Mapping]] = ...) -> None: ...

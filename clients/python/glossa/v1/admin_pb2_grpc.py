@@ -61,6 +61,16 @@ class AdminServiceStub(object):
                 request_serializer=glossa_dot_v1_dot_admin__pb2.RollBackRequest.SerializeToString,
                 response_deserializer=glossa_dot_v1_dot_admin__pb2.RollBackResponse.FromString,
                 _registered_method=True)
+        self.SetTraffic = channel.unary_unary(
+                '/glossa.v1.AdminService/SetTraffic',
+                request_serializer=glossa_dot_v1_dot_admin__pb2.SetTrafficRequest.SerializeToString,
+                response_deserializer=glossa_dot_v1_dot_admin__pb2.SetTrafficResponse.FromString,
+                _registered_method=True)
+        self.StartCanary = channel.unary_unary(
+                '/glossa.v1.AdminService/StartCanary',
+                request_serializer=glossa_dot_v1_dot_admin__pb2.StartCanaryRequest.SerializeToString,
+                response_deserializer=glossa_dot_v1_dot_admin__pb2.StartCanaryResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -106,6 +116,23 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetTraffic(self, request, context):
+        """Spreads the requests that name no version over versions that serve, in one step, and has a share of them run on one
+        more version, whose answers are dropped. What was set before is replaced. It ends with the default version, and with
+        the server.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def StartCanary(self, request, context):
+        """Gives a version a share of the requests that name none, and judges it: it becomes the default at the end of its
+        time, or goes back as soon as it breaks a bound for a stated time. Returns at once; ListVersions has the outcome.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -133,6 +160,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.RollBack,
                     request_deserializer=glossa_dot_v1_dot_admin__pb2.RollBackRequest.FromString,
                     response_serializer=glossa_dot_v1_dot_admin__pb2.RollBackResponse.SerializeToString,
+            ),
+            'SetTraffic': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetTraffic,
+                    request_deserializer=glossa_dot_v1_dot_admin__pb2.SetTrafficRequest.FromString,
+                    response_serializer=glossa_dot_v1_dot_admin__pb2.SetTrafficResponse.SerializeToString,
+            ),
+            'StartCanary': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartCanary,
+                    request_deserializer=glossa_dot_v1_dot_admin__pb2.StartCanaryRequest.FromString,
+                    response_serializer=glossa_dot_v1_dot_admin__pb2.StartCanaryResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -272,6 +309,60 @@ class AdminService(object):
             '/glossa.v1.AdminService/RollBack',
             glossa_dot_v1_dot_admin__pb2.RollBackRequest.SerializeToString,
             glossa_dot_v1_dot_admin__pb2.RollBackResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetTraffic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/glossa.v1.AdminService/SetTraffic',
+            glossa_dot_v1_dot_admin__pb2.SetTrafficRequest.SerializeToString,
+            glossa_dot_v1_dot_admin__pb2.SetTrafficResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartCanary(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/glossa.v1.AdminService/StartCanary',
+            glossa_dot_v1_dot_admin__pb2.StartCanaryRequest.SerializeToString,
+            glossa_dot_v1_dot_admin__pb2.StartCanaryResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1170,16 +1170,28 @@ class Limits(_message.Message):
     def __init__(self, max_prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., max_text_bytes: _Optional[int] = ..., max_stop_strings: _Optional[int] = ..., max_stop_bytes: _Optional[int] = ..., max_hypotheses: _Optional[int] = ..., max_document_bytes: _Optional[int] = ...) -> None: ...
 
 class ExecutionProvider(_message.Message):
-    __slots__ = ("provider", "requested", "fallback", "reason")
+    __slots__ = ("provider", "requested", "fallback", "reason", "graph_nodes")
     PROVIDER_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_NODES_FIELD_NUMBER: _ClassVar[int]
     provider: str
     requested: str
     fallback: bool
     reason: str
-    def __init__(self, provider: _Optional[str] = ..., requested: _Optional[str] = ..., fallback: bool = ..., reason: _Optional[str] = ...) -> None: ...
+    graph_nodes: _containers.RepeatedCompositeFieldContainer[GraphNodes]
+    def __init__(self, provider: _Optional[str] = ..., requested: _Optional[str] = ..., fallback: bool = ..., reason: _Optional[str] = ..., graph_nodes: _Optional[_Iterable[_Union[GraphNodes, _Mapping]]] = ...) -> None: ...
+
+class GraphNodes(_message.Message):
+    __slots__ = ("graph", "provider", "nodes")
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
+    PROVIDER_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    graph: str
+    provider: str
+    nodes: int
+    def __init__(self, graph: _Optional[str] = ..., provider: _Optional[str] = ..., nodes: _Optional[int] = ...) -> None: ...
 
 class ParityCheck(_message.Message):
     __slots__ = ("name", "precision", "max_error", "tolerance", "passed")

@@ -63,8 +63,7 @@ class RoutedCalls(ItemCalls):
         route = self.routes.route(
             LanguagePair(request.source_language, request.target_language), request.pivot_language
         )
-        self.take(route, call)
-        return Routed(route, is_chosen=True, guess=guess)
+        return Routed(self.taken(route, call), is_chosen=True, guess=guess)
 
     def route_of_items(self, defaults: Any, call: Call) -> Route:
         """The models for all items of a call, in use until it ends. defaults: what the items share. Raises as
@@ -77,9 +76,7 @@ class RoutedCalls(ItemCalls):
             if len(self.routes.direct(languages)) != 1 or defaults.pivot_language:
                 problem = "must be named with source_language auto, because all items of a call have one model"
                 raise InvalidRequest("model", f"{problem}; make a call for each language")
-        route = self.routes.route(languages, defaults.pivot_language)
-        self.take(route, call)
-        return route
+        return self.taken(self.routes.route(languages, defaults.pivot_language), call)
 
     async def routed_item(self, route: Route, request: Any, item: Call) -> Routed:
         """How an item of a call is answered whose items are by two models."""
@@ -95,12 +92,14 @@ class RoutedCalls(ItemCalls):
         """The ways through the models."""
         return Routes(self.catalog)
 
-    @staticmethod
-    def take(route: Route, call: Call) -> None:
-        """The models of a route are in use until the call ends."""
-        call.use(route.model)
-        if route.first is not None:
-            call.budget.use_first(route.first)
+    def taken(self, route: Route, call: Call) -> Route:
+        """A route of the versions that the traffic gives the call, in use until the call ends."""
+        model, first = self.spread(route.model, call), route.first
+        call.use(model)
+        if first is not None:
+            first = self.spread(first, call)
+            call.budget.use_first(first)
+        return route._replace(model=model, first=first)
 
     def _chooses(self, request: Any, call: Call) -> bool:
         """Whether the languages of a request choose its model. Raises InvalidRequest."""

@@ -6,6 +6,7 @@ from service.edge.admission.request_memory import (
     MESSAGE_FACTOR,
     RequestMemory,
     Reservation,
+    SpareMemory,
     answer_bytes,
     message_bytes,
 )
@@ -75,3 +76,16 @@ def test_a_tenant_among_others_leaves_room_for_them():
     with pytest.raises(MemoryLimit, match=r"more than a tenant's share of the 1000"):
         greedy.grow(10)
     Reservation(of_all, B).grow(100)
+
+
+def test_spare_memory_is_half_of_what_others_leave_and_shows_no_tenant():
+    of_all = memory()
+    spare, other = Reservation(SpareMemory(of_all), A), Reservation(of_all, B)
+    other.grow(200)
+    with pytest.raises(MemoryLimit, match="301 bytes are more than half of the memory for requests leaves"):
+        spare.grow(301)
+    spare.grow(300)
+    other.grow(500)
+    assert of_all.reserved_bytes == 1000, "B is alone: A does not count as present"
+    spare.release()
+    assert of_all.reserved_bytes == 700

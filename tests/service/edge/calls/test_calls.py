@@ -43,6 +43,7 @@ async def test_trailing_metadata_has_the_request_id_and_the_timings(edge, channe
     assert edge.pool.requests[0].request_id == "mine-1"
     trailers = dict(await call.trailing_metadata())
     assert trailers.pop("x-request-id") == "mine-1"
+    assert trailers.pop("x-glossa-version") == "cd" * 6
     assert trailers.pop("x-glossa-bundle-sha256") == "cd" * 32
     assert {k: float(v) for k, v in trailers.items()} == pytest.approx(
         {"x-glossa-queue-ms": 1.0, "x-glossa-prefill-ms": 2.0, "x-glossa-decode-ms": 7.0}

@@ -21,6 +21,7 @@ from service.edge.observability.version_metrics import (
 from service.edge.rpcs.servicer import RPCS
 from service.engine.core import Snapshot
 from service.errors import EngineUnavailable, Overloaded
+from service.machine.execution_choice import GraphNodes
 from service.measurements import (
     Admitted,
     FirstToken,
@@ -52,6 +53,13 @@ def metrics():
 def report(metrics):
     """The metrics of a model whose two engine processes run."""
     return served(metrics, "en-de")
+
+
+@pytest.fixture
+def spread(metrics, report):
+    """Metrics of its traffic."""
+    metrics.traffic.show("en-de", {"old": 90, "new": 10}, "new")
+    metrics.traffic.canary_started("en-de")
 
 
 def served(metrics, name, processes=2, version="v1"):
@@ -116,7 +124,7 @@ def test_the_contract_of_names(metrics, report):
     }
 
 
-def test_docs_describe_exactly_the_metrics_there_are(metrics, report):
+def test_docs_describe_exactly_the_metrics_there_are(metrics, report, spread):
     documented = {}
     for line in DOCS.read_text().splitlines():
         if row := re.fullmatch(r"\| `(\w+)` \| (\w+) \| (.*?) \| (.*) \|", line):
@@ -139,15 +147,15 @@ def rendered_buckets(metrics):
     }
 
 
-def test_latency_buckets_are_1_2_5_from_100_microseconds_to_a_minute(metrics, report):
+def test_latency_buckets_are_1_2_5_from_100_microseconds_to_a_minute(metrics, report, spread):
     latencies = [bounds for name, bounds in rendered_buckets(metrics).items() if name.endswith("_seconds")]
-    assert len(latencies) == 7
+    assert len(latencies) == 9
     for *bounds, last in latencies:
         assert (bounds[0], bounds[-1], last) == (0.0001, 60.0, float("inf"))
         assert all(high / low <= 3.001 for low, high in itertools.pairwise(bounds))
 
 
-def test_docs_list_exactly_the_buckets_of_every_histogram(metrics, report):
+def test_docs_list_exactly_the_buckets_of_every_histogram(metrics, report, spread):
     documented = re.findall(r"^- `(\S+)`: ([\d., ]+)\.$", DOCS.read_text(), re.MULTILINE)
     listed = {name: [*map(float, bounds.split(",")), float("inf")] for name, bounds in documented}
     rendered = rendered_buckets(metrics)
@@ -171,8 +179,8 @@ def test_series_stay_within_the_budget(metrics, report):
     served(metrics, "another")
     another = count() - one
     served(metrics, "wide", processes=10)
-    assert one < 1280  # a scrape costs some 1.2 µs a series, with the GIL held; each RPC has some 40
-    assert another < 256
+    assert one < 1282  # a scrape costs some 1.2 µs a series, with the GIL held; each RPC has some 40
+    assert another < 258
     assert count() - one - 2 * another == (10 - 2) * 4, "four for each process"
     before = count()
     served(metrics, "another", version="v2")
@@ -364,6 +372,14 @@ def test_info_metrics_describe_the_version_and_the_provider(metrics, report):
     provider = {"model": "en-de", "provider": "CPUExecutionProvider", "requested": "auto", "fallback": "0"}
     assert value(metrics, "glossa_execution_provider_info", **provider) == 1
     assert value(metrics, "glossa_model_info", model="en-de", precision="fp32", task="translation") == 1
+
+
+def test_nodes_are_shown_by_provider_as_long_as_it_has_some(metrics, report):
+    cpu, cuda = "CPUExecutionProvider", "CUDAExecutionProvider"
+    assert value(metrics, "glossa_graph_nodes", model="en-de", provider=cpu) == 100
+    report.describe(INFO[0], dataclasses.replace(CHOICE, nodes=(GraphNodes("decode", cuda, 7),)))
+    (sample,) = families(metrics)["glossa_graph_nodes"].samples
+    assert (sample.labels["provider"], sample.value) == (cuda, 7)
 
 
 def test_two_servers_in_a_process_share_nothing(metrics):

@@ -317,6 +317,8 @@ async def test_models_are_described(channel):
     assert (model.precision, model.format_version, model.bundle_sha256) == ("fp32", FORMAT_VERSION, "cd" * 32)
     assert model.execution_provider.fallback
     assert model.execution_provider.reason == "no GPU; add one"
+    shown = [(one.graph, one.provider, one.nodes) for one in model.execution_provider.graph_nodes]
+    assert shown == [("decode", "CPUExecutionProvider", 70), ("encode", "CPUExecutionProvider", 30)]
     assert model.parity.passed
     assert list(model.parity.checks) == [pb.ParityCheck(name="greedy", max_error=0.5, passed=True)]
     assert (model.lineage.steps, model.lineage.git_commit) == (7, "c0ffee")

@@ -11,7 +11,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from glossa.v1 import admin_pb2
 from glossa.v1 import glossa_pb2 as pb
 from service.adaptors.selection import ADAPTORS
-from service.edge.security.access import HEALTH, LOCAL, OPEN_INFERENCE, POLICY, REFLECTIONS, VLLM, Access, Guard
+from service.edge.security.access import HEALTH, LOCAL, OPEN_INFERENCE, ORCA, POLICY, REFLECTIONS, VLLM, Access, Guard
 from service.edge.security.tenants import TENANT, Tenants
 from service.edge.security.tokens import ADMIN, ANY_TENANT, Holder, line_of
 from service.errors import PermissionDenied, StartupError
@@ -77,7 +77,7 @@ async def test_the_table_has_every_method_of_the_running_server():
 
 async def test_without_adaptors_a_server_has_the_methods_of_its_own_services(channel):
     found = await methods_of(channel) - {"/grpc.health.v1.Health/List"}  # newer protocols describe it; it is not served
-    assert found == {path for path in POLICY if path.startswith(("/glossa.", "/grpc."))} - ADMIN_METHODS
+    assert found == {path for path in POLICY if path.startswith(("/glossa.", "/grpc.", "/xds."))} - ADMIN_METHODS
 
 
 async def test_the_admin_port_has_the_methods_for_administrators_and_no_others(tokens):
@@ -159,6 +159,7 @@ def test_probes_of_load_balancers_need_no_token():
     assert {path for path, access in POLICY.items() if access is Access.PUBLIC} == {
         f"/{HEALTH}/Check",
         f"/{HEALTH}/Watch",
+        f"/{ORCA}/StreamCoreMetrics",
         f"/{OPEN_INFERENCE}/ServerLive",
         f"/{OPEN_INFERENCE}/ServerReady",
         f"/{VLLM}/HealthCheck",
