@@ -43,6 +43,7 @@ ROOMS = {
     "promises": (
         "overload",
         "abuser",
+        "answer-cache",
         "drain",
         "reloads",
         "canaries",

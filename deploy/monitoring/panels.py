@@ -77,7 +77,7 @@ _OBJECTIVES = Section(
 SECTIONS = (
     _STATE,
     _OBJECTIVES,
-    *(request_panels.TRAFFIC, request_panels.ERRORS, request_panels.LATENCY),
+    *(request_panels.TRAFFIC, request_panels.TENANTS, request_panels.ERRORS, request_panels.LATENCY),
     drift_panels.DRIFT,
     *(capacity_panels.SATURATION, capacity_panels.EFFICIENCY),
     process_panels.PROCESSES,

@@ -66,11 +66,64 @@ TRAFFIC = Section(
             Query(rate("glossa_tenant_tokens_total", SERVER, "tenant", "kind"), "{{tenant}} {{kind}}"),
             unit="cps",
         ),
+        panel(
+            "Answer cache",
+            "Requests answered from the answer cache, per second, and those whose answers it did not have.",
+            Query(rate("glossa_answer_cache_hits_total", MODEL, "model"), "{{model}} kept"),
+            Query(rate("glossa_answer_cache_misses_total", MODEL, "model"), "{{model}} computed"),
+            unit="reqps",
+        ),
+        panel(
+            "Bytes of the answer cache",
+            "Bytes of answers that are kept, and their limit.",
+            Query(f"glossa_answer_cache_bytes{{{SERVER}}}", "{{instance}} kept"),
+            Query(f"glossa_answer_cache_limit_bytes{{{SERVER}}}", "{{instance}} limit"),
+            unit="bytes",
+        ),
+        panel(
+            "Answers that gave way",
+            "Answers, per second, that left the answer cache to make room for others.",
+            Query(rate("glossa_answer_cache_evicted_total", SERVER, "instance"), "{{instance}}"),
+            unit="cps",
+        ),
         *distribution(
             "Prompt length", "glossa_request_prompt_tokens", "Tokens of the sources and prompts of answers.", "short"
         ),
         *distribution(
             "Answer length", "glossa_request_generated_tokens", "Tokens generated for an answered request.", "short"
+        ),
+    ),
+)
+
+TENANTS = Section(
+    "Tenants",
+    (
+        panel(
+            "Requests by tenant",
+            "Calls that ended, and items of calls with many, per second. Tenants without a place in the settings are "
+            "`other`.",
+            Query(rate("glossa_tenant_requests_total", SERVER, "tenant"), "{{tenant}}"),
+            unit="reqps",
+        ),
+        panel(
+            "Failures by tenant",
+            "Those of them whose status is not OK, per second, by status; ResourceExhausted: refused.",
+            Query(
+                rate("glossa_tenant_requests_total", f'{SERVER},code!="OK"', "tenant", "code"), "{{tenant}} {{code}}"
+            ),
+            unit="reqps",
+        ),
+        panel(
+            "Time to first token by tenant",
+            "Of answered requests.",
+            *quantiles("glossa_tenant_time_to_first_token_seconds", SERVER, "tenant"),
+            unit="s",
+        ),
+        panel(
+            "End-to-end time by tenant",
+            "Of answered requests.",
+            *quantiles("glossa_tenant_request_seconds", SERVER, "tenant"),
+            unit="s",
         ),
     ),
 )
