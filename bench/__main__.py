@@ -57,6 +57,7 @@ ROOMS = {
         "memory-promise",
         "soak",
         "leaks",
+        "web-neighbours",
         "hardness",
     ),
     "real": ("real-models",),
