@@ -44,7 +44,7 @@ class TenantSeries:
 
 
 class _Tenant(NamedTuple):
-    """The series of one label. ended: by the number of a status code."""
+    """The series of one label. ended: by the number of a status code, see `TenantMetrics.know`."""
 
     ended: dict[int, Any]
     tokens: tuple[Any, ...]
@@ -61,8 +61,11 @@ class TenantMetrics:
         self.know(())
 
     def know(self, names: Iterable[str]) -> None:
-        """The first MAX_TENANTS of these tenants have series of their own."""
-        self._tenants = {label: self._of(label) for label in (*sorted(set(names))[:MAX_TENANTS], OTHER_TENANTS)}
+        """The first MAX_TENANTS of these tenants have series of their own. Without any, requests and times are those of
+        the server, and only tokens are counted."""
+        known = sorted(set(names))[:MAX_TENANTS]
+        self._are_apart = bool(known)
+        self._tenants = {label: self._of(label) for label in (*known, OTHER_TENANTS)}
 
     def label(self, tenant: str) -> str:
         """The label of a tenant."""
@@ -70,25 +73,26 @@ class TenantMetrics:
 
     def ended(self, tenant: str, code: int, count: int = 1) -> None:
         """Calls or items of a tenant ended. code: the number of a gRPC status."""
-        self._tenants[self.label(tenant)].ended[code].inc(count)
+        if self._are_apart:
+            self._tenants[self.label(tenant)].ended[code].inc(count)
 
     def answered(
         self, tenant: str, *, seconds: float, first_token_s: float, prompt_tokens: int, generated_tokens: int
     ) -> None:
         """A request of a tenant was answered. first_token_s: to its first token, if it has one."""
         found = self._tenants[self.label(tenant)]
-        found.answered.observe(seconds)
-        if generated_tokens:
-            found.first_token.observe(first_token_s)
         prompt, generated = found.tokens
         prompt.inc(prompt_tokens)
         generated.inc(generated_tokens)
+        if not self._are_apart:
+            return
+        found.answered.observe(seconds)
+        if generated_tokens:
+            found.first_token.observe(first_token_s)
 
     def _of(self, label: str) -> _Tenant:
-        series = self._series
-        return _Tenant(
-            {code: series.tenant_requests(label, self._code_names[code]) for code in TENANT_CODES},
-            tuple(series.tenant_tokens(label, kind) for kind in TOKEN_KINDS),
-            series.tenant_first_token(label),
-            series.tenant_answered(label),
-        )
+        series, tokens = self._series, tuple(self._series.tenant_tokens(label, kind) for kind in TOKEN_KINDS)
+        if not self._are_apart:
+            return _Tenant({}, tokens, None, None)
+        ended = {code: series.tenant_requests(label, self._code_names[code]) for code in TENANT_CODES}
+        return _Tenant(ended, tokens, series.tenant_first_token(label), series.tenant_answered(label))

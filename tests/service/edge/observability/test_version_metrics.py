@@ -45,7 +45,7 @@ def versions(metrics, name="en-de"):
 
 def answer(metrics, version):
     metrics.request_answered(
-        "en-de", version, "", seconds=0.03, prompt_tokens=5, generated_tokens=9, trace_id="ab" * 16
+        "en-de", version, "", seconds=0.03, first_token_s=0.02, prompt_tokens=5, generated_tokens=9, trace_id="ab" * 16
     )
 
 
