@@ -95,7 +95,7 @@ $(FAKE_CUDA)/.installed: requirements/fake-cuda.txt | $(STAMP)
 ADAPTOR_CLIENTS := build/adaptor_clients
 
 .PHONY: adaptor-clients
-adaptor-clients: $(ADAPTOR_CLIENTS)/.installed  ## install what tests/e2e/test_adaptor_clients.py drives the server with: tritonclient and smg, in an environment of their own
+adaptor-clients: $(ADAPTOR_CLIENTS)/.installed  ## install what tests/e2e/test_adaptor_clients.py and test_doors.py drive the server with: clients of Triton, Riva and Google, and smg, in an environment of their own
 
 $(ADAPTOR_CLIENTS)/.installed: requirements/adaptor-clients.txt | $(STAMP)
 	@rm -rf $(ADAPTOR_CLIENTS)

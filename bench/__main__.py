@@ -44,6 +44,7 @@ ROOMS = {
     "promises": (
         "overload",
         "abuser",
+        "answer-cache",
         "drain",
         "reloads",
         "canaries",
@@ -57,6 +58,7 @@ ROOMS = {
         "memory-promise",
         "soak",
         "leaks",
+        "web-neighbours",
         "hardness",
     ),
     "real": ("real-models",),

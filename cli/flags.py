@@ -23,6 +23,7 @@ from cli.text_input import read_text
 ModelName = Annotated[str, typer.Option(help="name on the server; may be omitted when one model fits")]
 SourceLanguage = Annotated[str, typer.Option(help="of the text, by its code; auto: detect it, to translate")]
 TargetLanguage = Annotated[str, typer.Option(help="of the answer, by its code; chooses a model that translates")]
+PivotLanguage = Annotated[str, typer.Option(help="translate by way of this language, by two models")]
 SourceUnitName = Annotated[
     Literal["sentence", "text"] | None,
     typer.Option(
@@ -144,7 +145,9 @@ def decoding_options(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 with_decoding_flags = with_flags("options", DECODING, decoding_options)
-with_translation_flags = with_flags("options", {**MODEL, **TRANSLATING}, decoding_options)
+with_translation_flags = with_flags(
+    "options", {**MODEL, "pivot_language": PivotLanguage, **TRANSLATING}, decoding_options
+)
 with_scoring_flags = with_flags("options", {**MODEL, **SCORING}, decoding_options)
 with_model_flags = with_flags("options", MODEL, decoding_options)
 

@@ -12,6 +12,7 @@ RequestError                  one request failed; the message is safe to show to
 ├── NoRoomForVersion          both versions do not fit into the memory
 ├── Overloaded                the queue is full; try again later
 ├── TenantLimit               a tenant has as many requests as it may while others are present; try again later
+├── TokensSpent               a tenant has used its tokens of this minute; try again later
 ├── MessagesMissing           too many calls wait for their messages; try again later
 ├── Backlogged                calls wait too long before the server sees them; try again later
 ├── DeadlineTooSoon           the answer is expected after the deadline; allow more time, or try again later
@@ -165,6 +166,22 @@ class TenantLimit(Retryable, RequestError):
         self.limit = limit
 
 
+class TokensSpent(Retryable, RequestError):
+    """A tenant has fewer tokens left than the request may use. limit: tokens of a minute."""
+
+    reason = "TENANT_TOKENS"
+    tenant: str
+    limit: int
+
+    def __init__(self, tenant: str, *, retry_after_s: float, limit: int) -> None:
+        super().__init__(
+            f"tenant {tenant!r} has fewer of its {limit} tokens a minute left than prompt and answer may have",
+            retry_after_s=retry_after_s,
+        )
+        self.tenant = tenant
+        self.limit = limit
+
+
 class MessagesMissing(Retryable, RequestError):
     """Too many calls wait for their messages, of which this one, or its connection, is to blame."""
 
@@ -235,7 +252,7 @@ class InternalFailure(RequestError):
 # The errors that reject a request before any work, and those that end an accepted one.
 REJECTIONS = (
     *(Unauthenticated, PermissionDenied, InvalidRequest, ModelNotFound, Unsupported, Overloaded, TenantLimit),
-    *(MessagesMissing, MemoryLimit, Backlogged, DeadlineTooSoon, ShuttingDown, EngineUnavailable),
+    *(TokensSpent, MessagesMissing, MemoryLimit, Backlogged, DeadlineTooSoon, ShuttingDown, EngineUnavailable),
 )
 ENDS = (Cancelled, DeadlineExceeded, DeadlineTooSoon, Unsatisfiable, ShuttingDown, EngineUnavailable, InternalFailure)
 CHANGES = (VersionRefused, VersionConflict, NoRoomForVersion)  # of models, that were refused

@@ -122,7 +122,8 @@ class Server:
         self.metrics = Metrics((*RPCS, *self._adaptors.rpcs), version=VERSION, commit=settings.commit)
         self._log_lines_dropped = log_lines_dropped
         self._security = Security(settings, self.metrics)
-        self.metrics.know_tenants((*settings.tenant_weights, *self._security.tenants))
+        named = (*settings.tenant_weights, *settings.tenant_tokens_per_minute, *self._security.tenants)
+        self.metrics.tenants.know(named)
         self.metrics.measure_state(lambda: not self.not_ready(), lambda: self.state == "draining")
         self.calls = Calls(self.metrics, settings, self._predicted_s, clock, self._security.guard)
         self._clock = clock

@@ -115,9 +115,9 @@ def train(
     files = [file for file in (*(data or ()), *(validation or ()), source, target, tokenizer) if file is not None]
     with joined_ranks(os.environ, timeout_s=rank_timeout_s) as ranks:
         recipe, start = beginning(context.params, files, ranks)
-        config, arguments = configured(context.params, recipe, ranks)
+        model, config, arguments = configured(context.params, recipe, ranks)
         run_training(
-            with_own_languages(recipe.model, context.params),
+            model,
             config,
             f"continue{', in any number of processes,' * (ranks.size > 1)} with: {resuming_command(context.params)}",
             ranks=ranks,
@@ -132,21 +132,23 @@ def train(
             typer.echo(f"{out}: checkpoint, {out / 'model_card.md'}, {out / 'curves.png'}")
 
 
-def configured(given: dict[str, Any], recipe: Preset, ranks: Ranks) -> tuple[TrainConfig, dict[str, Any]]:
-    """The settings of the training with the arguments' own, and its data; prints an error and exits for wrong ones."""
+def configured(given: dict[str, Any], recipe: Preset, ranks: Ranks) -> tuple[ModelConfig, TrainConfig, dict[str, Any]]:
+    """The model with its own languages, the settings of the training with the arguments' own, and its data; prints an
+    error and exits for wrong ones."""
     from model.config import ConfigError
     from model.training.data.examples import DataError
 
     with report_shared_errors(ranks, ConfigError, DataError):
-        config, languages = ranks.everywhere(
-            lambda: (recipe.train.replace(**_changes(given)), given_languages(given, recipe.model)),
+        config, (model, languages) = ranks.everywhere(
+            lambda: (recipe.train.replace(**_changes(given)), with_languages_of(given, recipe)),
             ConfigError,
             UsageError,
+            DataError,
         )
         examples, held_out = ranks.everywhere(
             lambda: training_examples(recipe, given, languages), UsageError, DataError
         )
-    return config, {"data": examples, "validation": held_out}
+    return model, config, {"data": examples, "validation": held_out}
 
 
 def _changes(given: dict[str, Any]) -> dict[str, Any]:
@@ -257,15 +259,19 @@ def resuming_command(given: dict[str, Any]) -> str:
     return shlex.join([*words, "--resume"])
 
 
-def given_languages(given: dict[str, Any], model: ModelConfig) -> list[LanguagePair]:
-    """The languages of each file of the data, [] where the arguments name none. Raises ConfigError for languages that
-    are not the model's, or that it needs and that are missing, UsageError for validation data of unknown languages."""
+def with_languages_of(given: dict[str, Any], preset: Preset) -> tuple[ModelConfig, list[LanguagePair]]:
+    """The model with those languages of its data that its special tokens do not name, and for each file those that they
+    do, [] where the arguments name none. Raises ConfigError for languages that are not the model's, or that it needs
+    and that are missing, UsageError for validation data of unknown languages, DataError for a damaged TMX."""
     from model.config import DEFAULT_LANGUAGES
-    from model.training.data.languages import check_languages, read_languages
+    from model.training.data.languages import check_languages, language_pairs, own_languages, read_languages
 
-    files, languages = _languages_of_files(given)
+    model, files = preset.model, 1 if given["source"] is not None else len(given["data"] or [""])
+    languages = language_pairs(given["source_language"] or [], given["target_language"] or [], files=files)
     if model.has_encoder and model.has_decoder:
-        with_own_languages(model, given)  # refuses what no configuration takes
+        own = own_languages(model.template, languages or [_languages_of_data(given, preset)])
+        source, target = own.source or model.source_language, own.target or model.target_language
+        model = model.replace(source_language=source, target_language=target)
         languages = [read_languages(model.template, pair) for pair in languages]
         languages = languages if any(map(any, languages)) else []
     for pair in languages or [DEFAULT_LANGUAGES]:
@@ -276,27 +282,20 @@ def given_languages(given: dict[str, Any], model: ModelConfig) -> list[LanguageP
             f"--validation: must be given once for each of the {files} --data, whose languages it has, or left out, "
             f"got {count} of them"
         )
-    return languages
+    return model, languages
 
 
-def _languages_of_files(given: dict[str, Any]) -> tuple[int, list[LanguagePair]]:
-    """The number of files of the data, and the languages that the arguments name for each, [] for none."""
-    from model.training.data.languages import language_pairs
+def _languages_of_data(given: dict[str, Any], preset: Preset) -> LanguagePair:
+    """The languages that data without arguments names: an embedded corpus, or translation memories of one pair."""
+    from model.config import DEFAULT_LANGUAGES
+    from model.training.data.embedded import LANGUAGES
+    from model.training.data.text_files import named_languages
 
-    files = 1 if given["source"] is not None else len(given["data"] or [""])
-    return files, language_pairs(given["source_language"] or [], given["target_language"] or [], files=files)
-
-
-def with_own_languages(model: ModelConfig, given: dict[str, Any]) -> ModelConfig:
-    """The configuration with the languages of the arguments that the model's special tokens do not name."""
-    from model.training.data.languages import own_languages
-
-    _, languages = _languages_of_files(given)
-    if not languages or not (model.has_encoder and model.has_decoder):
-        return model
-    own = own_languages(model.template, languages)
-    source, target = own.source or model.source_language, own.target or model.target_language
-    return model.replace(source_language=source, target_language=target)
+    if not given["data"]:
+        return DEFAULT_LANGUAGES if given["source"] is not None else LANGUAGES.get(preset.embedded, DEFAULT_LANGUAGES)
+    columns = row_rules(given["columns"], skips=False, is_given=True).columns
+    found = {named_languages(file, columns) for file in given["data"]}
+    return found.pop() if len(found) == 1 else DEFAULT_LANGUAGES
 
 
 def training_examples(

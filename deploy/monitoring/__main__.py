@@ -1,7 +1,7 @@
 """Writes what is made from the tables of this folder: `make monitoring`, or `python -m deploy.monitoring`.
 
-With --check it changes nothing, and fails if a file is out of date. --runbooks gives alerts the address under which the
-runbooks can be read, for a copy of one's own (--out).
+With --check it changes nothing, and fails if a file is out of date. --runbooks gives alerts and panels the
+address under which the runbooks can be read, for a copy of one's own (--out).
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ _CHART = "helm/glossa/files"
 def made(runbooks: str = RUNBOOKS) -> dict[str, str]:
     """The text of every file that is made, by its path within deploy/. The chart puts its own address of runbooks and
     its own release into its copies."""
-    grafana = json.dumps(dashboard(), indent=1, ensure_ascii=False) + "\n"
     return {
-        "grafana/glossa.json": grafana,
+        "grafana/glossa.json": _grafana(runbooks),
         **{f"prometheus/rules/{name}": text for name, text in _rules(runbooks).items()},
         **{f"{_CHART}/rules/{name}": text for name, text in _rules(RUNBOOKS).items()},
-        f"{_CHART}/dashboard.json": grafana,
+        f"{_CHART}/dashboard.json": _grafana(RUNBOOKS),
         f"{_CHART}/scaling.promql": scaling_query("MATCHERS") + "\n",
         "kubernetes/prometheus-adapter.yaml": _SCALING_HEADER + _yaml(adapter_rules()),
     }
+
+
+def _grafana(runbooks: str) -> str:
+    return json.dumps(dashboard(runbooks), indent=1, ensure_ascii=False) + "\n"
 
 
 def _rules(runbooks: str) -> dict[str, str]:
@@ -64,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m deploy.monitoring", description=__doc__)
     parser.add_argument("--check", action="store_true", help="only fail if a file is out of date")
     parser.add_argument("--out", type=Path, default=DEPLOY, help="folder to write to (deploy/)")
-    parser.add_argument("--runbooks", default=RUNBOOKS, help="address of the folder of runbooks, for runbook_url")
+    parser.add_argument("--runbooks", default=RUNBOOKS, help="address of the folder of runbooks, for links")
     options = parser.parse_args(arguments)
     if options.check:
         if stale := outdated(options.out):

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from deploy.monitoring.panel import MODEL, SERVER, WINDOW, Query, Section, panel, rate, ratio
+from deploy.monitoring.panel import FULL, MODEL, SERVER, Query, Section, panel, rate, ratio
 
 SATURATION = Section(
     "Saturation",
     (
         panel(
-            "How full",
-            "Waiting and running requests over all that there is room for. At 1 requests are refused.",
-            Query(f"instance_model:glossa_load:ratio{{{MODEL}}}", "{{instance}} {{model}}"),
-            unit="percentunit",
-        ),
-        panel(
             "Queue, rows and KV cache, of their limits",
             "Full rows alone are high throughput, even for hours; full rows with a queue are too little capacity.",
             Query(f"instance_model:glossa_queue:ratio{{{MODEL}}}", "{{instance}} {{model}} queue"),
             Query(f"instance_model:glossa_rows:ratio{{{MODEL}}}", "{{instance}} {{model}} rows"),
-            Query(f"glossa_kv_cache_usage_ratio{{{MODEL}}}", "{{instance}} {{model}} KV cache"),
+            Query(f"glossa_kv_cache_usage_ratio{{{MODEL}}}", "{{instance}} {{model}} {{version}} KV cache"),
             unit="percentunit",
+            limits=FULL,
         ),
         panel(
             "Queue",
@@ -47,6 +42,7 @@ SATURATION = Section(
             "How long calls wait until the server sees them. Above 1 s the server reports that it is not ready.",
             Query(f"glossa_backlog_age_seconds{{{SERVER}}}", "{{instance}}"),
             unit="s",
+            limits=((0.25, "orange"), (1.0, "red")),
         ),
     ),
 )
@@ -58,12 +54,6 @@ EFFICIENCY = Section(
             "Rows in a decode step: mean",
             "What continuous batching gathers. A step of many rows costs little more than one of a single row.",
             Query(ratio("glossa_decode_step_rows_sum", "glossa_decode_step_rows_count"), "{{model}}"),
-        ),
-        panel(
-            "Rows in a decode step: heat map",
-            "Decode steps by the number of their rows.",
-            Query(f"sum by (le) (increase(glossa_decode_step_rows_bucket{{{MODEL}}}{WINDOW}))", "{{le}}"),
-            kind="heat_map",
         ),
         panel(
             "Wasted tokens",
@@ -84,12 +74,6 @@ EFFICIENCY = Section(
                 ratio("glossa_prefix_cache_hit_tokens_total", "glossa_prefix_cache_queried_tokens_total"), "{{model}}"
             ),
             unit="percentunit",
-        ),
-        panel(
-            "Prefix cache: prompts that hit",
-            "Prompts in a second that began with a cached prefix.",
-            Query(rate("glossa_prefix_cache_hits_total", MODEL, "model"), "{{model}}"),
-            unit="cps",
         ),
         panel(
             "Prompt lookup: drafts accepted",

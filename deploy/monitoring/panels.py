@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deploy.monitoring import capacity_panels, drift_panels, process_panels, request_panels, slo
-from deploy.monitoring.panel import MODEL, SERVER, Panel, Query, Section, Variable, panel
+from deploy.monitoring import capacity_panels, drift_panels, overview_panels, process_panels, request_panels, slo
+from deploy.monitoring.panel import MODEL, SERVER, Annotation, Panel, Query, Section, Variable, panel
 
 VARIABLES = (
     Variable("instance", "instance", "glossa_build_info"),
@@ -20,12 +20,14 @@ _STATE = Section(
             "1 while the server takes requests and all of its models do.",
             Query(f"glossa_ready{{{SERVER}}}", "{{instance}}"),
             kind="numbers",
+            limits=((0.0, "red"), (1.0, "green")),
         ),
         panel(
             "Draining",
             "1 while the server refuses new requests to end.",
             Query(f"glossa_draining{{{SERVER}}}", "{{instance}}"),
             kind="numbers",
+            limits=((1.0, "orange"),),
         ),
         panel(
             "Version",
@@ -35,8 +37,8 @@ _STATE = Section(
         ),
         panel(
             "Models",
-            "The models that are served, and the precision of their graphs.",
-            Query(f"glossa_model_info{{{MODEL}}}", "{{model}}: {{architecture}}, {{task}}, {{precision}}"),
+            "The versions of models that are open, and the precision of their graphs.",
+            Query(f"glossa_model_info{{{MODEL}}}", "{{model}} {{version}}: {{architecture}}, {{task}}, {{precision}}"),
             kind="labels",
         ),
         panel(
@@ -44,7 +46,7 @@ _STATE = Section(
             "The provider in use, and the device asked for. A fallback computes on the CPU because CUDA failed.",
             Query(
                 f"glossa_execution_provider_info{{{MODEL}}}",
-                "{{model}}: {{provider}}, asked for {{requested}}, fallback {{fallback}}",
+                "{{model}} {{version}}: {{provider}}, asked for {{requested}}, fallback {{fallback}}",
             ),
             kind="labels",
         ),
@@ -54,6 +56,7 @@ _STATE = Section(
             Query(f"(glossa_certificate_expiry_timestamp_seconds{{{SERVER}}} - time()) / 86400", "{{instance}}"),
             unit="d",
             kind="numbers",
+            limits=((0.0, "red"), (2.0, "orange"), (14.0, "green")),
         ),
     ),
 )
@@ -69,18 +72,48 @@ _OBJECTIVES = Section(
                 for window in ("5m", "1h", "6h", "3d")
             ),
             unit="percentunit",
+            limits=((objective.budget, "orange"), (slo.FAST[0].rate * objective.budget, "red")),
         )
         for objective in slo.OBJECTIVES
     ),
 )
 
 SECTIONS = (
+    overview_panels.OVERVIEW,
+    overview_panels.VERSIONS,
     _STATE,
     _OBJECTIVES,
-    *(request_panels.TRAFFIC, request_panels.ERRORS, request_panels.LATENCY),
+    *(request_panels.TRAFFIC, request_panels.TENANTS, request_panels.ERRORS, request_panels.LATENCY),
     drift_panels.DRIFT,
     *(capacity_panels.SATURATION, capacity_panels.EFFICIENCY),
     process_panels.PROCESSES,
+)
+
+# What happened, as lines across all panels: where a query is 1.
+ANNOTATIONS = (
+    Annotation(
+        "Versions loaded",
+        "blue",
+        Query(
+            "clamp_max(ceil(sum by (instance, model, outcome)"
+            f" (increase(glossa_model_loads_total{{{MODEL}}}[1m]))), 1)",
+            "{{instance}}: a version of {{model}}, {{outcome}}",
+        ),
+    ),
+    Annotation(
+        "Restarts of engine processes",
+        "red",
+        Query(
+            "clamp_max(ceil(sum by (instance, model, reason)"
+            f" (increase(glossa_engine_process_restarts_total{{{MODEL}}}[1m]))), 1)",
+            "{{instance}}: an engine process of {{model}}, {{reason}}",
+        ),
+    ),
+    Annotation(
+        "Restarts of servers",
+        "purple",
+        Query(f"clamp_max(changes(process_start_time_seconds{{{SERVER}}}[1m]), 1)", "{{instance}} started again"),
+    ),
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.monitoring.panel import MODEL, SERVER, Query, Section, panel, rate
+from deploy.monitoring.panel import FULL, MODEL, SERVER, Query, Section, panel, rate
 
 PROCESSES = Section(
     "Processes and memory",
@@ -17,6 +17,7 @@ PROCESSES = Section(
             "Time since the last turn of an engine process. Idle processes run turns, too.",
             Query(f"glossa_engine_process_heartbeat_age_seconds{{{MODEL}}}", "{{instance}} {{process}}"),
             unit="s",
+            limits=((10.0, "red"),),
         ),
         panel(
             "Restarts of engine processes",
@@ -41,6 +42,7 @@ PROCESSES = Section(
             "Delay of the event loop's last heartbeat. Every call waits as long.",
             Query(f"glossa_event_loop_lag_seconds{{{SERVER}}}", "{{instance}}"),
             unit="s",
+            limits=((0.1, "orange"),),
         ),
         panel(
             "Resident memory",
@@ -67,6 +69,7 @@ PROCESSES = Section(
             "Share of the edge's limit of open files in use, connections included.",
             Query(f"process_open_fds{{{SERVER}}} / process_max_fds{{{SERVER}}}", "{{instance}}"),
             unit="percentunit",
+            limits=FULL,
         ),
         panel(
             "Files read anew",

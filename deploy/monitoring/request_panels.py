@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from deploy.monitoring import slo
 from deploy.monitoring.panel import ANSWERS, MODEL, SERVER, Query, Section, distribution, panel, quantiles, rate
 
 TRAFFIC = Section(
@@ -14,22 +15,9 @@ TRAFFIC = Section(
             unit="reqps",
         ),
         panel(
-            "RPCs started",
-            "RPCs that began, per second, by kind. If far more begin than end, calls wait.",
-            Query(rate("grpc_server_started_total", SERVER, "grpc_type"), "{{grpc_type}}"),
-            unit="reqps",
-        ),
-        panel(
             "RPCs in progress",
             "RPCs in progress, by server.",
             Query(f"glossa_requests_in_flight{{{SERVER}}}", "{{instance}}"),
-        ),
-        panel(
-            "Messages",
-            "Messages per second. A stream sends several.",
-            Query(rate("grpc_server_msg_received_total", SERVER, "instance"), "{{instance}} received"),
-            Query(rate("grpc_server_msg_sent_total", SERVER, "instance"), "{{instance}} sent"),
-            unit="cps",
         ),
         panel(
             "Answers",
@@ -58,19 +46,76 @@ TRAFFIC = Section(
             "Tokens per second: of admitted sources and prompts, and generated.",
             Query(rate("glossa_prompt_tokens_total", MODEL, "model"), "{{model}} prompt"),
             Query(rate("glossa_generated_tokens_total", MODEL, "model"), "{{model}} generated"),
-            unit="cps",
+            unit="suffix: tokens/s",
         ),
         panel(
             "Tokens by tenant",
             "Tokens of answered requests, per second. Tenants without a place in the settings are `other`.",
             Query(rate("glossa_tenant_tokens_total", SERVER, "tenant", "kind"), "{{tenant}} {{kind}}"),
+            unit="suffix: tokens/s",
+        ),
+        panel(
+            "Answer cache",
+            "Requests answered from the answer cache, per second, and those whose answers it did not have.",
+            Query(rate("glossa_answer_cache_hits_total", MODEL, "model"), "{{model}} kept"),
+            Query(rate("glossa_answer_cache_misses_total", MODEL, "model"), "{{model}} computed"),
+            unit="reqps",
+        ),
+        panel(
+            "Bytes of the answer cache",
+            "Bytes of answers that are kept, and their limit.",
+            Query(f"glossa_answer_cache_bytes{{{SERVER}}}", "{{instance}} kept"),
+            Query(f"glossa_answer_cache_limit_bytes{{{SERVER}}}", "{{instance}} limit"),
+            unit="bytes",
+        ),
+        panel(
+            "Answers that gave way",
+            "Answers, per second, that left the answer cache to make room for others.",
+            Query(rate("glossa_answer_cache_evicted_total", SERVER, "instance"), "{{instance}}"),
             unit="cps",
         ),
-        *distribution(
-            "Prompt length", "glossa_request_prompt_tokens", "Tokens of the sources and prompts of answers.", "short"
+        panel(
+            "Prompt length",
+            "Tokens of the sources and prompts of answers.",
+            *quantiles("glossa_request_prompt_tokens"),
         ),
-        *distribution(
-            "Answer length", "glossa_request_generated_tokens", "Tokens generated for an answered request.", "short"
+        panel(
+            "Answer length",
+            "Tokens generated for an answered request.",
+            *quantiles("glossa_request_generated_tokens"),
+        ),
+    ),
+)
+
+TENANTS = Section(
+    "Tenants",
+    (
+        panel(
+            "Requests by tenant",
+            "Calls that ended, and items of calls with many, per second. Tenants without a place in the settings are "
+            "`other`.",
+            Query(rate("glossa_tenant_requests_total", SERVER, "tenant"), "{{tenant}}"),
+            unit="reqps",
+        ),
+        panel(
+            "Failures by tenant",
+            "Those of them whose status is not OK, per second, by status; ResourceExhausted: refused.",
+            Query(
+                rate("glossa_tenant_requests_total", f'{SERVER},code!="OK"', "tenant", "code"), "{{tenant}} {{code}}"
+            ),
+            unit="reqps",
+        ),
+        panel(
+            "Time to first token by tenant",
+            "Of answered requests.",
+            *quantiles("glossa_tenant_time_to_first_token_seconds", SERVER, "tenant"),
+            unit="s",
+        ),
+        panel(
+            "End-to-end time by tenant",
+            "Of answered requests.",
+            *quantiles("glossa_tenant_request_seconds", SERVER, "tenant"),
+            unit="s",
         ),
     ),
 )
@@ -121,10 +166,16 @@ LATENCY = Section(
     "Latency",
     (
         *distribution(
-            "Time to first token", "glossa_time_to_first_token_seconds", "From a request's start to its first token."
+            "Time to first token",
+            "glossa_time_to_first_token_seconds",
+            "From a request's start to its first token.",
+            limits=((slo.FIRST_TOKEN.limit_s, "red"),),
         ),
         *distribution(
-            "Inter-token latency", "glossa_inter_token_latency_seconds", "Between two tokens of a request, each gap."
+            "Inter-token latency",
+            "glossa_inter_token_latency_seconds",
+            "Between two tokens of a request, each gap.",
+            limits=((slo.INTER_TOKEN.limit_s, "red"),),
         ),
         *distribution("End-to-end time", "glossa_request_seconds", "From an RPC's start to its end, of answers."),
         *distribution("Queue time", "glossa_queue_seconds", "How long requests waited for free rows."),

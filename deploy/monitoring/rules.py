@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from deploy.monitoring import slo
+from deploy.monitoring.panel import FAULTS
 
 RUNBOOKS = "deploy/runbooks"
 
@@ -55,6 +56,21 @@ class Alert:
         return cases[0] if len(cases) == 1 else " or ".join(f"({case})" for case in cases)
 
 
+def _of_model(series: str) -> str:
+    """The sum over a model's versions on a server."""
+    return f"sum by (job, instance, model) ({series})"
+
+
+def _of_version(counter: str, reasons: str = ".*") -> str:
+    """Events in a second of a version on all servers."""
+    return f'sum by (job, model, version) (rate({counter}{{reason=~"{reasons}"}}[10m]))'
+
+
+def _best(recorded: str) -> str:
+    """The lowest value that a version has, beside each version of its model."""
+    return f"on (job, model) group_left () min by (job, model) ({recorded})"
+
+
 CONFIDENCE, UNKNOWN = "job_model:glossa_answer_confidence:mean1d", "job_model:glossa_unknown_tokens:ratio1d"
 _ANSWERS_OF_A_DAY = "sum by (job, model) (increase(glossa_answer_confidence_ratio_count[1d]))"
 _TOKENS_OF_A_DAY = "sum by (job, model) (increase(glossa_request_prompt_tokens_sum[1d]))"
@@ -74,10 +90,24 @@ def _now(record: str) -> str:
 RECORDINGS = (
     Recording(
         "instance_model:glossa_load:ratio",
-        "(glossa_requests_queued + glossa_requests_running) / (glossa_requests_queue_limit + glossa_rows_limit)",
+        f"{_of_model('glossa_requests_queued + glossa_requests_running')}"
+        f" / {_of_model('glossa_requests_queue_limit + glossa_rows_limit')}",
     ),
-    Recording("instance_model:glossa_queue:ratio", "glossa_requests_queued / glossa_requests_queue_limit"),
-    Recording("instance_model:glossa_rows:ratio", "glossa_rows_used / glossa_rows_limit"),
+    Recording(
+        "instance_model:glossa_queue:ratio",
+        f"{_of_model('glossa_requests_queued')} / {_of_model('glossa_requests_queue_limit')}",
+    ),
+    Recording(
+        "instance_model:glossa_rows:ratio", f"{_of_model('glossa_rows_used')} / {_of_model('glossa_rows_limit')}"
+    ),
+    Recording(
+        "job_model_version:glossa_errors:ratio_rate10m",
+        f"{_of_version('glossa_requests_finished_total', FAULTS)} / {_of_version('glossa_requests_finished_total')}",
+    ),
+    Recording(
+        "job_model_version:glossa_request_seconds:p95_rate10m",
+        "histogram_quantile(0.95, sum by (job, model, version, le) (rate(glossa_request_seconds_bucket[10m])))",
+    ),
     Recording(
         CONFIDENCE,
         "sum by (job, model) (increase(glossa_answer_confidence_ratio_sum[1d])) / " + _ANSWERS_OF_A_DAY,
@@ -131,6 +161,13 @@ def _burns(objective: slo.Objective) -> tuple[Alert, Alert]:
 OBJECTIVE_ALERTS = tuple(alert for objective in slo.OBJECTIVES for alert in _burns(objective))
 
 _MODEL, _PROCESS = "{{ $labels.model }} on {{ $labels.instance }}", "{{ $labels.process }} on {{ $labels.instance }}"
+_VERSION = "Version {{ $labels.version }} of {{ $labels.model }}"
+_ERRORS, _P95 = (
+    "job_model_version:glossa_errors:ratio_rate10m",
+    "job_model_version:glossa_request_seconds:p95_rate10m",
+)
+# A share of a few requests is chance.
+_ENOUGH = Condition("600 * " + _of_version("glossa_requests_finished_total"), ">", "100")
 _SHIFTED = "The traffic of {{ $labels.job }}, model {{ $labels.model }}, has changed"
 _DAYS = "{{ $labels.instance }}: the certificate expires in {{ $value | humanizeDuration }}"
 _EXPIRY = "glossa_certificate_expiry_timestamp_seconds - time()"
@@ -165,7 +202,7 @@ ALERTS = (
         cases=(
             (
                 Condition("avg_over_time(instance_model:glossa_rows:ratio[15m])", ">", "0.95"),
-                Condition("min_over_time(glossa_requests_queued[15m])", ">", "0"),
+                Condition("min_over_time(instance_model:glossa_queue:ratio[15m])", ">", "0"),
             ),
         ),
         hold="5m",
@@ -183,6 +220,21 @@ ALERTS = (
         hold="5m",
         summary="The KV cache of " + _MODEL + " is full, and requests always wait for it",
         runbook="kv-cache-full",
+    ),
+    Alert(
+        name="GlossaVersionFails",
+        cases=((Condition(f"{_ERRORS} - {_best(_ERRORS)}", ">", "0.02"), _ENOUGH),),
+        hold="2m",
+        page=True,
+        summary=_VERSION + " fails {{ $value | humanizePercentage }} more of its requests than another version",
+        runbook="version-worse",
+    ),
+    Alert(
+        name="GlossaVersionSlow",
+        cases=((Condition(f"{_P95} / {_best(_P95)}", ">", "1.5"), _ENOUGH),),
+        hold="5m",
+        summary=_VERSION + " has {{ $value | humanize }} times the p95 of another version",
+        runbook="version-worse",
     ),
     Alert(
         name="GlossaBacklog",

@@ -17,7 +17,7 @@ from service.adaptors.text_batch import check_known, named, translate_all
 from service.edge.calls.call import Call
 from service.edge.requests.language_routes import AUTO, Route
 from service.edge.requests.prompt_encoder import LanguagePair, shorten
-from service.edge.rpcs.languages.routed_calls import joined_words
+from service.edge.rpcs.languages.routed_calls import joined_words, untagged
 from service.edge.rpcs.model_calls import ModelCalls
 from service.edge.rpcs.servicer import Servicer
 from service.errors import InvalidRequest
@@ -217,4 +217,4 @@ def _glossary_of(config: google.TranslateTextGlossaryConfig) -> str:
 
 def _text_of_page(page: str) -> str:
     """The text of HTML whose language is to be detected."""
-    return html.unescape(re.sub(r"<[^<>]*>", " ", page))
+    return html.unescape(untagged(page))

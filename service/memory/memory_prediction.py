@@ -73,12 +73,13 @@ class ModelShape:
 @dataclass(frozen=True, kw_only=True)
 class EdgeLimits:
     """What the edge may have: open calls, bytes of the message and the metadata of each, and of what calls may take
-    after their messages were parsed, in all processes together."""
+    after their messages were parsed, in all processes together; and of answers that are kept."""
 
     calls: int
     message_bytes: int
     metadata_bytes: int
     request_bytes: int
+    kept_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +128,7 @@ def predict(models: Sequence[ModelPlan], edge: EdgeLimits) -> Prediction:
             "messages": edge.calls * int(headers + MESSAGE_COPIES * edge.message_bytes),
             "floods": FLOOD_BYTES,
             "log": LOG_BYTES,
+            "answers": edge.kept_bytes,
         },
         processes=[process_parts(model) for model in models],
         counts=[model.processes for model in models],

@@ -22,6 +22,7 @@ from service.memory.engine_limits import EngineLimits, setting_fields
 from service.settings.engine_settings import Precision
 from service.settings.setting_types import (
     Adaptors,
+    CacheBytes,
     Claims,
     CudaDevices,
     Endpoint,
@@ -34,6 +35,7 @@ from service.settings.setting_types import (
     PositiveSeconds,
     Ratio,
     Seconds,
+    TokensPerMinute,
     Weights,
 )
 from service.settings.settings_file import settings_of
@@ -221,6 +223,21 @@ class ServerSettings(_LimitSettings):  # type: ignore[misc]
         gt=0,
         lt=1,
         description="share of max_requests and of a queue that one tenant may fill while others are present",
+    )
+
+    tenant_tokens_per_minute: TokensPerMinute = Field(
+        {},
+        description="tokens that tenants may use in a minute, prompts and answers, NAME=TOKENS, comma-separated or a "
+        "mapping in YAML; a minute's at once; above it RESOURCE_EXHAUSTED; others: no limit",
+    )
+
+    answer_cache_bytes: CacheBytes = Field(
+        0,
+        description="limit in bytes of answers that are kept for equal requests; at least 4 MiB, which one may take; "
+        "0: none; see docs/answer-cache.md",
+    )
+    answer_cache_shared: bool = Field(
+        False, description="tenants get each other's kept answers, and may learn from the time what others asked"
     )
 
     max_backlog_age_s: PositiveSeconds = Field(

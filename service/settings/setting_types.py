@@ -11,6 +11,9 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
+MAX_KEPT_BYTES = 1 << 22
+"""Of one answer in the answer cache: a response has 3 MiB at most. Larger ones, with all attention weights of which a
+response has a selection, are not kept."""
 TENANT_NAME = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _NAME = "a name must be 1..63 letters, digits, '.', '_', '-', a letter or digit first"
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -78,17 +81,17 @@ def _check_names(value: dict[str, Path]) -> dict[str, Path]:
     return value
 
 
-def _parse_weights(value: object) -> object:
+def _parse_tenants(value: object) -> object:
     if isinstance(value, str):
         pairs = [part.strip().rpartition("=") for part in value.split(",") if part.strip()]
         names = [name for name, _, _ in pairs]
         if len(set(names)) < len(names):
             raise ValueError(f"must have each name once, got {value!r}")
-        value = {name: weight for name, _, weight in pairs}
+        value = {name: number for name, _, number in pairs}
     if isinstance(value, Mapping):
         for name in value:
             if not isinstance(name, str) or not TENANT_NAME.fullmatch(name):
-                problem = "must be NAME=WEIGHT with names of 1..128 letters, digits and . _ : / + = @ -"
+                problem = "must be NAME=NUMBER with names of 1..128 letters, digits and . _ : / + = @ -"
                 raise ValueError(f"{problem}, got {name!r}")
     return value
 
@@ -98,6 +101,12 @@ def _parse_names(value: object) -> object:
         value = tuple(part.strip() for part in value.split(",") if part.strip())
     if isinstance(value, list | tuple) and len(set(value)) < len(value):
         raise ValueError(f"must have each name once, got {','.join(map(str, value))}")
+    return value
+
+
+def _check_cache(value: int) -> int:
+    if value and value < MAX_KEPT_BYTES:
+        raise ValueError(f"must be 0, or at least {MAX_KEPT_BYTES}: one answer may take so much, got {value}")
     return value
 
 
@@ -117,6 +126,7 @@ def _parse_claims(value: object) -> object:
     return value
 
 
+CacheBytes = Annotated[int, Field(ge=0), AfterValidator(_check_cache)]
 CLAIMS = {"tenant": "tenant", "rights": "glossa_rights"}  # of a token, by what they say
 Claims = Annotated[dict[str, str], NoDecode, BeforeValidator(_parse_claims)]
 KeySource = Annotated[str, AfterValidator(_check_keys)]
@@ -133,4 +143,5 @@ Models = Annotated[dict[str, Path], NoDecode, BeforeValidator(_parse_models), Af
 Files = Annotated[dict[str, Path], NoDecode, BeforeValidator(_parse_files), AfterValidator(_check_names)]
 _Adaptor = Literal["open-inference", "vllm", "riva", "google-translation"]
 Adaptors = Annotated[tuple[_Adaptor, ...], NoDecode, BeforeValidator(_parse_names)]
-Weights = Annotated[dict[str, Weight], NoDecode, BeforeValidator(_parse_weights)]
+Weights = Annotated[dict[str, Weight], NoDecode, BeforeValidator(_parse_tenants)]
+TokensPerMinute = Annotated[dict[str, Positive], NoDecode, BeforeValidator(_parse_tenants)]

@@ -167,6 +167,21 @@ def decode_from_engine(data: Data) -> FromEngine:
     return message
 
 
+def encode_finished(finished: Finished) -> bytes:
+    """The bytes of an answer alone, as they are kept."""
+    return _ENCODER.encode(finished)
+
+
+def encode_plain(value: Any) -> bytes:
+    """The bytes of plain data, the same for the same data: mappings in their order."""
+    return _ENCODER.encode(value)
+
+
+def decode_finished(data: bytes) -> Finished:
+    """The answer of these bytes."""
+    return _FINISHED.decode(data)
+
+
 def failure_of(error: RequestError) -> Failure:
     """An error as data."""
     fields = {name: vars(error)[name] for name in _FIELDS[type(error)].__struct_fields__}
@@ -266,4 +281,5 @@ def _fields(kind: type[RequestError]) -> type[msgspec.Struct]:
 _FIELDS = {kind: _fields(kind) for kind in ERRORS.values()}
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=_from_array)
 _TO_ENGINE = msgspec.msgpack.Decoder(ToEngine, dec_hook=_to_array, ext_hook=_extension)
+_FINISHED = msgspec.msgpack.Decoder(Finished, dec_hook=_to_array, ext_hook=_extension)
 _FROM_ENGINE = msgspec.msgpack.Decoder(FromEngine, dec_hook=_to_array, ext_hook=_extension)

@@ -54,7 +54,7 @@ def test_the_version_is_that_of_the_distributions():
     assert run("--version") == f"glossa {VERSION}\n"
 
 
-MAX_FLAGS = 401
+MAX_FLAGS = 405
 
 
 def described(command: Any, context: Any) -> Iterator[tuple[str, Any]]:

@@ -10,7 +10,10 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 from pathlib import Path
+
+from glossa.version import VERSION
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/clients.md"
@@ -22,6 +25,7 @@ PROGRAMS = (OURS, BARE, NODE, CPP)
 FILES = {OURS: "client.py", BARE: "bare.py", NODE: "client.js", CPP: "client.cpp"}  # in EXAMPLES
 NODE_PACKAGES = ROOT / "build/clients_node/node_modules"
 CPP_TOOLS = ("g++", "pkg-config", "protoc", "grpc_cpp_plugin")
+ADAPTOR_CLIENTS = ROOT / "build/adaptor_clients/bin"
 BUF = Path(sys.executable).with_name("buf")
 
 
@@ -68,6 +72,39 @@ def build(folder):
         if steps and not missing(program):
             _shell("\n".join(steps), program, folder, timeout_s=900)
     return folder
+
+
+def adaptor_clients():
+    """The folder with the Python that has clients of other protocols, and with their programs."""
+    assert (ADAPTOR_CLIENTS / "python").exists(), f"{ADAPTOR_CLIENTS} is missing; run: make adaptor-clients"
+    return ADAPTOR_CLIENTS
+
+
+def npm_project(folder):
+    """Packs the npm client as for npm and installs it in a folder, beside what it needs. Returns the folder."""
+    source, installed = folder / "repository/clients/node", folder / "node_modules"
+    shutil.copytree(
+        ROOT / "clients/node", source, ignore=shutil.ignore_patterns("node_modules", "generated", "protos", "types")
+    )
+    shutil.copytree(ROOT / "protos", folder / "repository/protos")
+    shutil.copy(ROOT / "LICENSE", folder / "repository")
+    (source / "node_modules").symlink_to(NODE_PACKAGES)
+    output_of("npm", "pack", "--offline", "--silent", cwd=source)
+    installed.mkdir()
+    for package in NODE_PACKAGES.iterdir():
+        (installed / package.name).symlink_to(package)
+    with tarfile.open(source / f"glossa-client-{VERSION}.tgz") as archive:
+        archive.extractall(installed, filter="data")
+    (installed / "package").rename(installed / "glossa-client")
+    (folder / "package.json").write_text('{"type": "module"}')
+    return folder
+
+
+def output_of(*command, cwd=None):
+    """What a program prints, which must not fail."""
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
 
 
 def run(program, folder, address, text, *prompts, **environment):

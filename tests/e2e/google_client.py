@@ -16,40 +16,40 @@ PARENT = "projects/any/locations/global"
 address, model, *texts = sys.argv[1:]
 transport = TranslationServiceGrpcTransport(channel=grpc.insecure_channel(address))
 client = translate_v3.TranslationServiceClient(transport=transport)
+ENGLISH = {"source_language_code": "en"}
 
 
 def translate(*contents, mime_type="text/plain", model=f"{PARENT}/models/{model}", timeout=60, **fields):
     request = {"parent": PARENT, "contents": contents, "mime_type": mime_type, "model": model, **fields}
-    return client.translate_text({"target_language_code": "de", **request}, timeout=timeout).translations
+    answer = client.translate_text({"target_language_code": "de", **request}, timeout=timeout)
+    return [[one.translated_text, one.detected_language_code] for one in answer.translations]
 
 
-def failure(call):
+def failure(*contents, **fields):
     try:
-        call()
+        translate(*contents, **ENGLISH, **fields)
     except GoogleAPICallError as error:
-        return [error.grpc_status_code.name, error.message, error.reason]
+        return " ".join(filter(None, (error.grpc_status_code.name, error.reason)))
     return None
 
 
-english = {"source_language_code": "en"}
 listed = client.get_supported_languages(parent=PARENT).languages
 print(
     json.dumps(
         {
-            "many": [one.translated_text for one in translate(*texts, **english)],
-            "detected": [one.detected_language_code for one in translate(*texts)],
-            "chosen": [one.translated_text for one in translate(*texts, model="", **english)],
-            "html": [one.translated_text for one in translate(f"<p>{texts[0]}</p>", mime_type="", **english)],
+            "translate": translate(texts[0], **ENGLISH)[0][0],
+            "batch": [text for text, _ in translate(*texts, **ENGLISH)],
+            "detect": client.detect_language(parent=PARENT, content=" ".join(texts)).languages[0].language_code,
+            "error": failure(*texts, model=f"{PARENT}/models/none"),
+            "deadline": failure(*texts * 32, timeout=0.001),
+            "detected": translate(*texts),
+            "chosen": translate(*texts, model="", **ENGLISH),
+            "html": translate(f"<p>{texts[0]}</p>", mime_type="", **ENGLISH),
             "errors": [
-                failure(lambda: translate(*texts, model=f"{PARENT}/models/none", **english)),
-                failure(lambda: translate(texts[0], "", **english)),
-                failure(
-                    lambda: translate(*texts, glossary_config={"glossary": f"{PARENT}/glossaries/none"}, **english)
-                ),
-                failure(lambda: translate(*texts * 64, timeout=0.001, **english)),
+                failure(texts[0], ""),
+                failure(*texts, glossary_config={"glossary": f"{PARENT}/glossaries/none"}),
             ],
             "languages": [[one.language_code, one.support_source, one.support_target] for one in listed],
-            "language": client.detect_language(parent=PARENT, content=" ".join(texts)).languages[0].language_code,
         }
     )
 )

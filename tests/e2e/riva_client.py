@@ -14,8 +14,7 @@ client = riva.client.NeuralMachineTranslationClient(riva.client.Auth(uri=address
 
 
 def translated(*some, **fields):
-    answer = client.translate(list(some), model, "en", "de", **fields)
-    return [[one.text, one.language] for one in answer.translations]
+    return client.translate(list(some), model, "en", "de", **fields).translations
 
 
 def failure(call):
@@ -26,15 +25,28 @@ def failure(call):
     return None
 
 
+def late():
+    """Riva's client waits at most as long as it is told; no deadline is sent."""
+    future = client.translate(texts * 16, model, "en", "de", future=True)
+    try:
+        future.result(timeout=0.001)
+    except grpc.FutureTimeoutError as error:
+        future.cancel()
+        return type(error).__name__
+    return None
+
+
+missing = failure(lambda: client.translate(texts, "no-model", "en", "de"))
 print(
     json.dumps(
         {
-            "many": translated(*texts),
-            "future": [
-                one.text for one in client.translate(texts[:1], model, "en", "de", future=True).result().translations
-            ],
+            "translate": client.translate(texts[:1], model, "en", "de", future=True).result().translations[0].text,
+            "batch": [one.text for one in translated(*texts)],
+            "detect": None,
+            "error": missing and missing[0],
+            "deadline": late(),
+            "named": [[one.text, one.language] for one in translated(texts[0])],
             "errors": [
-                failure(lambda: client.translate(texts, "no-model", "en", "de")),
                 failure(lambda: translated(texts[0], "")),
                 failure(lambda: translated(texts[0], max_len_variation="20")),
             ],

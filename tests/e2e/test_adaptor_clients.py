@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from glossa.client import Client
+from tests.e2e.client_programs import adaptor_clients
 from tests.e2e.gateway import in_front_of
 from tests.e2e.process import serving
-from tests.tiny import TEXTS, tiny_config, tiny_model
+from tests.tiny import TEXTS
 
 HERE = Path(__file__).parent
-BIN = HERE.parents[1] / "build/adaptor_clients/bin"
 
 pytestmark = pytest.mark.slow
 
@@ -24,8 +24,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def programs():
     """Where the clients are."""
-    assert (BIN / "python").exists(), f"{BIN} is missing; run: make adaptor-clients"
-    return BIN
+    return adaptor_clients()
 
 
 @pytest.fixture(scope="module")
@@ -57,48 +56,6 @@ def test_tritonclient_gets_the_answers_of_our_client(programs, server):
     server.settle()
     assert server.metric("grpc_server_handled_total", grpc_method="ModelStreamInfer", grpc_code="Canceled") == 1
     assert server.metric("grpc_server_handled_total", grpc_method="ModelStreamInfer", grpc_code="OK") == 1
-
-
-@pytest.fixture(scope="module")
-def translator(exported):
-    bundle = exported(tiny_model(tiny_config("encoder_decoder", source_language="en", target_language="de")))
-    with serving(models={"en-de": str(bundle)}, adaptors="riva,google-translation") as server:
-        yield server
-
-
-def answers_of(programs, program, server):
-    """What a client's program prints."""
-    command = [programs / "python", HERE / program, server.address, "en-de", *TEXTS[:2]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-@pytest.fixture(scope="module")
-def translations(translator):
-    """The answers of our client."""
-    with Client(translator.address) as client:
-        return [client.translate(text).text for text in TEXTS[:2]]
-
-
-def test_the_client_of_riva_gets_the_answers_of_our_client(programs, translator, translations):
-    found = answers_of(programs, "riva_client.py", translator)
-    assert found["many"] == [[text, "de"] for text in translations]
-    assert found["future"] == translations[:1]
-    assert [code for code, _ in found["errors"]] == ["NOT_FOUND", "INVALID_ARGUMENT", "INVALID_ARGUMENT"]
-    assert found["errors"][1][1].startswith("texts[1]: ")
-    assert found["pairs"] == {"en-de": [["en"], ["de"]]}
-
-
-def test_the_client_of_google_gets_the_answers_of_our_client(programs, translator, translations):
-    found = answers_of(programs, "google_client.py", translator)
-    assert found["many"] == found["chosen"] == translations
-    assert found["html"] == [f"<p>{translations[0]}</p>"]
-    assert (found["detected"], found["language"]) == (["en", "en"], "en")
-    codes = [[code, reason] for code, _, reason in found["errors"]]
-    assert codes[:3] == [["NOT_FOUND", "MODEL_NOT_FOUND"], *[["INVALID_ARGUMENT", "INVALID_FIELD"]] * 2]
-    assert codes[3][0] == "DEADLINE_EXCEEDED"
-    assert found["languages"] == [["de", False, True], ["en", True, False]]
 
 
 @pytest.fixture(scope="module")

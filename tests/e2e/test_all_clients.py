@@ -26,7 +26,6 @@ from tests.tiny import TEXTS, tiny_config, tiny_model
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
-ADAPTOR_CLIENTS = HERE.parents[1] / "build/adaptor_clients/bin"
 TEXT, PROMPT = TEXTS[0], "three birds"
 PROBLEM = "options.beam_size: must be 1..32, got 99"
 
@@ -54,7 +53,7 @@ class Site(NamedTuple):
 @pytest.fixture(scope="module")
 def site(exported, build_cache):
     """One server of a translation and a generation model, whose answers can be long enough to be cancelled."""
-    assert (ADAPTOR_CLIENTS / "smg").exists(), f"{ADAPTOR_CLIENTS} is missing; run: make adaptor-clients"
+    others = client_programs.adaptor_clients()
     binary = envoy.find()
     assert binary, envoy.HOW_TO_GET_IT
     folder = build_cache.once(client_programs.build, client_programs.PAGE.read_text(encoding="utf-8"))
@@ -63,7 +62,7 @@ def site(exported, build_cache):
     models = {name: str(exported(tiny_model(tiny_config(kind, **sizes)))) for name, kind in kinds.items()}
     with (
         serving(models=models, adaptors="open-inference,vllm") as server,
-        in_front_of(ADAPTOR_CLIENTS / "smg", server.address) as smg,
+        in_front_of(others / "smg", server.address) as smg,
         envoy.in_front_of([server.address], binary, envoy.read("replicas")) as front,
     ):
         yield Site(server, server.address, folder, smg, front.address)
@@ -98,7 +97,7 @@ def buf_curl(site):
 
 def tritonclient(site):
     """Translations alone, by the Open Inference Protocol. It cancels a stream, too."""
-    command = [ADAPTOR_CLIENTS / "python", HERE / "triton_client.py", site.address, *TEXTS[:2]]
+    command = [client_programs.adaptor_clients() / "python", HERE / "triton_client.py", site.address, *TEXTS[:2]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

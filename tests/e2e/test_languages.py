@@ -1,5 +1,8 @@
 """Languages on a real server: which one a text is in, the model that translates it, and two models in turn."""
 
+import dataclasses
+from typing import Any
+
 import grpc
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from glossa.client.languages import LanguagePair, TranslationRoute
 from glossa.v1 import glossa_pb2 as pb
 from glossa.v1 import glossa_pb2_grpc as rpc
 from service.edge.models.alignment import composed
+from tests.calibrated import CALIBRATION
 from tests.cli.command import run
 from tests.e2e.process import serving
 from tests.languages import between
@@ -24,7 +28,9 @@ TEXT = TEXTS[0]
 def server(exported, tmp_path_factory):
     bundle, folder = exported(tiny_model(tiny_config(), seed=SEED), attention=True), tmp_path_factory.mktemp("pairs")
     pairs = ("en-de", "de-fr", "it-de")
-    models = {pair: str(between(bundle, folder / pair, *pair.split("-"))) for pair in pairs}
+    models = {pair: str(between(bundle, folder / pair, *pair.split("-"))) for pair in pairs[2:]}
+    sure = {"calibrations": {"fp32": dataclasses.asdict(CALIBRATION)}}
+    models |= {pair: str(between(bundle, folder / pair, *pair.split("-"), **sure)) for pair in pairs[:2]}
     with serving(models=models, precision="fp32", engines=1) as server:
         yield server
 
@@ -121,7 +127,6 @@ def test_the_language_of_a_text_is_detected(client):
         ),
         ({"pivot_language": "de", "model": "en-de"}, "pivot_language: must be left out with a model's name"),
         ({**PIVOT, "pivot_language": "it"}, "pivot_language: no two models translate from en into fr by way of 'it'"),
-        ({**PIVOT, "confidence": True}, "include_confidence: must be false in a translation by way of another"),
         ({"text": GERMAN, "model": "en-de", "source_language": "auto"}, r"seems to be in de \(1\.00\), and is transl"),
         ({"text": "12", "model": "en-de", "source_language": "auto"}, "source_language: auto: the text has no words"),
         ({**PIVOT, "text": " "}, "text: must not be empty or blank"),
@@ -191,6 +196,56 @@ def test_the_alignment_is_that_of_both_models(translation):
     assert (both.source_spans, both.target_spans) == (one.source_spans, other.target_spans)
 
 
+@pytest.mark.parametrize("options", [{}, {"beam_size": 3}])
+@pytest.mark.parametrize("text", TEXTS[:3])
+def test_the_confidence_of_a_word_is_lowered_by_that_of_the_words_between(client, text, options):
+    first = client.translate(text, model="en-de", confidence=True, **options)
+    aligned: list[Any] = [
+        client.translate(first.text, model="de-fr", confidence=True, alignment="soft", alignment_layer=layer, **options)
+        for layer in (1, 2)
+    ]
+    second, links = aligned[0], aligned[0].hypotheses[0].alignment
+    rows = np.mean([np.array(one.hypotheses[0].alignment.rows) for one in aligned], axis=0)
+    expected = []
+    for word in second.confidence.words:
+        weight = total = 0.0
+        for row, target in zip(rows, links.target_spans, strict=True):
+            if not shared(target, word.span):
+                continue
+            for link, source in zip(row, links.source_spans, strict=True):
+                parts = [(shared(source, one.span), one.confidence) for one in first.confidence.words]
+                if characters := sum(count for count, _ in parts):
+                    weight += link
+                    total += link * sum(count * sure for count, sure in parts) / characters
+        expected.append(word.confidence * (0.6 + 0.4 * total / weight))
+    found = client.translate(text, **PIVOT, confidence=True, uncertain_below=0.3, **options).confidence
+    assert [word.confidence for word in found.words] == pytest.approx(expected)
+    assert [word.span for word in found.words] == [word.span for word in second.confidence.words]
+    assert [word.is_uncertain for word in found.words] == [one < 0.3 for one in expected]
+    share = sum(expected) / sum(word.confidence for word in second.confidence.words)
+    assert found.sentence == pytest.approx(second.confidence.sentence * share)
+    assert not found.calibrated
+    marked = client.translate(f"<b>{text}</b>", markup=["tags"], **PIVOT, confidence=True, **options)
+    assert marked.confidence.sentence == pytest.approx(found.sentence)
+    document = client.translate_document(text, **PIVOT, confidence=True, **options)
+    assert document.confidences[0].confidence == pytest.approx(found.sentence)
+
+
+def shared(one, other):
+    """How many characters two spans share."""
+    return max(0, min(one[1], other[1]) - max(one[0], other[0]))
+
+
+def test_a_confidence_by_two_models_needs_both_calibrations_and_no_stream(client):
+    way: Any = {"source_language": "it", "target_language": "fr", "confidence": True}
+    for ask in (client.translate, client.translate_document):
+        with pytest.raises(ClientError, match="model 'it-de' has no calibrated confidence") as caught:
+            ask(TEXT, **way)
+        assert caught.value.code == "FAILED_PRECONDITION"
+    with pytest.raises(ClientError, match="include_confidence: must be false in a stream in a translation by way of"):
+        list(client.stream_translate(TEXT, **PIVOT, confidence=True))
+
+
 def test_marks_and_terms_pass_both_models(client):
     words = TEXT.split()
     text = f"<b>{words[0]} {words[1]}</b> {' '.join(words[2:])} <br/>"
@@ -206,10 +261,16 @@ def test_marks_and_terms_pass_both_models(client):
         assert (termed.glossary.terms, termed.glossary.met) == (1, 1)
 
 
-def test_the_command_detects_and_translates(server):
+def test_the_command_detects_and_translates(server, client, tmp_path):
     address = ("--address", server.address)
     assert run("detect", GERMAN, *address).startswith("de\t1.000\t")
     lines = run("detect", "-", "de", "en", *address, lines=f"{GERMAN}\n12\n{TEXT}\n").splitlines()
     assert [line[:2] for line in lines] == ["de", "", "en"]
     languages = ("--source-language", "auto", "--target-language", "fr")
     assert run("translate", TEXT, *languages, *address).strip()
+    way = ("--source-language", "en", "--target-language", "fr", *address, "--pivot-language")
+    (tmp_path / "a.txt").write_text(TEXT)
+    for given in ((TEXT,), ("--batch", tmp_path / "a.txt"), ("--document", tmp_path / "a.txt")):
+        assert run("translate", *given, *way, "de").strip() == client.translate(TEXT, **PIVOT).text
+    problem = "--pivot-language: no two models translate from en into fr by way of 'it'"
+    assert problem in run("translate", TEXT, *way, "it", fails=True)

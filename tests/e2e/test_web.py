@@ -1,34 +1,16 @@
 """`glossa web` in front of a server, by clicks and keys in Chromium: what a person sees, and what a person is told."""
 
-import contextlib
-import os
-import subprocess
-import sys
-
 import pytest
 
+from bench.load.web_process import web_process
 from cli.local_server import free_port
 from tests.browser import browsing, needs_browser
-from tests.e2e.process import ROOT, serving
+from tests.e2e.process import serving
 from tests.tiny import TEXTS
 
 pytestmark = needs_browser
 
 SHOWN = "document.querySelector('{0}') && !document.querySelector('{0}').hidden"
-
-
-@contextlib.contextmanager
-def web(address, *flags):
-    """A `glossa web` in a process of its own: the address of its page."""
-    command = [sys.executable, "-m", "cli.main", "web", "--port", "0", "--address", address, *flags]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GLOSSA_")}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield process.stdout.readline().split()[0]
-        finally:
-            process.terminate()
-    assert process.returncode == 0
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +23,7 @@ def page(models, tmp_path_factory):
     """The page's address and a browser."""
     with (
         serving(models=models) as server,
-        web(server.address, "--ops", server.wait_for("serving")["http"]) as address,
+        web_process(server.address, "--ops", server.wait_for("serving")["http"]) as address,
         browsing(tmp_path_factory.mktemp("browser")) as browser,
     ):
         yield address, browser
@@ -160,7 +142,7 @@ def test_a_server_that_is_killed_is_shown_and_recovered_from(models, page):
     _, browser = page
     port = free_port()
     tab = browser.tab()
-    with web(f"127.0.0.1:{port}") as address:
+    with web_process(f"127.0.0.1:{port}") as address:
         tab.go(address + "/")
         tab.until(SHOWN.format("#down"))
         assert f"no server at 127.0.0.1:{port}; start one with `glossa serve" in text_of(tab, "#down-message")

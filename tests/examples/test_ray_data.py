@@ -66,7 +66,9 @@ def workers():
 
 @pytest.fixture(scope="module")
 def texts():
-    found = [f"{TEXTS[number % 4]} {TEXTS[number // 4 % 4]}" for number in range(FILES * GROUPS * ROWS)]
+    found: list[str | None] = [
+        f"{TEXTS[number % 4]} {TEXTS[number // 4 % 4]}" for number in range(FILES * GROUPS * ROWS)
+    ]
     found[7], found[9] = None, "word " * 5000
     return [found[place::FILES] for place in range(FILES)]
 

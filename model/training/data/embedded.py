@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from model.config import LanguagePair
 from model.corpus import articles, corpus, entities, references
 from model.presets import Embedded
 from model.training.data.examples import DataError, Examples
@@ -32,6 +33,7 @@ EMBEDDED: dict[str, tuple[str, int, _Draw]] = {  # the name of each text, and th
     "article-halves": ("embedded halves of articles", 60_000, articles.article_halves),
     "articles": ("embedded articles", 60_000, articles.articles),
 }
+LANGUAGES: dict[str, LanguagePair] = dict.fromkeys(("pairs", "references"), LanguagePair("en", "de"))
 _SIZES: dict[str, int] = {"embedded documents with pronouns": references.SENTENCES}  # of every document of a text
 
 

@@ -18,8 +18,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from model.config import DEFAULT_LANGUAGES, LanguagePair
 from model.training.data.examples import DataError, Examples
-from model.training.data.tmx import TmxError, languages_of, read_units, text_in
+from model.training.data.tmx import TmxError, Unit, languages_of, read_units, text_in
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 PAIR, TEXT = ("source", "target"), ("text",)  # columns by default, of objects in JSON lines and of a header in CSV
@@ -223,8 +224,27 @@ def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[_Row]:
             yield _Row(number, [values[name] for name in columns])
 
 
+def named_languages(path: Path, columns: Sequence[str]) -> LanguagePair:
+    """The languages of a translation memory's pairs; "" for those of another file. columns: codes; (): as its rows.
+    Raises DataError."""
+    if _kind(path) != "tmx":
+        return DEFAULT_LANGUAGES
+    units = _tmx_units(path, columns)
+    return LanguagePair(*next((languages for languages, _ in units), ("", "")))
+
+
 def _tmx_rows(path: Path, languages: Sequence[str]) -> Iterator[_Row]:
-    """languages: codes; (): the source language of the file, and its only other one."""
+    for codes, unit in _tmx_units(path, languages):
+        texts = [text_in(unit, language) for language in codes]
+        lacking = [language for language, text in zip(codes, texts, strict=True) if text is None]
+        found = ", ".join(unit.texts) or "none"
+        problem = f"has no text in {lacking[0]!r}, it has: {found:.80}" if lacking else ""
+        yield _Row(unit.line, [text or "" for text in texts], problem)
+
+
+def _tmx_units(path: Path, languages: Sequence[str]) -> Iterator[tuple[Sequence[str], Unit]]:
+    """The languages of the rows, and every unit. languages: codes; (): the source language of the file, and its only
+    other one. Raises DataError."""
     source = ""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
@@ -233,11 +253,7 @@ def _tmx_rows(path: Path, languages: Sequence[str]) -> Iterator[_Row]:
                     source = unit
                     continue
                 languages = languages or languages_of(source, unit)
-                texts = [text_in(unit, language) for language in languages]
-                lacking = [language for language, text in zip(languages, texts, strict=True) if text is None]
-                found = ", ".join(unit.texts) or "none"
-                problem = f"has no text in {lacking[0]!r}, it has: {found:.80}" if lacking else ""
-                yield _Row(unit.line, [text or "" for text in texts], problem)
+                yield languages, unit
     except TmxError as error:
         raise DataError(f"{path}:{error}") from error
     except (OSError, EOFError, zlib.error) as error:

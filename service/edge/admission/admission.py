@@ -19,21 +19,26 @@ from service.edge.admission.preparation import Preparation
 from service.edge.admission.request_memory import RequestMemory
 from service.edge.admission.tenant_paces import TenantPaces
 from service.edge.admission.tenant_shares import TenantShares
+from service.edge.admission.token_quotas import TokenQuota, TokenQuotas
 from service.errors import (
     Backlogged,
     DeadlineTooSoon,
     EngineUnavailable,
+    InvalidRequest,
     MemoryLimit,
     MessagesMissing,
     Overloaded,
     RequestError,
     ShuttingDown,
     TenantLimit,
+    TokensSpent,
 )
 from service.request import Caller, Request
 
 RETRY_WHEN_FULL_S = 0.5  # when the whole server, not one queue, is full
 RETRY_WITHOUT_ENGINE_S = 1.0  # about as long as a process takes to open a small model
+
+NOBODY = Caller()
 
 Metadata = Iterable[tuple[str, str | bytes]]
 Stage = Literal["call", "caller", "message", "preparation", "answer", "queue"]
@@ -90,7 +95,9 @@ class Admission:
         identify: Callable[[Metadata, str], Caller],
         predicted_s: Callable[[Caller], float],
         clock: Callable[[], float],
+        quotas: TokenQuotas | None = None,
     ) -> None:
+        self.quotas = quotas or TokenQuotas({}, clock)
         self._max_requests, self._identify, self._predicted_s = max_requests, identify, predicted_s
         self.backlog = Backlog(clock)
         self.waits = MessageWaits(max_requests, message_timeout_s)
@@ -98,19 +105,19 @@ class Admission:
         self.shares = TenantShares(tenant_share)
         self.is_draining = False
 
-    def admit(self, arrival: Arrival) -> Caller | RequestError:
-        """Whose call it is, or why it is refused before its message has been read."""
+    def admit(self, arrival: Arrival) -> tuple[Caller, RequestError | None]:
+        """Whose call it is, nobody's if that is not known, and why it is refused before its message has been read."""
         for gate in _OF_STAGE["call"]:
             if refusal := gate.check(self, arrival):
-                return refusal
+                return NOBODY, refusal
         try:
             caller = self._identify(arrival.metadata, arrival.peer)
         except RequestError as error:
-            return error
+            return NOBODY, error
         for gate in _OF_STAGE["caller"]:
             if refusal := gate.check(self, arrival, caller):
-                return refusal
-        return caller
+                return caller, refusal
+        return caller, None
 
     def drain(self) -> None:
         """Refuses every call from now on."""
@@ -250,6 +257,14 @@ GATES = (
         (MemoryLimit,),
         f"Its answer may take more memory than `request_memory_bytes` leave, {_SHARE}.",
         RequestMemory.refusal,
+    ),
+    Gate(
+        "answer",
+        "tokens_spent",
+        (TokensSpent, InvalidRequest),
+        "Its prompt and its longest answer have more tokens than `tenant_tokens_per_minute` leave its tenant now, or "
+        "than a whole minute has.",
+        TokenQuota.refusal,
     ),
     Gate("queue", "pool_closed", (ShuttingDown,), "The version of the model is being closed.", pool_closed),
     Gate("queue", "no_engine", (EngineUnavailable,), "No engine process of the model runs.", no_engine),

@@ -21,13 +21,15 @@ class Refusals:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._unlogged: collections.Counter[tuple[str, str]] = collections.Counter()  # by method and reason
-        self._uncounted: collections.Counter[tuple[Method, int, str]] = collections.Counter()  # by RPC, code and reason
+        # By RPC, label of the tenant, code and reason.
+        self._uncounted: collections.Counter[tuple[Method, str, int, str]] = collections.Counter()
         self._seconds = 0.0  # that those took
 
-    def add(self, method: Method, error: RequestError, seconds: float) -> None:
-        """A call was refused, so many seconds after its handler began."""
+    def add(self, method: Method, tenant: str, error: RequestError, seconds: float) -> None:
+        """A call of a tenant was refused, so many seconds after its handler began. tenant: empty if not known."""
         self.log(method, error)
-        self._uncounted[method, status_code(error).value[0], error.reason] += 1
+        label = self._metrics.tenants.label(tenant)
+        self._uncounted[method, label, status_code(error).value[0], error.reason] += 1
         self._seconds += seconds
 
     def log(self, method: Method, error: RequestError) -> None:
@@ -39,8 +41,8 @@ class Refusals:
     def report(self) -> None:
         """Logs and counts what has not been yet."""
         each_s = self._seconds / max(1, self._uncounted.total())
-        for (method, code, reason), count in self._uncounted.items():
-            self._metrics.rpcs_refused(method, code=code, reason=reason, seconds=each_s, count=count)
+        for (method, tenant, code, reason), count in self._uncounted.items():
+            self._metrics.rpcs_refused(method, tenant, code=code, reason=reason, seconds=each_s, count=count)
         for (path, reason), count in self._unlogged.items():
             logs.event("refused", {"method": path, "reason": reason, "count": count}, level=logs.WARNING)
         self._uncounted.clear()

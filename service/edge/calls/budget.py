@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 
 from service.edge.admission.request_memory import Reservation
+from service.edge.admission.token_quotas import TokenQuota
 from service.edge.models.served_model import ServedModel
 from service.errors import MemoryLimit, Retryable
 
@@ -44,7 +45,8 @@ class Budget:
 
     memory: reserved for the call's message and answer. wait: of an item, which waits where other calls are refused;
     None for those. pinned: of an item, the version of the model that its call uses. slots: of an item, from which it
-    takes one for each request beyond its first; None: it has all that the model gives a call.
+    takes one for each request beyond its first; None: it has all that the model gives a call. quota: of tokens; None:
+    none.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class Budget:
         wait: Wait | None = None,
         pinned: ServedModel | None = None,
         slots: Slots | None = None,
+        quota: TokenQuota | None = None,
     ) -> None:
+        self.quota = quota
         self.memory, self.wait, self.pinned, self.slots = memory, wait, pinned, slots
         self.model: ServedModel | None = None  # in use
         self._first: ServedModel | None = None  # in use too: translates for it into a language between
@@ -61,7 +65,7 @@ class Budget:
     def item(self, memory: Reservation, wait: Wait | None, slots: Slots) -> Budget:
         """The budget of one of the call's items, which uses the same version of the same model."""
         assert self.model is not None, "the call has no model"
-        return Budget(memory, wait, self.model, slots)
+        return Budget(memory, wait, self.model, slots, self.quota)
 
     async def wait_for_room(self, error: Retryable, deadline_s: float) -> None:
         """Returns when it is time to try again what was refused. Raises `error` of a call that does not wait."""

@@ -25,6 +25,7 @@ from service.edge.admission.connections import ResetLimit, shut_down
 from service.edge.admission.refusals import Refusals
 from service.edge.admission.request_memory import RequestMemory, Reservation, message_bytes
 from service.edge.admission.retry_times import RetryTimes
+from service.edge.admission.token_quotas import TokenQuotas
 from service.edge.calls.budget import Budget
 from service.edge.calls.call import Call, Ending
 from service.edge.calls.conversation import has_items, messages_of, requests_of
@@ -33,6 +34,7 @@ from service.edge.calls.message_reader import MessageReader, Parse, parsed
 from service.edge.calls.record import REQUEST_ID, Record, report
 from service.edge.calls.rpc import Rpc, is_late
 from service.edge.calls.stall_timer import StallTimer, UnwrittenResponses
+from service.edge.models.answer_cache import CACHE, directives
 from service.edge.observability import logs
 from service.edge.observability.call_trace import PARENT, TRACE_PARENT
 from service.edge.observability.metrics import Method, Metrics
@@ -50,6 +52,7 @@ from service.errors import (
     Retryable,
     ShuttingDown,
     TenantLimit,
+    TokensSpent,
 )
 from service.request import Caller
 from service.settings.config import ServerSettings
@@ -102,6 +105,7 @@ class Calls:
             identify=guard.caller,
             predicted_s=predicted_s,
             clock=clock,
+            quotas=TokenQuotas(settings.tenant_tokens_per_minute, clock),
         )
         self._refusals, self._retry_times = Refusals(metrics), RetryTimes(clock())
         self._tracing = open_tracing(settings)
@@ -163,26 +167,26 @@ class Calls:
             if self._resets.is_suspect(peer, began_s):
                 await asyncio.sleep(SUSPECT_S)  # a call that was reset ends here, for half the processor time
             needs_engine = (method.service, method.name) not in WITHOUT_ENGINES
-            admitted = self.admission.admit(Arrival(metadata, peer, began_s, limit_s, needs_engine))
-            request_id, parent, asks_load = _headers(metadata)
+            caller, refusal = self.admission.admit(Arrival(metadata, peer, began_s, limit_s, needs_engine))
+            request_id, parent, asks_load, cache = _read(metadata)
             trace = self._tracing.begin(method, request_id, parent, metadata, began_s) if self._tracing else None
-            if not isinstance(admitted, Caller):
-                if isinstance(admitted, MessagesMissing):
+            if refusal is not None:
+                if isinstance(refusal, MessagesMissing):
                     self._count_wasted(peer)
-                self._refusals.add(method, admitted, self._clock() - began_s)
+                self._refusals.add(method, caller.tenant, refusal, self._clock() - began_s)
                 if trace is not None:
-                    trace.end(self._clock(), status_code(admitted).value[0], admitted)
+                    trace.end(self._clock(), status_code(refusal).value[0], refusal)
                 check_time(client_deadline_s, self._clock())
                 load = self._metrics.load.trailers(asks_load)
-                await self._abort(context, admitted, ((REQUEST_ID, request_id), *load))
+                await self._abort(context, refusal, ((REQUEST_ID, request_id), *load))
                 return None
             trace_id = trace.trace_id if trace else parent[1] if parent else ""
             # Without a sampled trace metrics refer to none, as none will be found.
             exemplar = trace_id if trace or self._tracing is None else ""
             times = began_s, began_s + limit_s, client_deadline_s
-            rpc = Rpc(method, request_id, admitted, *times, peer, trace_id, exemplar)
-            memory = Reservation(self.memory, admitted)
-            call = Call(rpc, Budget(memory), Record(trace), Ending(task))
+            rpc = Rpc(method, request_id, caller, *times, peer, trace_id, exemplar, cache)
+            memory = Reservation(self.memory, caller)
+            call = Call(rpc, Budget(memory, quota=self.admission.quotas.of(caller.tenant)), Record(trace), Ending(task))
             if task is not None:
                 self._tasks[task] = memory
             self._begin(call)
@@ -198,6 +202,7 @@ class Calls:
         error: RequestError | None = None
         response = None
         try:
+            directives(call.rpc.cache)  # refuses unknown ones, whatever the call is
             data = await self._message(context, call)
             call.budget.memory.grow(message_bytes(len(data)))
             message = parsed(data, parse)
@@ -241,7 +246,7 @@ class Calls:
 
     async def _abort(self, context: Any, error: RequestError, trailers: Trailers) -> None:
         """Ends the RPC. Raises. The hint for one tenant or connection stays: others do not come with it."""
-        if isinstance(error, Retryable) and not isinstance(error, TenantLimit | MessagesMissing):
+        if isinstance(error, Retryable) and not isinstance(error, TenantLimit | TokensSpent | MessagesMissing):
             error.retry_after_s = self._retry_times.after_s(error.retry_after_s, self._clock())
         await abort(context, error, trailers)
 
@@ -334,10 +339,10 @@ def _end_all(calls: Iterable[Call]) -> None:
         call.ending.end(ShuttingDown())
 
 
-def _headers(metadata: Metadata) -> tuple[str, re.Match[str] | None, bool]:
+def _read(metadata: Metadata) -> tuple[str, re.Match[str] | None, bool, str]:
     """The id of a request, the client's if it sent a safe one; the client's span, if it sent one; whether it asks for
-    a load report."""
-    request_id, parent, asks_load = "", None, False
+    a load report; and what it says about the answer cache."""
+    request_id, parent, asks_load, cache = "", None, False, ""
     for key, value in metadata:
         if key == REQUEST_ID and isinstance(value, str) and SAFE_REQUEST_ID.fullmatch(value):
             request_id = request_id or value
@@ -345,4 +350,6 @@ def _headers(metadata: Metadata) -> tuple[str, re.Match[str] | None, bool]:
             parent = PARENT.fullmatch(value)
         elif key == ASKS_LOAD:
             asks_load = True
-    return request_id or f"{_IDS.getrandbits(128):032x}", parent, asks_load
+        elif key == CACHE and isinstance(value, str):
+            cache += f"{value},"
+    return request_id or f"{_IDS.getrandbits(128):032x}", parent, asks_load, cache

@@ -308,7 +308,9 @@ class _Run:
         else:
             self.counts.answered += 1
         code = status_code(error).value[0] if error else OK
-        self._runner.metrics.item_ended(self._call.rpc.method, code=code)
+        metrics, rpc = self._runner.metrics, self._call.rpc
+        metrics.item_ended(rpc.method, code=code)
+        metrics.tenants.ended(rpc.caller.tenant, code)
 
     async def _wait_for_room(self, error: Retryable, deadline_s: float) -> None:
         """Returns when it is time to try again what was refused. Raises `error` at the deadline."""

@@ -19,6 +19,7 @@ from service.request import Finished
 
 REQUEST_ID = "x-request-id"
 BUNDLE, VERSION = "x-glossa-bundle-sha256", "x-glossa-version"
+AGE = "x-glossa-cache-age-s"
 
 
 class ItemFigures(Protocol):
@@ -51,6 +52,7 @@ class Record:
         self.finished: Finished | None = None
         self.unknown_tokens, self.confidences = 0, list[float]()  # of its source and prompt; of its answers
         self.error: RequestError | None = None  # that was answered by a message of the stream
+        self.kept_s: float | None = None  # the age of its answer, or of the oldest part, that the answer cache had
         self.texts: dict[str, str] = {}  # for the log; empty unless the operator enables log_text
 
     def use(self, model: ServedModel) -> None:
@@ -65,6 +67,15 @@ class Record:
         """An answer has this calibrated confidence."""
         self.confidences.append(confidence)
 
+    def reuse(self, age_s: float) -> None:
+        """The answer cache had the answer, or a part of it."""
+        self.kept_s = max(age_s, self.kept_s or 0.0)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the answer cache had all of the answer."""
+        return self.kept_s is not None and not self.is_accepted
+
     def finish(self, finished: Finished | None) -> None:
         """What the engine computed for the request; None if that is not known."""
         self.finished = finished
@@ -72,6 +83,8 @@ class Record:
     def join(self, part: Record) -> None:
         """A part of the request has ended."""
         self.is_accepted |= part.is_accepted
+        if part.kept_s is not None:
+            self.reuse(part.kept_s)
         self.unknown_tokens += part.unknown_tokens
         self.confidences += part.confidences
         if part.finished is not None:
@@ -98,7 +111,8 @@ class Record:
         self.messages += 1
 
     def trailers(self, request_id: str) -> tuple[tuple[str, str], ...]:
-        """Trailing metadata: the request id, the version and bundle that answered and the server's timings."""
+        """Trailing metadata: the request id, the version and bundle that answered, the server's timings, and the age of
+        an answer that the answer cache had as a whole."""
         parts: dict[str, float] = {}
         if self.finished is not None:
             timings = self.finished.timings
@@ -106,7 +120,8 @@ class Record:
             parts = {"queue": timings.queue_s, "prefill": timings.prefill_s, "decode": decode_s}
         times = [(f"x-glossa-{name}-ms", f"{seconds * 1000:.3f}") for name, seconds in parts.items()]
         bundle = ((VERSION, self.version), (BUNDLE, self.bundle_sha256)) if self.bundle_sha256 else ()
-        return ((REQUEST_ID, request_id), *bundle, *times)
+        age = ((AGE, f"{self.kept_s:.3f}"),) if self.is_kept else ()
+        return ((REQUEST_ID, request_id), *bundle, *times, *age)
 
 
 def together(finished: Sequence[Finished]) -> Finished:
@@ -134,6 +149,7 @@ def report(rpc: Rpc, record: Record, error: RequestError | None, metrics: Metric
     """Counts and logs a call that has ended. now_s: on the clock of `rpc.started_s`."""
     code, seconds = status_code(error) if error else grpc.StatusCode.OK, now_s - rpc.started_s
     metrics.rpc_handled(rpc.method, code=code.value[0], seconds=seconds, messages=record.messages)
+    metrics.tenants.ended(rpc.caller.tenant, code.value[0])
     report_request(rpc, record, error, metrics, rpc.started_s, now_s)
     if record.trace is not None:
         if record.items is not None:
@@ -149,7 +165,7 @@ def count_request(
         metrics.request_rejected(error, record.model, record.version)
     if (finished := record.finished) is None:
         return
-    if error is not None or now_s >= rpc.deadline_s:
+    if (error is not None or now_s >= rpc.deadline_s) and not record.is_kept:
         metrics.tokens_wasted(record.model, record.version, finished.generated_tokens)
     if error is None:
         metrics.request_answered(
@@ -157,6 +173,7 @@ def count_request(
             record.version,
             rpc.caller.tenant,
             seconds=now_s - started_s,
+            first_token_s=finished.timings.first_token_s,
             prompt_tokens=finished.prompt_tokens,
             generated_tokens=finished.generated_tokens,
             trace_id=rpc.exemplar,
@@ -192,6 +209,8 @@ def report_request(
             "queue_s": round(finished.timings.queue_s, 6),
             "ttft_s": round(finished.timings.first_token_s, 6),
         }
+    if record.kept_s is not None:
+        fields["cache_age_s"] = round(record.kept_s, 3)
     if record.items is not None:
         fields |= record.items.fields
     logs.event("request", fields | record.texts)

@@ -23,7 +23,7 @@ class Rpc(NamedTuple):
 
     deadline_s: the server's own, if that comes first. client_deadline_s: infinite if the client has set none. peer: the
     connection, as gRPC names it. trace_id: of the client's distributed trace, or empty. exemplar: the trace that
-    metrics refer to; empty if there is none to be found.
+    metrics refer to; empty if there is none to be found. cache: what the client says about the answer cache.
     """
 
     method: Method
@@ -35,6 +35,7 @@ class Rpc(NamedTuple):
     peer: str = ""
     trace_id: str = ""
     exemplar: str = ""
+    cache: str = ""
 
     def item(self, number: int, started_s: float, answer_s: float) -> Rpc:
         """One of its items. number: among its items, from 0. answer_s: as of `started_at`."""

@@ -52,7 +52,7 @@ class AnswerConfidence:
         confidences = [self.calibration.words.map(word.confidence) for word in words]
         uncertain = [confidence < self.threshold for confidence in confidences]
         spans = [word.span for word in words]
-        adequacy = self._adequacy(result, self.model.text_tokens(source), len(text))
+        adequacy = self.adequacy(result, source=source, text=text)
         return pb.Confidence(
             sentence=self.calibration.sentences.map(raw_sentence(confidences, adequacy)) if words else 0.0,
             words=[
@@ -63,11 +63,12 @@ class AnswerConfidence:
             uncertain=[pb.Span(start=start, end=end) for start, end in merged(spans, uncertain)],
         )
 
-    def _adequacy(self, result: HypothesisResult, source: Sequence[int], characters: int) -> float:
+    def adequacy(self, result: HypothesisResult, *, source: Sequence[int], text: str) -> float:
+        """The adequacy of an answer; 1 without a calibration of it. source, text: as of `of`."""
         if (adequacy := self.calibration.adequacy) is None:
             return 1.0
-        ends = self.model.manifest.tokens.ends
-        return adequacy(traits_of(source, characters, result.tokens, result.token_logprobs, ends))
+        tokens, ends = self.model.text_tokens(source), self.model.manifest.tokens.ends
+        return adequacy(traits_of(tokens, len(text), result.tokens, result.token_logprobs, ends))
 
 
 def answer_confidence(message: Any, model: ServedModel) -> AnswerConfidence | None:

@@ -119,6 +119,11 @@ class ProcessPool:
         return max((opened.choice for opened in self._found), key=lambda choice: choice.fallback)
 
     @property
+    def is_mixed(self) -> bool:
+        """Whether its processes run on different devices, or in different precisions."""
+        return len({(opened.choice.provider, opened.choice.precision) for opened in self._found}) > 1
+
+    @property
     def engines(self) -> int:
         """Number of engines of all processes."""
         return sum(opened.engines for opened in self._found)

@@ -23,6 +23,7 @@ from model.prompts.chat_tokens import ChatTokens
 from model.prompts.translation_prompts import TranslationPrompts
 from model.tokenizer import Tokenizer
 from service.edge.models.alignment import Span, target_spans
+from service.edge.models.answer_cache import Answers
 from service.edge.models.directions import Directions, directions_of
 from service.errors import InvalidRequest
 from service.machine.execution_choice import ExecutionChoice
@@ -130,6 +131,7 @@ class ServedModel:
     path: Path = Path()
     users: Users = field(default_factory=Users)
     on_closed: Callable[[], object] = lambda: None
+    answers: Answers | None = None  # that are kept; None: none
     states: Callable[[], Sequence[State]] = tuple  # of every engine that runs, as last reported
     beats: Callable[[], Sequence[Beat]] = tuple  # of every engine process that runs
 
@@ -139,7 +141,18 @@ class ServedModel:
     async def aclose(self) -> None:
         """Ends its engines. Returns when nothing is left of them."""
         await self.pool.aclose()
+        if self.answers is not None:
+            await self.answers.aclose()
         self.on_closed()
+
+    @property
+    def unrepeatable(self) -> str:
+        """Why the same request may get another answer the next time; empty: it may not."""
+        if not self.is_batch_invariant:
+            return "on this machine answers may depend on the requests beside them"
+        if self.draft_tokens:
+            return "with draft_tokens near-ties may be decided either way"
+        return ""
 
     @property
     def placement(self) -> str:

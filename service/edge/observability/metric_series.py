@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.samples import Exemplar
 
+from service.edge.observability.cache_metrics import CacheSeries, VersionCacheSeries
+from service.edge.observability.tenant_metrics import TenantSeries
 from service.measurements import EngineSeries, MetricDefinition, counter, histogram
 
 CONFIDENCE_BUCKETS = (0.2, 0.4, 0.6, 0.8)
@@ -78,17 +80,12 @@ def bind(series: _Series, families: Mapping[str, Any], *values: str) -> _Series:
     return series
 
 
-class ServerSeries:
+class ServerSeries(CacheSeries, TenantSeries):
     in_flight: Gauge = _gauge("glossa_requests_in_flight", "RPCs in progress, except health and reflection.")
     items: Callable[..., Counter] = counter(
         "glossa_batch_items",
         "Items of calls with many that ended, by the call's method, and by the status code of their result.",
         *("method", "code"),
-    )
-    tenant_tokens: Callable[..., Counter] = counter(
-        "glossa_tenant_tokens",
-        "Tokens of answered requests, prompts and answers, by tenant: those of the settings, and other.",
-        *("tenant", "kind"),
     )
     ready: Gauge = _gauge("glossa_ready", "1 while the server takes requests and all models do, else 0.")
     draining: Gauge = _gauge("glossa_draining", "1 while the server refuses new requests to end, else 0.")
@@ -142,7 +139,7 @@ class ModelSeries:
     )
 
 
-class VersionSeries(EngineSeries):
+class VersionSeries(EngineSeries, VersionCacheSeries):
     """Of one version of a model, while it is open."""
 
     rejected: Callable[..., Counter] = counter(

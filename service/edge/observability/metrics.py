@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from prometheus_client import CollectorRegistry, disable_created_metrics
 from prometheus_client.process_collector import ProcessCollector
 
+from service.edge.observability.cache_metrics import CacheMetrics
 from service.edge.observability.exposition import TEXT, Exposition
 from service.edge.observability.load_meter import LoadMeter
 from service.edge.observability.metric_series import (
@@ -24,6 +25,7 @@ from service.edge.observability.metric_series import (
     bind,
     families,
 )
+from service.edge.observability.tenant_metrics import TenantMetrics
 from service.edge.observability.traffic_series import TrafficMetrics
 from service.edge.observability.version_metrics import REJECT_REASONS, ModelMetrics, VersionMetrics
 from service.errors import RequestError
@@ -35,7 +37,7 @@ CODES = (
     *("Internal", "Unavailable", "DataLoss", "Unauthenticated"),
 )
 
-UNKNOWN, OTHER_TENANTS, MAX_TENANTS, TOKEN_KINDS = "", "other", 100, ("prompt", "generated")
+UNKNOWN = ""
 ITEM_METHODS = ("TranslateBatch", "TranslateDocument", "ScoreBatch", "EmbedBatch", "ClassifyBatch")
 ITEM_CODES = (0, 1, 3, 4, 8, 9, 13, 14)  # those of the errors that an item can have
 FILE_KINDS, FILE_OUTCOMES = ("certificate", "tokens", "jwks"), ("taken", "refused")
@@ -94,8 +96,7 @@ class Metrics:
         }
         for reason in REJECT_REASONS:
             self._rejected(UNKNOWN, reason)
-        self._tenants: dict[str, tuple[Any, ...]] = {}  # series of TOKEN_KINDS
-        self.know_tenants(())
+        self.tenants, self.answer_cache = TenantMetrics(self._server, CODES), CacheMetrics(self._server)
         for kind in FILE_KINDS:
             for outcome in FILE_OUTCOMES:
                 self._server.files_changed(kind, outcome)
@@ -125,7 +126,7 @@ class Metrics:
         """One of the items of an RPC ended. code: the number of a gRPC status."""
         self._items[method.name, code].inc()
 
-    def rpcs_refused(self, method: Method, *, code: int, reason: str, seconds: float, count: int) -> None:
+    def rpcs_refused(self, method: Method, tenant: str, *, code: int, reason: str, seconds: float, count: int) -> None:
         """`count` RPCs ended unread after `seconds` each: together, as ten series for each would take as long as the
         rest of a refusal."""
         series = self._rpcs[method]
@@ -134,6 +135,7 @@ class Metrics:
         self.load.count(code, count)
         series.handling.observe_many(seconds, count)
         self._rejected(UNKNOWN, reason.lower()).inc(count)
+        self.tenants.ended(tenant, code, count)
 
     def tokens_wasted(self, model: str, version: str, tokens: int) -> None:
         """Tokens of an answer that an engine completed, and that no client got in time."""
@@ -168,6 +170,7 @@ class Metrics:
         tenant: str,
         *,
         seconds: float,
+        first_token_s: float,
         prompt_tokens: int,
         generated_tokens: int,
         trace_id: str,
@@ -175,16 +178,13 @@ class Metrics:
         """A request was answered, so many seconds after it came."""
         if metrics := self._version(model, version):
             metrics.answered(seconds, prompt_tokens, generated_tokens, {"trace_id": trace_id} if trace_id else None)
-        prompt, generated = self._tenants.get(tenant) or self._tenants[OTHER_TENANTS]
-        prompt.inc(prompt_tokens)
-        generated.inc(generated_tokens)
-
-    def know_tenants(self, names: Iterable[str]) -> None:
-        """The first MAX_TENANTS of these tenants have series of their own; all others share one."""
-        self._tenants = {
-            label: tuple(self._server.tenant_tokens(label, kind) for kind in TOKEN_KINDS)
-            for label in (*sorted(set(names))[:MAX_TENANTS], OTHER_TENANTS)
-        }
+        self.tenants.answered(
+            tenant,
+            seconds=seconds,
+            first_token_s=first_token_s,
+            prompt_tokens=prompt_tokens,
+            generated_tokens=generated_tokens,
+        )
 
     def measure_state(self, is_ready: Callable[[], bool], is_draining: Callable[[], bool]) -> None:
         """Called at every scrape, on its thread."""

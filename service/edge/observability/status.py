@@ -37,6 +37,7 @@ from service.errors import (
     Retryable,
     ShuttingDown,
     TenantLimit,
+    TokensSpent,
     Unauthenticated,
     Unsatisfiable,
     Unsupported,
@@ -56,6 +57,7 @@ STATUS: dict[type[RequestError], grpc.StatusCode] = {
     NoRoomForVersion: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     TenantLimit: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    TokensSpent: grpc.StatusCode.RESOURCE_EXHAUSTED,
     MessagesMissing: grpc.StatusCode.RESOURCE_EXHAUSTED,
     MemoryLimit: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Backlogged: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -137,6 +139,10 @@ def error_details(error: RequestError) -> Iterator[Message]:
         case TenantLimit():
             yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=error.retry_after_s))
             violation = {"subject": f"tenant:{error.tenant}", "description": f"a share of {error.limit} requests"}
+            yield error_details_pb2.QuotaFailure(violations=[violation])
+        case TokensSpent():
+            yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=error.retry_after_s))
+            violation = {"subject": f"tenant:{error.tenant}", "description": f"{error.limit} tokens a minute"}
             yield error_details_pb2.QuotaFailure(violations=[violation])
         case MemoryLimit():
             yield error_details_pb2.RetryInfo(retry_delay=timedelta(seconds=error.retry_after_s))

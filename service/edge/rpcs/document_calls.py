@@ -117,7 +117,7 @@ class DocumentCalls(PivotCalls):
         refused of every text. Raises InvalidRequest and Unsupported."""
         model, options, languages = route.model, decoding_options(first.options), languages_of(first)
         if route.first is not None:
-            check_pivot(first)
+            check_pivot(first, route)
             before = LanguagePair(languages.source, route.middle)
             reads = partial(check_document, route.first, DEFAULTS, before, self.builder(route.first, call))
             languages = LanguagePair(route.middle, languages.target)
@@ -132,6 +132,8 @@ class DocumentCalls(PivotCalls):
                 "markup.tags", "must be false: tags are those of the format; choose another format than text"
             )
         defaults = translation_of(first)
+        if route.first is not None:
+            check_pivot(defaults, route)
         await self.check_translation(defaults, model, call)
         return prompts, defaults
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -16,6 +17,7 @@ from export.bundle.manifest import Task
 from service.edge.admission.preparation import Preparation
 from service.edge.admission.request_memory import answer_bytes
 from service.edge.calls.call import Call
+from service.edge.models.answer_cache import directives
 from service.edge.models.event_stream import EventStream
 from service.edge.models.served_model import ServedModel
 from service.edge.requests.catalog import Catalog
@@ -23,11 +25,11 @@ from service.edge.requests.prompt_encoder import INLINE_BYTES, LanguagePair
 from service.edge.requests.request_builder import RequestBuilder
 from service.edge.requests.request_limits import answer_size
 from service.edge.requests.traffic import Key
-from service.errors import DeadlineTooSoon, EngineUnavailable, MemoryLimit, Overloaded, TenantLimit
+from service.errors import DeadlineTooSoon, EngineUnavailable, MemoryLimit, Overloaded, TenantLimit, TokensSpent
 from service.options import DecodingOptions
-from service.request import Cancel, Finished, Request
+from service.request import Cancel, EventSink, Finished, Request
 
-FULL = (Overloaded, TenantLimit, MemoryLimit, DeadlineTooSoon)  # what an item of a call waits out
+FULL = (Overloaded, TenantLimit, TokensSpent, MemoryLimit, DeadlineTooSoon)  # what an item of a call waits out
 TRIES = 4  # of an item whose engine's process ends: if the item is the cause, fewer than make a process pause for long
 INLINE_SIZE = 48_000  # bytes converted to messages on the event loop, in about a millisecond
 
@@ -123,7 +125,8 @@ async def _answered(
 
 
 class submitted:  # noqa: N801 - a context manager, which as a generator takes twice the time
-    """The events of a request in an engine. Leaving before the end cancels it: its rows are free one step later.
+    """The events of a request in an engine, or those of the answer that was kept of an equal one: one event. Leaving
+    before the end cancels it: its rows are free one step later.
 
     has_memory: the answer takes the place of another one of the call, of the same size."""
 
@@ -134,7 +137,18 @@ class submitted:  # noqa: N801 - a context manager, which as a generator takes t
         model, request, call, events = self._model, self._request, self._call, EventStream()
         if not self._has_memory:
             await call.reserve(answer_bytes(*answer_size(model.manifest, request)))
-        self._events, self._cancel = events, await _submit(model, request, call, events)
+        sink: EventSink = events
+        self._events = events
+        if model.answers is not None and (key := model.answers.key(request)) is not None:
+            allowed = directives(call.rpc.cache)
+            if allowed.reads and (kept := model.answers.find(key)) is not None:
+                call.record.reuse(kept.age_s)
+                self._cancel = _nothing
+                events(kept.finished)
+                return events
+            if allowed.stores:
+                sink = model.answers.keeping(key, events)
+        self._cancel = await _submit(model, request, call, sink)
         call.record.accept(model.count_unknown(request.source, request.prompt))
         if call.record.trace is not None:
             events.on_end = call.record.trace.expect(model.name, request, time.monotonic())
@@ -147,11 +161,16 @@ class submitted:  # noqa: N801 - a context manager, which as a generator takes t
             record.finish(record.finished or self._events.unread)  # computed, if for nobody
 
 
-async def _submit(model: ServedModel, request: Request, call: Call, events: EventStream) -> Cancel:
-    """Hands a request to an engine. An item waits for room, and for an engine."""
+def _nothing() -> None:
+    """Cancels nothing."""
+
+
+async def _submit(model: ServedModel, request: Request, call: Call, sink: EventSink) -> Cancel:
+    """Hands a request to an engine. An item waits for room, for tokens, and for an engine."""
+    quota, submit = call.budget.quota, partial(model.pool.submit, request, asyncio.get_running_loop())
     while True:
         try:
-            return model.pool.submit(request, asyncio.get_running_loop(), events)
+            return submit(sink) if quota is None else quota.submit(request, sink, submit)
         except (*FULL, EngineUnavailable) as error:
             await call.wait_for_room(error)
 

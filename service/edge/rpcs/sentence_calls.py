@@ -19,6 +19,7 @@ from service.edge.calls.batches import defaults_bytes
 from service.edge.calls.call import Call
 from service.edge.calls.items import RESULT_FACTOR, Item
 from service.edge.calls.record import together
+from service.edge.models.answer_cache import NOTHING
 from service.edge.models.served_model import ServedModel
 from service.edge.requests.prompt_encoder import PromptEncoder
 from service.edge.requests.request_builder import seed_of
@@ -74,6 +75,7 @@ class Sentences:
         self.base.CopyFrom(message)
         for field in ("model", "text", "split_sentences", "splitter_language"):
             self.base.ClearField(field)
+        self.is_random = self.options.is_sampling and self.options.seed is None
         if self.options.is_sampling:
             self.base.options.seed = seed_of(self.options)
         if self._left:
@@ -229,6 +231,8 @@ class SentenceCalls(TextCalls):
 
         async def begun(index: int, part: Call) -> pb.TranslateResponse:
             part.use(model)
+            if sentences.is_random:
+                part.limit(part.rpc._replace(cache=NOTHING))
             response = await translate(index, part)
             if part.record.finished is not None:
                 sentences.ended.append(part.record.finished)

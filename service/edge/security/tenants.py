@@ -27,6 +27,7 @@ class Tenants:
     def __init__(self, settings: ServerSettings, tokens: Holders | None = None) -> None:
         self._tokens = tokens
         self._weights = settings.tenant_weights
+        self._known = {*settings.tenant_weights, *settings.tenant_tokens_per_minute}
         self._shares_unknown = settings.unknown_tenants == "shared"
         self._highest = PRIORITIES[settings.unknown_tenant_priority]  # of tenants without a weight of their own
 
@@ -53,7 +54,7 @@ class Tenants:
             if wanted < highest:
                 problem = f"must be {highest.name.lower()} or below for tenants without a weight in the settings"
                 raise InvalidRequest(PRIORITY, f"{problem}, got {priority}")
-        if tenant not in self._weights and self._shares_unknown:
+        if tenant not in self._known and self._shares_unknown:
             tenant = ANONYMOUS
         return Caller(tenant, self._weights.get(tenant, 1.0), wanted)
 

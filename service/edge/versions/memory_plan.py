@@ -43,6 +43,7 @@ NO_VARIANT = Variant(precision="none", graphs={}, states=())
 SETTINGS = {  # those that lower a part
     "messages": "--max-requests or --max-message-bytes",
     "requests": "--request-memory-bytes",
+    "answers": "--answer-cache-bytes",
     "parked": "--parking-bytes",
     "prefix_cache": "--prefix-cache-bytes",
     "kv_cache": "--kv-cache-bytes or --max-rows",
@@ -66,6 +67,7 @@ def predict_memory(
         message_bytes=settings.max_message_bytes,
         metadata_bytes=settings.max_metadata_bytes,
         request_bytes=settings.request_memory_bytes,
+        kept_bytes=settings.answer_cache_bytes,
     )
     plans = [
         model_plan(settings, manifest, plan, found, on_device=place in on_device)

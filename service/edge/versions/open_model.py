@@ -29,6 +29,7 @@ from model.prompts.templates import NO_TEMPLATES, Templates, TemplatesError
 from model.prompts.translation_prompts import TranslationPrompts
 from model.prompts.translation_template import TranslationTemplateError
 from model.tokenizer import Tokenizer, TokenizerError
+from service.edge.models.answer_cache import AnswerCache
 from service.edge.models.answer_confidence import words_per_token
 from service.edge.models.engine_link import EngineLink
 from service.edge.models.process_plan import ProcessMemory, ProcessPlan, engine_settings, plan_processes
@@ -47,6 +48,7 @@ from service.wire.messages import Start
 
 T = TypeVar("T")
 EXPECTED = (BundleError, TokenizerError, TemplatesError, StartupError, OSError)  # OSError: no open files left
+MOVED = "its engine processes run, or have run, on different devices"
 MAX_MORE_VERSIONS = 16  # open beside one of each model, those that drain included
 
 
@@ -64,6 +66,7 @@ class ModelOpener:
         versions = len(settings.models) + (MAX_MORE_VERSIONS if settings.has_admin else 0)
         most = self._most_engines * versions
         self._free = list(range(versions))
+        self._cache = _answer_cache(settings, metrics)
         self._numbers: dict[str, set[int]] = {name: set() for name in settings.models}  # of open processes, by model
         self._table_file = os.memfd_create("glossa-busy", os.MFD_CLOEXEC)  # see `BusyEngines`
         weakref.finalize(self, os.close, self._table_file)
@@ -104,8 +107,8 @@ class ModelOpener:
         bundle = await in_thread(check_bundle, path, only=())
         manifest, digest = bundle.manifest, bundle.sha256
         plan = plan_processes(settings, manifest, self._processors)
-        fields = {"model": name, "processes": plan.processes, "engines_per_process": plan.engines_per_process}
-        logs.event("starting_engines", fields)
+        engines = {"processes": plan.processes, "engines_per_process": plan.engines_per_process}
+        logs.event("starting_engines", {"model": name, **engines})
         metrics = self._metrics.model(name).open(version or digest[:VERSION_DIGITS])
         held.callback(metrics.close)
         free = (number for number in itertools.count() if number not in self._numbers[name])
@@ -153,8 +156,8 @@ class ModelOpener:
             **read,
         )
         follow_choice(model, pool, metrics)
-        # Or model and pool would wait for a collection of garbage.
-        held.callback(setattr, pool, "on_move", lambda: None)
+        keep_answers(model, pool, self._cache, metrics)
+        held.callback(setattr, pool, "on_move", lambda: None)  # or both would wait for a collection of garbage
         return model
 
     def _start(
@@ -195,11 +198,42 @@ def follow_choice(model: ServedModel, pool: ProcessPool, metrics: VersionMetrics
     """Shows where the engines of a model run whenever that changes."""
 
     def show() -> None:
+        if model.answers is not None and pool.choice != model.choice:
+            log_no_answers(model, MOVED)
+            asyncio.get_running_loop().create_task(model.answers.aclose())
+            model.answers = None
         model.choice, model.engines = pool.choice, pool.engines
         metrics.describe(model.manifest, model.choice, model.bundle_sha256)
 
     pool.on_move = show
     show()
+
+
+def keep_answers(model: ServedModel, pool: ProcessPool, cache: AnswerCache | None, metrics: VersionMetrics) -> None:
+    """Has the answers of a model kept, if there is a cache and they can be computed again, bit for bit."""
+    if cache is None:
+        return
+    if problem := model.unrepeatable or (MOVED if pool.is_mixed else ""):
+        log_no_answers(model, problem)
+    else:
+        model.answers = cache.answers(metrics.series)
+
+
+def log_no_answers(model: ServedModel, reason: str) -> None:
+    """Says why answers of a model are not kept."""
+    fields = {"model": model.name, "version": model.version, "reason": reason}
+    logs.event("answers_not_cached", fields, level=logs.WARNING)
+
+
+def _answer_cache(settings: ServerSettings, metrics: Metrics) -> AnswerCache | None:
+    if not settings.answer_cache_bytes:
+        return None
+    return AnswerCache(
+        settings.answer_cache_bytes,
+        metrics.answer_cache,
+        is_shared=settings.answer_cache_shared,
+        keeps_anonymous=settings.unknown_tenants == "separate",
+    )
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any, **named: Any) -> T:

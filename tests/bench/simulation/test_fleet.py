@@ -40,7 +40,7 @@ def test_more_than_the_rows_wait_and_more_than_the_queue_are_refused(monkeypatch
 def test_round_robin_is_even_and_weights_follow_speeds():
     even, weighted = run("round robin"), run("weighted")
     for fleet, by_speed in ((even, False), (weighted, True)):
-        calls = {speed: [] for speed in SPEEDS}
+        calls: dict[float, list[int]] = {speed: [] for speed in SPEEDS}
         for replica in fleet.replicas:
             calls[replica.speed0].append(replica.meter.load.calls)
         ratio = statistics.fmean(calls[1.0]) / statistics.fmean(calls[0.5])

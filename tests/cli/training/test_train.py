@@ -1,13 +1,16 @@
 """What `glossa train` refuses, in one line."""
 
 import shlex
+from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
 from typer.testing import CliRunner
 
 import cli.main
-from cli.training.train import resuming_command
+from cli.training.train import resuming_command, with_languages_of
+from model.presets import find_preset
 from tests.cli.command import interrupted, run
 
 
@@ -63,6 +66,41 @@ def test_the_resuming_command_lacks_no_parameter():
         flag = [] if param.param_type_name == "argument" else [max(param.opts, key=len)]
         expected = flag if value is True else [*flag, str(value)]
         assert any(words[at : at + len(expected)] == expected for at in range(len(words))), param.name
+
+
+TMX = '<tmx version="1.4"><header srclang="{0}"/><body><tu>{1}</tu></body></tmx>'
+
+
+@pytest.mark.parametrize(
+    ("preset", "given", "languages"),
+    [
+        ("demo", {}, ("en", "de")),
+        ("pronouns", {}, ("en", "de")),
+        ("tiny-copy", {}, ("", "")),
+        ("demo", {"source": "a.tsv", "target": "a.tsv"}, ("", "")),
+        ("demo", {"data": ["a.tsv"]}, ("", "")),
+        ("demo", {"data": ["en-GB.it.tmx"]}, ("en-GB", "it")),
+        ("demo", {"data": ["en-GB.it.tmx"], "columns": "it,en"}, ("it", "en")),
+        ("demo", {"data": ["en-GB.it.tmx"], "target_language": ["ita"]}, ("", "ita")),
+        ("demo", {"data": ["en-GB.it.tmx", "en-GB.it.tmx"]}, ("en-GB", "it")),
+        ("demo", {"data": ["en-GB.it.tmx", "en-GB.fr.tmx"]}, ("", "")),
+        ("scenes", {}, None),
+    ],
+)
+def test_a_model_has_the_languages_that_its_data_names(preset, given, languages, tmp_path):
+    names = ("data", "source", "target", "columns", "validation", "source_language", "target_language")
+    given = dict.fromkeys(names) | given
+    given["data"] = [tmp_path / name for name in given["data"] or ()]
+    for file in map(Path, given["data"]):
+        codes = file.stem.split(".")
+        texts = "".join(f'<tuv xml:lang="{code}"><seg>a</seg></tuv>' for code in codes)
+        file.write_text(TMX.format(codes[0], texts))
+    model, of_files = with_languages_of(given, find_preset(preset))
+    assert of_files == []
+    if languages is None:
+        assert model == find_preset(preset).model
+    else:
+        assert (model.source_language, model.target_language) == languages
 
 
 def test_presets_settings_and_options_are_completed():

@@ -5,15 +5,12 @@ import json
 import re
 import shutil
 import socket
-import subprocess
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from glossa.client.channel import SERVICE_CONFIG
-from glossa.version import VERSION
-from tests.e2e.client_programs import NODE, NODE_PACKAGES, missing
+from tests.e2e.client_programs import NODE, missing, npm_project, output_of
 from tests.edge import running
 
 pytestmark = pytest.mark.slow
@@ -23,32 +20,11 @@ GERMAN = "zwei rote Häuser"  # every answer
 TSC = ("--noEmit", "--strict", "--target", "es2022", "--module", "nodenext")
 
 
-def shell(*command, cwd):
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     """A folder where the packed client is installed beside what it needs."""
     assert not missing(NODE), missing(NODE)
-    folder = tmp_path_factory.mktemp("npm")
-    source, installed = folder / "repository/clients/node", folder / "node_modules"
-    shutil.copytree(
-        ROOT / "clients/node", source, ignore=shutil.ignore_patterns("node_modules", "generated", "protos", "types")
-    )
-    shutil.copytree(ROOT / "protos", folder / "repository/protos")
-    shutil.copy(ROOT / "LICENSE", folder / "repository")
-    (source / "node_modules").symlink_to(NODE_PACKAGES)
-    shell("npm", "pack", "--offline", "--silent", cwd=source)
-    installed.mkdir()
-    for package in NODE_PACKAGES.iterdir():
-        (installed / package.name).symlink_to(package)
-    with tarfile.open(source / f"glossa-client-{VERSION}.tgz") as archive:
-        archive.extractall(installed, filter="data")
-    (installed / "package").rename(installed / "glossa-client")
-    (folder / "package.json").write_text('{"type": "module"}')
+    folder = npm_project(tmp_path_factory.mktemp("npm"))
     for name in ("use.ts", "calls.js"):
         shutil.copy(HERE / name, folder)
     return folder
@@ -65,7 +41,7 @@ def test_the_package_has_its_protos_and_types(project):
 
 
 def test_its_types_accept_what_the_proto_has_and_refuse_what_it_lacks(project):
-    assert shell(project / "node_modules/typescript/bin/tsc", *TSC, "use.ts", cwd=project) == ""
+    assert output_of(project / "node_modules/typescript/bin/tsc", *TSC, "use.ts", cwd=project) == ""
 
 
 def test_its_retries_are_those_of_the_python_client():
@@ -78,7 +54,7 @@ async def test_its_calls_answer_end_and_fail_as_the_server_says(project):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         async with running() as edge:
             never = f"127.0.0.1:{silent.getsockname()[1]}"
-            printed = await asyncio.to_thread(shell, "node", "calls.js", edge.address, never, cwd=project)
+            printed = await asyncio.to_thread(output_of, "node", "calls.js", edge.address, never, cwd=project)
             models = list(edge.models)
     found = json.loads(printed)
     assert found["unary"] == found["stream"] == GERMAN

@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 
 WELL_MINUTES, BAD_MINUTES = 60, 90
-MODEL = 'instance="a:9464",job="glossa",model="en-de",namespace="prod",pod="glossa-0"'
+MODEL = 'instance="a:9464",job="glossa",model="en-de",namespace="prod",pod="glossa-0",version="v1"'
+OTHER_VERSION = MODEL.replace("v1", "v2")
 SERVER = 'instance="a:9464",job="glossa",namespace="prod",pod="glossa-0"'  # as a ServiceMonitor names targets
 PROCESS = MODEL + ',process="en-de-0"'
 
@@ -66,7 +67,26 @@ def inter_tokens(bad_share):
 
 
 def full(metric, limit, *, queued):
-    return [gauge(metric, MODEL, limit / 2, limit), gauge("glossa_requests_queued", MODEL, 0, queued)]
+    used, waiting = gauge(metric, MODEL, limit / 2, limit), gauge("glossa_requests_queued", MODEL, 0, queued)
+    return [used, waiting, gauge("glossa_requests_queue_limit", MODEL, 256, 256)]
+
+
+def ends(labels, bad_share, *, each_minute=1000):
+    """Requests of a version, none of which fail while all is well."""
+    return [
+        counter("glossa_requests_finished_total", f'{labels},reason="length"', each_minute, each_minute),
+        counter("glossa_requests_finished_total", f'{labels},reason="internal"', 0, each_minute * bad_share),
+    ]
+
+
+def times(labels, quick_share, *, each_minute=1000):
+    """Answers of a version within 0.1 s, all while all is well, or within 0.5 s."""
+    return [
+        *ends(labels, 0, each_minute=each_minute),
+        counter("glossa_request_seconds_bucket", f'{labels},le="0.1"', each_minute, each_minute * quick_share),
+        counter("glossa_request_seconds_bucket", f'{labels},le="0.5"', each_minute, each_minute),
+        counter("glossa_request_seconds_bucket", f'{labels},le="+Inf"', each_minute, each_minute),
+    ]
 
 
 def confidences(bad, *, answers):
@@ -103,6 +123,8 @@ SCENES = {
     ],
     "GlossaRowsFull": [*full("glossa_rows_used", 64, queued=3), *ROWS],
     "GlossaKVCacheFull": full("glossa_kv_cache_usage_ratio", 1.0, queued=3),
+    "GlossaVersionFails": [*ends(MODEL, 0), *ends(OTHER_VERSION, 0.1)],
+    "GlossaVersionSlow": [*times(MODEL, 1), *times(OTHER_VERSION, 0.5)],
     "GlossaBacklog": [gauge("glossa_backlog_age_seconds", SERVER, 0.002, 0.8)],
     "GlossaEventLoopLags": [gauge("glossa_event_loop_lag_seconds", SERVER, 0.002, 0.4)],
     "GlossaCPUFallback": [
@@ -142,6 +164,8 @@ OTHERS = {
     "GlossaNotReady": [gauge("glossa_ready", SERVER, 1, 0), gauge("glossa_draining", SERVER, 0, 1)],
     "GlossaRowsFull": [*full("glossa_rows_used", 64, queued=0), *ROWS],
     "GlossaKVCacheFull": full("glossa_kv_cache_usage_ratio", 1.0, queued=0),
+    "GlossaVersionFails": [*ends(MODEL, 0.1), *ends(OTHER_VERSION, 0.1)],  # whatever it is, it is not the version
+    "GlossaVersionSlow": [*times(MODEL, 1), *times(OTHER_VERSION, 0.5, each_minute=5)],  # too few to tell
     "GlossaEngineProcessDown": [
         gauge("glossa_engine_process_up", PROCESS, 1, 0),
         gauge("glossa_draining", SERVER, 0, 1),

@@ -234,12 +234,12 @@ class MixedLoad:
             (served.folder / "tls_certificate.pem").write_bytes(b"no certificate")
             await self._pause(3)
             (served.folder / "tls_certificate.pem").write_bytes(served.authority.read_bytes())
-            await loop.run_in_executor(None, functools.partial(self._reload, "en-de"))
+            await loop.run_in_executor(None, functools.partial(self._reload, "en-de", f"v{turn}"))
 
-    def _reload(self, model):
+    def _reload(self, model, version):
         with AdminClient(self._served.admin) as admin:
             try:
-                admin.load(model, str(self._served.bundles[model]))
+                admin.load(model, str(self._served.bundles[model]), version=version)
                 self.ends["reload", "OK"] += 1
             except ClientError as error:
                 self.ends["reload", error.reason or error.code] += 1

@@ -41,10 +41,11 @@ def promtool(*arguments, text=""):
 
 
 class Series(NamedTuple):
-    """A series of an answer: its labels, and its values in the order of time."""
+    """A series of an answer: its labels, and its values in the order of time, with their times."""
 
     labels: dict[str, str]
     values: list[float]
+    times: tuple[float, ...] = ()
 
 
 class Prometheus:
@@ -63,7 +64,8 @@ class Prometheus:
         now_s = time.time()
         times = {"start": now_s - seconds, "end": now_s, "step": step_s}
         result = self._ask("query_range", query=expression, **times)["result"]
-        return [Series(one["metric"], [float(value) for _, value in one["values"]]) for one in result]
+        found = [(one["metric"], *zip(*one["values"], strict=True)) for one in result]
+        return [Series(labels, [*map(float, values)], times) for labels, times, values in found]
 
     def exemplars(self, selector, seconds):
         """The exemplars of series within the last seconds."""

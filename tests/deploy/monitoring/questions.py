@@ -8,7 +8,7 @@ import re
 from typing import NamedTuple
 
 from deploy.monitoring.__main__ import DEPLOY
-from deploy.monitoring.panels import VARIABLES, panels
+from deploy.monitoring.panels import ANNOTATIONS, VARIABLES, panels
 from deploy.monitoring.rules import ALERTS, OBJECTIVE_ALERTS, OBJECTIVE_RECORDINGS, RECORDINGS
 
 
@@ -44,6 +44,8 @@ def _of_panels():
     for panel in panels():
         for query in panel.queries:
             yield Question(f"panel {panel.title}", query.expression, panel.kind in ("lines", "heat_map"))
+    for annotation in ANNOTATIONS:
+        yield Question(f"annotation {annotation.name}", annotation.query.expression, over_time=True)
 
 
 def _of_rules():
@@ -71,7 +73,7 @@ class Questioner:
 
     def ask(self, question):
         """Its answer."""
-        expression = self._expanded(question.expression)
+        expression = self.expanded(question.expression)
         if question.over_time:
             found = self._prometheus.query_range(expression, self._range_s)
         else:
@@ -81,11 +83,16 @@ class Questioner:
         finite = [values for values in ([*filter(math.isfinite, series.values)] for series in found) if values]
         return Answer(len(found), len(finite), any(any(values) for values in finite))
 
+    def series(self, expression):
+        """The series of an expression over the range."""
+        return self._prometheus.query_range(self.expanded(expression), self._range_s)
+
     def unanswered(self, asked):
         """The questions without any finite value."""
         return [question for question in asked if not self.ask(question).finite]
 
-    def _expanded(self, expression):
+    def expanded(self, expression):
+        """The expression with the values of all variables."""
         for variable in VARIABLES:
             if f"${variable.name}" in expression:
                 values = {

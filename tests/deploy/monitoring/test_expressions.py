@@ -4,16 +4,14 @@ import pytest
 
 from deploy.monitoring.expressions import Names, names, problems
 from deploy.monitoring.panel import Query
-from deploy.monitoring.panels import VARIABLES, panels
+from deploy.monitoring.panels import ANNOTATIONS, VARIABLES, panels
 from deploy.monitoring.rules import ALERTS, OBJECTIVE_ALERTS, OBJECTIVE_RECORDINGS, RECORDINGS
 from tests.deploy.monitoring.series import exported
 
-RECORDED = {
-    rule.name: names(rule.expression).labels or frozenset({"model", "process"})
-    for rule in (*RECORDINGS, *OBJECTIVE_RECORDINGS)
-}
+RECORDED = {rule.name: names(rule.expression).labels for rule in (*RECORDINGS, *OBJECTIVE_RECORDINGS)}
 KNOWN = {**exported(), **{name: frozenset(labels) for name, labels in RECORDED.items()}}
 QUERIES = [pytest.param(query, id=f"{panel.title}: {query.legend}") for panel in panels() for query in panel.queries]
+QUERIES += [pytest.param(one.query, id=one.name) for one in ANNOTATIONS]
 RULES = [
     *(pytest.param(rule.expression, id=rule.name) for rule in (*RECORDINGS, *OBJECTIVE_RECORDINGS)),
     *(pytest.param(alert.expression, id=alert.name) for alert in (*ALERTS, *OBJECTIVE_ALERTS)),

@@ -1,18 +1,22 @@
 """The dashboard, the rules and the runbooks, on a real server under load and a real Prometheus."""
 
 import collections
+import os
 import re
 import statistics
 import time
 import urllib.request
+from pathlib import Path
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_open_metrics
 
 from deploy.monitoring.expressions import names
+from deploy.monitoring.panels import SECTIONS
 from deploy.monitoring.rules import OBJECTIVE_RECORDINGS, RECORDINGS
 from service.edge.observability.exposition import OPEN_METRICS
 from tests.deploy.monitoring.mixed_load import MixedLoad, bundles, served
+from tests.deploy.monitoring.picture import drawn
 from tests.deploy.monitoring.prometheus import promtool, scraping
 from tests.deploy.monitoring.questions import Question, Questioner, questions
 from tests.e2e.load import WITHIN_S, until
@@ -23,17 +27,23 @@ RANGE_S = 60
 STILL = {
     "panel Failed turns",  # a graph that raises
     "panel Draining",  # the end of a server
+    "panel Answer cache",  # a cache, which is off by default
+    "panel Bytes of the answer cache",
+    "panel Answers that gave way",
     "panel Lost lines of the log",  # nobody reads the log
     "alert GlossaCPUFallback",  # a CUDA device that does not work
     "alert GlossaRowsFull",  # a queue that is never empty for a quarter of an hour
     "alert GlossaKVCacheFull",
+    "alert GlossaVersionFails",  # a version that is worse than another one
+    "annotation Restarts of servers",  # another start
     # Unknown tokens, of which these vocabularies have none, and a week of traffic.
     *("panel Unknown tokens", "rule job_model:glossa_unknown_tokens:ratio1d", "alert GlossaUnknownTokensRose"),
     *("rule job_model:glossa_unknown_tokens:ratio1d, recorded", "alert GlossaConfidenceDropped", "runbook drift"),
 }
 OBJECTIVE = re.compile(r"_errors:ratio_rate|Objective")  # 0 where all is well, as it may be
-METHOD_SERIES, MODEL_SERIES, PROCESS_SERIES, OTHER_SERIES = 41, 255, 4, 92  # as in docs/metrics.md
+METHOD_SERIES, MODEL_SERIES, PROCESS_SERIES, OTHER_SERIES = 41, 258, 4, 121  # as in docs/metrics.md
 SCRAPE_S = 0.005
+VERSIONS = "count by (model) (glossa_version_default)"
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +92,16 @@ def test_every_query_returns_series_that_move(prometheus, load):
     print(f"calls: {dict(load.ends)}")
     assert [question for question in asked if not finite[question]] == []
     assert [question for question in asked if question not in moved | may_be_still] == []
+
+
+def test_the_first_rows_can_be_drawn(prometheus, load, tmp_path):
+    """And are: MONITORING_PICTURE names the file that documents them."""
+    questioner, path = Questioner(prometheus, range_s=RANGE_S), Path(os.environ.get("MONITORING_PICTURE", tmp_path))
+    until(lambda: load.ends["reload", "OK"] > 1)
+    lines = drawn(questioner, path / "monitoring.webp" if path.is_dir() else path)
+    print(lines)
+    assert all(lines.values()), "each panel shows a model or a version"
+    assert len(lines) == sum(len(section.panels) for section in SECTIONS[:2])
 
 
 @pytest.mark.parametrize(
@@ -144,13 +164,14 @@ def test_series_stay_within_the_budget(prometheus, load):
     models = {
         one.labels["model"]: one.values[0] for one in prometheus.query('count by (model) ({job="glossa",model!=""})')
     }
+    versions = {one.labels["model"]: one.values[0] for one in prometheus.query(VERSIONS)}
     (methods,) = prometheus.query("count(grpc_server_started_total)")
     print(f"{total.values[0]:.0f} series; {methods.values[0]:.0f} methods; of models: {models}")
     recorded = len(RECORDINGS) + len(OBJECTIVE_RECORDINGS)
     assert set(models) == set(processes)
     for model, count in models.items():
-        assert count <= MODEL_SERIES + PROCESS_SERIES * processes[model] + recorded
-    of_models = len(models) * MODEL_SERIES + PROCESS_SERIES * sum(processes.values())
+        assert count <= versions[model] * (MODEL_SERIES + recorded) + PROCESS_SERIES * processes[model]
+    of_models = sum(versions.values()) * MODEL_SERIES + PROCESS_SERIES * sum(processes.values())
     assert total.values[0] <= METHOD_SERIES * methods.values[0] + of_models + OTHER_SERIES
 
 

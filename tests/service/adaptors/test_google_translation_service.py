@@ -8,7 +8,7 @@ from service.adaptors.google_translation_service import GoogleTranslation
 from service.edge.security.access import GOOGLE
 from service.errors import Overloaded
 from service.request import Finished, FinishReason
-from tests.edge import TIMINGS, failure, manifest
+from tests.edge import TIMINGS, failure, manifest, running
 
 PARENT = "projects/any/locations/global"
 TEXT = "the small red house"
@@ -70,6 +70,29 @@ async def test_html_is_the_default_and_stays_html(edge, channel, content, source
     (translation,) = (await translate(channel, content, mime_type="")).translations
     assert translation.translated_text == answer
     assert [edge.models["en-de"].tokenizer.decode(request.source[:-1]) for request in edge.pool.requests] == sources
+
+
+async def test_the_language_of_each_text_is_detected(edge, channel):
+    page = f'<p class="Meine Schwester geht mit dem Hund nach Hause">{TEXT}</p>'
+    for contents, mime_type in (((TEXT, "black"), "text/plain"), ((page, "<b>black</b>"), "")):
+        found = (await translate(channel, *contents, source_language_code="", mime_type=mime_type)).translations
+        assert [one.detected_language_code for one in found] == ["en", "en"]  # a word alone that of all together
+    error, details = await failure(translate(channel, "black", source_language_code=""))
+    assert error.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert [one.field for one in details["BadRequest"].field_violations] == ["source_language_code"]
+    request = google.DetectLanguageRequest(parent=PARENT, content=page)
+    assert (await ask(channel, "DetectLanguage", request)).languages[0].language_code == "en"
+
+
+async def test_texts_of_languages_that_different_models_translate_are_refused():
+    async with running(models={"en-de": "/none", "fr-de": "/none"}, adaptors=("google-translation",)) as edge:
+        for name, model in edge.models.items():
+            model.manifest = manifest(source_language=name[:2], target_language="de")
+        async with grpc.aio.insecure_channel(edge.address) as channel:
+            texts = (TEXT, "la petite maison rouge est dans le jardin")
+            error, details = await failure(translate(channel, *texts, source_language_code=""))
+    assert [one.field for one in details["BadRequest"].field_violations] == ["contents"]
+    assert "got en, fr; make a call for each" in error.details()
 
 
 async def test_one_text_that_is_refused_fails_the_call_by_its_place(edge, channel):

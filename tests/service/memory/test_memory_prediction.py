@@ -98,6 +98,7 @@ def test_a_server_is_the_sum_of_its_processes():
         "messages": 10 * (HEADERS_BYTES + 200 + int(MESSAGE_COPIES * 1000)),
         "floods": FLOOD_BYTES,
         "log": LOG_BYTES,
+        "answers": 0,
     }
     process = process_parts(plan)
     assert process["parked"] == 2 * 5000, "of both engines"

@@ -105,10 +105,10 @@ def test_nodes_are_counted_by_graph_and_provider(tiny_generation_bundle):
 def test_nodes_that_a_device_leaves_to_the_cpu_are_its_own():
     class Part(NamedTuple):
         ep_name: str
-        count: int
+        size: int
 
         def get_nodes(self):
-            return [object()] * self.count
+            return [object()] * self.size
 
     class Divided(RecordingSession):
         def get_provider_graph_assignment_info(self):

@@ -208,8 +208,8 @@ def test_weights_of_tenants_from_flags_and_yaml(value):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("acme", "must be NAME=WEIGHT"),
-        ("a b=1", "must be NAME=WEIGHT"),
+        ("acme", "must be NAME=NUMBER"),
+        ("a b=1", "must be NAME=NUMBER"),
         ("acme=1,acme=2", "must have each name once"),
         ("acme=0", r"must be at least 0\.01"),
         ("acme=nan", "must be"),
@@ -232,3 +232,17 @@ def test_glossaries_from_flags_and_yaml(value):
 def test_invalid_glossaries_are_rejected(value):
     with pytest.raises(StartupError, match=r"--glossaries: (must be NAME=FILE|a name must be)"):
         load_settings({**MODELS, "glossaries": value})
+
+
+def test_a_cache_smaller_than_one_answer_is_refused_with_the_rule():
+    with pytest.raises(
+        StartupError, match="answer-cache-bytes: must be 0, or at least 4194304: one answer may take so"
+    ):
+        load_settings({**MODELS, "answer_cache_bytes": 4194303})
+    assert load_settings({**MODELS, "answer_cache_bytes": 4194304}).answer_cache_bytes == 4194304
+
+
+@pytest.mark.parametrize("value", ["acme=0", "acme=-5", "acme=1.5", "acme=none"])
+def test_a_quota_of_tokens_must_be_a_positive_number(value):
+    with pytest.raises(StartupError, match="tenant-tokens-per-minute"):
+        load_settings({**MODELS, "tenant_tokens_per_minute": value})

@@ -56,6 +56,7 @@ ERRORS = [
     errors.Overloaded("full", retry_after_s=1.5, limit=256),
     errors.ShuttingDown(),
     errors.TenantLimit("acme", retry_after_s=0.5, limit=64),
+    errors.TokensSpent("acme", retry_after_s=0.5, limit=64),
     errors.MessagesMissing("calls wait for messages", retry_after_s=0.5),
     errors.MemoryLimit("full", retry_after_s=0.5, limit=1 << 24),
     errors.Backlogged("calls wait", retry_after_s=0.5),

@@ -19,7 +19,7 @@ from service.edge.models.served_model import ServedModel
 from service.edge.requests.glossaries import Glossaries
 from service.edge.requests.language_routes import Route
 from service.edge.requests.prompt_encoder import INLINE_BYTES, LanguagePair
-from service.edge.rpcs.languages.pivot_rewriting import PivotRewriting
+from service.edge.rpcs.languages.pivot_rewriting import PivotRewriting, pivot_confidence
 from service.edge.rpcs.languages.routed_calls import RoutedCalls, route_message
 from service.edge.rpcs.model_calls import is_slow
 from service.edge.rpcs.proto_conversion import completion
@@ -59,9 +59,7 @@ class PivotCalls(RoutedCalls):
         second = _second(message, before.text, way.middle)
         with _of_text_between(way):
             response = await self.translated(model, second, call)
-        _add_cost(response, before)
-        self._sum(call, first)
-        response.route.CopyFrom(route_message(way, before.text))
+        self._complete(response, way, before, first, call)
         return response
 
     async def stream_pivoted(
@@ -75,14 +73,12 @@ class PivotCalls(RoutedCalls):
             async with contextlib.aclosing(responses):
                 async for response in responses:
                     if response.HasField("final"):
-                        _add_cost(response.final, before)
-                        self._sum(call, first)
-                        response.final.route.CopyFrom(route_message(way, before.text))
+                        self._complete(response.final, way, before, first, call)
                     yield response
 
     async def _between(self, way: Route, message: Any, call: Call) -> tuple[pb.TranslateResponse, Finished | None]:
         """The first model's answer."""
-        check_pivot(message)
+        check_pivot(message, way)
         assert way.first is not None
         request = pb.TranslateRequest(
             text=message.text, source_language=message.source_language, target_language=way.middle
@@ -95,8 +91,8 @@ class PivotCalls(RoutedCalls):
     async def _pivot_rewritten(
         self, way: Route, message: Any, call: Call, *, is_fragment: bool
     ) -> pb.TranslateResponse:
-        """The response to a request with marks, terms or an alignment."""
-        check_pivot(message)
+        """The response to a request with marks, terms, an alignment or a confidence."""
+        check_pivot(message, way)
         assert way.first is not None
         limits = self.catalog.limits_of(way.first)
         read = partial(PivotRewriting, message, way, limits, self.glossaries, is_fragment=is_fragment)
@@ -104,24 +100,26 @@ class PivotCalls(RoutedCalls):
         options = rewriting.first_options(search_of(message.options))
         languages = LanguagePair(message.source_language, way.middle)
         decoding = partial(self.builder(way.first, call).decoding, rewriting.text, options, languages)
-        build = partial(decoding, is_streamed=False)
+        build = partial(decoding, is_streamed=False, has_confidence=message.include_confidence)
         request = await self.built(build, message, call, is_slow=is_slow(way.first, options))
         text, _, first = await self.answered(way.first, request, call)
         _check_words(text, way)
-        rewriting.begin(text, first.hypotheses[0] if first.hypotheses else None)
+        rewriting.begin(text, first.hypotheses[0] if first.hypotheses else None, request)
         with _of_text_between(way):
             second = _second(message, text, way.middle)
             response = await self.answer_rewritten(rewriting, second, way.model, call)
         if not message.HasField("markup"):
             for hypothesis in response.hypotheses:
                 hypothesis.ClearField("plain_text")
-        _add_cost(response, pb.TranslateResponse(**completion(first)))
-        self._sum(call, first)
-        response.route.CopyFrom(route_message(way, text))
+        self._complete(response, way, pb.TranslateResponse(text=text, **completion(first)), first, call)
         return response
 
     @staticmethod
-    def _sum(call: Call, first: Finished | None) -> None:
+    def _complete(answer: Any, way: Route, before: pb.TranslateResponse, first: Finished | None, call: Call) -> None:
+        """Adds what the first answer cost, and its text, to the last one. answer: a response, or the end of a
+        stream."""
+        _add_cost(answer, before)
+        answer.route.CopyFrom(route_message(way, before.text))
         if first is not None and call.record.finished is not None:
             both = summed(first, call.record.finished)
             call.record.finish(dataclasses.replace(both, prompt_tokens=first.prompt_tokens))
@@ -140,14 +138,16 @@ def _of_text_between(way: Route) -> Iterator[None]:
         raise InvalidRequest("text", problem) from error
 
 
-def check_pivot(message: Any) -> None:
-    """Refuses what two models cannot do together. Raises InvalidRequest."""
+def check_pivot(message: Any, way: Route) -> None:
+    """Refuses what two models cannot do together. message: of a document, the request for each of its texts, too.
+    Raises InvalidRequest, Unsupported."""
     problem = "in a translation by way of another language"
-    if message.include_confidence:
-        fix = "translate in two calls, each with a confidence of its own"
-        raise InvalidRequest("include_confidence", f"must be false {problem}: no calibration is of two models; {fix}")
+    if not isinstance(message, pb.TranslateDocumentRequest):
+        pivot_confidence(message, way)
     if isinstance(message, pb.TranslateDocumentRequest) and message.context_sentences:
         raise InvalidRequest("context_sentences", f"must be 0 {problem}; translate in two calls")
+    if isinstance(message, pb.StreamTranslateRequest) and message.include_confidence:
+        raise InvalidRequest("include_confidence", f"must be false in a stream {problem}; call Translate")
     if isinstance(message, pb.StreamTranslateRequest) and _needs_links(message):
         raise InvalidRequest("options.alignment", f"must be none in a stream {problem}; call Translate")
 
@@ -155,7 +155,7 @@ def check_pivot(message: Any) -> None:
 def _needs_links(message: Any) -> bool:
     """Whether the answer has something of both alignments."""
     none = (pb.ALIGNMENT_KIND_UNSPECIFIED, pb.ALIGNMENT_KIND_NONE)
-    return is_rewritten(message) or message.options.alignment not in none
+    return is_rewritten(message) or message.include_confidence or message.options.alignment not in none
 
 
 def _check_words(text: str, way: Route) -> None:

@@ -145,7 +145,12 @@ def text_of(request: Any) -> str:
     """The text of a request in which its language is detected: without tags where it has some."""
     if not request.markup.tags:
         return str(request.text[:MAX_CHARACTERS])
-    return _TAG.sub(" ", request.text[:_LOOKED_AT])
+    return untagged(request.text[:_LOOKED_AT])
+
+
+def untagged(text: str) -> str:
+    """A text with blanks for its tags."""
+    return _TAG.sub(" ", text)
 
 
 def joined_words(texts: Iterable[str]) -> str:

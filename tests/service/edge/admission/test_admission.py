@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any
 
 import grpc
 import pytest
@@ -21,6 +22,7 @@ from service.edge.admission.preparation import Preparation
 from service.edge.admission.request_memory import RequestMemory
 from service.edge.admission.tenant_paces import TenantPaces
 from service.edge.admission.tenant_shares import TenantShares
+from service.edge.admission.token_quotas import TokenQuotas
 from service.edge.observability.status import STATUS
 from service.errors import RequestError, Unauthenticated
 from service.progress import Timings
@@ -39,6 +41,7 @@ REFUSALS = {  # by gate: reasons and statuses
     "message_memory": {"MEMORY_LIMIT": AGAIN},
     "preparing": {"QUEUE_FULL": AGAIN, "TENANT_LIMIT": AGAIN},
     "answer_memory": {"MEMORY_LIMIT": AGAIN},
+    "tokens_spent": {"TENANT_TOKENS": AGAIN, "INVALID_FIELD": grpc.StatusCode.INVALID_ARGUMENT},
     "pool_closed": {"SHUTTING_DOWN": GONE},
     "no_engine": {"ENGINE_UNAVAILABLE": GONE},
     "queue_full": {"QUEUE_FULL": AGAIN, "TENANT_LIMIT": AGAIN},
@@ -67,7 +70,8 @@ class Server:
         return self.identity
 
     def admit(self, remaining_s=1.0, *, needs_engine=True):
-        return self.admission.admit(Arrival((), "peer", self.clock(), remaining_s, needs_engine))
+        caller, refusal = self.admission.admit(Arrival((), "peer", self.clock(), remaining_s, needs_engine))
+        return refusal or caller
 
 
 class Queue:
@@ -157,6 +161,13 @@ def memory():
     yield found.refusal(A, 500)
 
 
+def tokens_spent():
+    quota: Any = TokenQuotas({"a": 100}, lambda: 0.0).of("a")
+    quota.submit(request("r", max_tokens=60), print, lambda _: print)
+    yield quota.refusal(60)
+    yield quota.refusal(101)
+
+
 def preparing():
     for taken in (4 * [A], [A, A, B]):
         found = Preparation(0.5, capacity=4)
@@ -190,6 +201,7 @@ SCENES = {
     "message_memory": memory,
     "preparing": preparing,
     "answer_memory": memory,
+    "tokens_spent": tokens_spent,
     "pool_closed": lambda: iter([Queue().refusal(is_closing=True)]),
     "no_engine": lambda: iter([Queue().refusal(has_engine=False)]),
     "queue_full": queue_full,
@@ -221,3 +233,12 @@ def test_the_first_gate_that_refuses_decides():
     assert server.admit().reason == "QUEUE_FULL"
     server.admission.drain()
     assert server.admit().reason == "SHUTTING_DOWN"
+
+
+def test_a_refusal_knows_whose_call_it_was_if_that_was_known():
+    server = Server()
+    arrival = Arrival((), "peer", 0.0, 1.0, needs_engine=True)
+    server.predicted_s = 9.0
+    assert server.admission.admit(arrival)[0] is A
+    server.admission.drain()
+    assert server.admission.admit(arrival)[0].tenant == ""

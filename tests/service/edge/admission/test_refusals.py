@@ -13,10 +13,11 @@ def value(metrics, name, **labels):
 async def test_refusals_are_logged_and_counted_with_their_report(caplog):
     caplog.set_level("INFO", logger="glossa")
     metrics = Metrics(RPCS)
+    metrics.tenants.know(["acme"])
     refusals, (one, other, *_) = Refusals(metrics), RPCS
     for error in (FULL, FULL, LATE):
-        refusals.add(one, error, 0.002)
-    refusals.add(other, FULL, 0.004)
+        refusals.add(one, "acme", error, 0.002)
+    refusals.add(other, "stranger", FULL, 0.004)
     refusals.log(one, FULL)
 
     def started(method: Method):
@@ -31,6 +32,8 @@ async def test_refusals_are_logged_and_counted_with_their_report(caplog):
     assert value(metrics, "glossa_requests_in_flight") == 0
     assert value(metrics, "grpc_server_handled_total", grpc_code="ResourceExhausted", **one.labels) == 3
     assert value(metrics, "grpc_server_msg_received_total", **one.labels) == 0, "unread"
+    for tenant, count in (("acme", 3), ("other", 1)):
+        assert value(metrics, "glossa_tenant_requests_total", tenant=tenant, code="ResourceExhausted") == count
     counts = {(record.fields["method"], record.fields["reason"]): record.fields["count"] for record in caplog.records}
     assert counts[one.path, "QUEUE_FULL"] == 3
     assert counts[one.path, "DEADLINE_TOO_SOON"] == 1

@@ -7,6 +7,7 @@ import pytest
 
 from service.answer_pace import MARGIN
 from service.edge.admission.admission import RETRY_WITHOUT_ENGINE_S
+from service.edge.models.answer_cache import AnswerCache
 from service.edge.models.child_process import Progress
 from service.edge.models.process_pool import (
     CHECK_S,
@@ -21,7 +22,7 @@ from service.edge.observability.metrics import Metrics
 from service.edge.observability.version_metrics import PROCESS_ENDS
 from service.edge.requests.request_limits import TextLimits
 from service.edge.rpcs.model_description import describe
-from service.edge.versions.open_model import follow_choice
+from service.edge.versions.open_model import follow_choice, keep_answers
 from service.engine.engine import IDLE_TURN_S
 from service.engine_process.engine_process import BEAT_S
 from service.errors import DeadlineTooSoon, EngineUnavailable, Overloaded, ShuttingDown, StartupError, TenantLimit
@@ -632,6 +633,30 @@ async def test_a_model_shows_where_it_runs_after_each_restart():
             assert len(re.findall(r"^glossa_model_info\{", text, re.MULTILINE)) == 1
             one.links[-1].dies()
             await asyncio.sleep(0.3)
+
+
+@virtually
+async def test_answers_are_not_kept_beyond_a_move_or_where_processes_differ(caplog):
+    on_cuda = ExecutionChoice("CUDAExecutionProvider", "auto", False, "", "fp16")
+    async with open_pool(opened(choice=on_cuda), opened(choice=FALLBACK), processes=1) as one:
+        model, metrics = served("m", one.pool), one.metrics.model("m").open("")
+        follow_choice(model, one.pool, metrics)
+        cache = AnswerCache(1 << 22, one.metrics.answer_cache)
+        keep_answers(model, one.pool, cache, metrics)
+        assert model.answers is not None
+        one.links[0].dies()
+        await asyncio.sleep(0.1)
+        assert model.answers is None
+        for changes in ({"is_batch_invariant": False}, {"draft_tokens": 4}):
+            other = served("m", one.pool, **changes)
+            keep_answers(other, one.pool, cache, metrics)
+            assert (other.answers, describe(other, TextLimits()).answers_not_kept) == (None, other.unrepeatable)
+    async with open_pool(opened(choice=on_cuda), opened(choice=FALLBACK)) as one:
+        model = served("m", one.pool)
+        keep_answers(model, one.pool, cache, metrics)
+        assert model.answers is None
+    reasons = [told["reason"] for told in fields_of(caplog, "answers_not_cached")]
+    assert [reason.split()[0] for reason in reasons] == ["its", "on", "with", "its"]
 
 
 @virtually

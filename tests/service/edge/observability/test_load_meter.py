@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ QUIET = Sample(fullness=0.0, waiting=0.0, running=0.0, kv_cache=0.0, memory=0.5,
 
 @pytest.fixture
 def meter():
-    meter = LoadMeter()
+    meter: Any = LoadMeter()
     meter.sample = QUIET
     meter.measure = lambda: meter.sample
     return meter

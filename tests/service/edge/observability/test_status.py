@@ -31,6 +31,7 @@ EXAMPLES = {
     errors.Overloaded: errors.Overloaded("full", retry_after_s=1.5, limit=3),
     errors.MemoryLimit: errors.MemoryLimit("full", retry_after_s=0.5, limit=1 << 24),
     errors.TenantLimit: errors.TenantLimit("acme", retry_after_s=0.5, limit=64),
+    errors.TokensSpent: errors.TokensSpent("acme", retry_after_s=0.5, limit=64),
     errors.MessagesMissing: errors.MessagesMissing("calls wait for messages", retry_after_s=0.5),
     errors.Backlogged: errors.Backlogged("calls wait", retry_after_s=0.5),
     errors.DeadlineTooSoon: errors.DeadlineTooSoon("too late", retry_after_s=0.5),
@@ -79,9 +80,11 @@ def test_every_error_carries_an_error_info_first(kind):
         (errors.Overloaded, error_details_pb2.QuotaFailure),
         (errors.Overloaded, error_details_pb2.RetryInfo),
         (errors.TenantLimit, error_details_pb2.QuotaFailure),
+        (errors.TokensSpent, error_details_pb2.QuotaFailure),
         (errors.MemoryLimit, error_details_pb2.QuotaFailure),
         (errors.MemoryLimit, error_details_pb2.RetryInfo),
         (errors.TenantLimit, error_details_pb2.RetryInfo),
+        (errors.TokensSpent, error_details_pb2.RetryInfo),
         (errors.DeadlineTooSoon, error_details_pb2.RetryInfo),
         (errors.MessagesMissing, error_details_pb2.RetryInfo),
         (errors.Backlogged, error_details_pb2.RetryInfo),
@@ -106,6 +109,7 @@ class Context:
     [
         (errors.Overloaded, "1500"),
         (errors.TenantLimit, "500"),
+        (errors.TokensSpent, "500"),
         (errors.MemoryLimit, "500"),
         (errors.DeadlineTooSoon, "500"),
         (errors.MessagesMissing, "500"),
@@ -148,6 +152,7 @@ LONG_ERRORS: dict[type[errors.RequestError], errors.RequestError] = {
     errors.InvalidRequest: errors.InvalidRequest(LONG, LONG),
     errors.ModelNotFound: errors.ModelNotFound(LONG, ["model-name"] * 5000),
     errors.TenantLimit: errors.TenantLimit(LONG, retry_after_s=0.5, limit=64),
+    errors.TokensSpent: errors.TokensSpent(LONG, retry_after_s=0.5, limit=64),
     errors.Overloaded: errors.Overloaded(LONG, retry_after_s=0.5, limit=3),
 }
 

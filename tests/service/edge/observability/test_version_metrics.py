@@ -1,4 +1,5 @@
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def opened(metrics, version, process="en-de-0", name="en-de"):
     """The metrics of a version with one engine and one process, and what ends both."""
     found = metrics.model(name).open(version)
     found.describe(manifest(), CHOICE, bundle_sha256=f"digest of {version}")
-    processes = partial(dict, {process: beat()})
+    processes: Any = partial(dict, {process: beat()})
     remove = found.measure(lambda: [Snapshot(2, 3)], lambda: WEIGHTS, processes, lambda: (64, 8))
 
     def close():
@@ -44,7 +45,7 @@ def versions(metrics, name="en-de"):
 
 def answer(metrics, version):
     metrics.request_answered(
-        "en-de", version, "", seconds=0.03, prompt_tokens=5, generated_tokens=9, trace_id="ab" * 16
+        "en-de", version, "", seconds=0.03, first_token_s=0.02, prompt_tokens=5, generated_tokens=9, trace_id="ab" * 16
     )
 
 

@@ -28,6 +28,11 @@ def test_unknown_tenants_may_share_one_share():
     assert caller((TENANT, "acme"), tenants=shared) == Caller("acme", 2.0)
 
 
+def test_a_tenant_with_a_quota_is_no_unknown_one():
+    shared = Tenants(settings(tenant_tokens_per_minute="acme=20", unknown_tenants="shared"))
+    assert caller((TENANT, "acme"), tenants=shared) == Caller("acme")
+
+
 @pytest.mark.parametrize("value", ["", "a b", "x" * 129, "{evil}", "ß", "a\n", b"bytes"])
 def test_an_unsafe_name_is_refused(value):
     with pytest.raises(InvalidRequest, match=r"must be 1\.\.128 letters, digits and characters of") as caught:

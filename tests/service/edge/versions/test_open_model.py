@@ -38,9 +38,11 @@ async def test_a_bundle_that_no_descriptor_is_left_for_is_refused(tmp_path, monk
 
 
 async def test_processes_that_are_not_ready_in_time_do_not_stay(tiny_generation_bundle):
+    opening = opener(tiny_generation_bundle, process_start_timeout_s=0.01)
     with pytest.raises(StartupError, match=r"^model en: its engine process was not ready within 0\.01 s; fix: raise "):
-        await opener(tiny_generation_bundle, process_start_timeout_s=0.01).open("en", tiny_generation_bundle)
+        await opening.open("en", tiny_generation_bundle, "v2")
     assert engine_pids(os.getpid()) == []
+    assert b"glossa_rows_used{" not in opening._metrics.render(), "nor do its series"
 
 
 @pytest.mark.slow
@@ -81,7 +83,9 @@ async def test_a_start_that_is_given_up_leaves_no_process(tiny_generation_bundle
 async def test_models_of_one_server_answer_from_processes_of_their_own(tiny_generation_bundle, caplog):
     caplog.set_level("INFO", "glossa")
     opening = opener(tiny_generation_bundle, engines_per_process=1)
-    first, second = await asyncio.gather(*[opening.open(name, tiny_generation_bundle) for name in ("en", "more")])
+    first, second = await asyncio.gather(
+        opening.open("en", tiny_generation_bundle), opening.open("more", tiny_generation_bundle, "v2")
+    )
     try:
         assert (first.processes, first.engines, len(engine_pids(os.getpid()))) == (2, 2, 4)
         manifest = (tiny_generation_bundle / "manifest.json").read_bytes()
@@ -93,9 +97,11 @@ async def test_models_of_one_server_answer_from_processes_of_their_own(tiny_gene
             (sink,) = await ask(model.pool, asked)
             assert isinstance(sink.finals[0], Finished)
     finally:
-        await first.pool.aclose()
-        await second.pool.aclose()
+        assert b'glossa_rows_used{model="more",version="v2"}' in opening._metrics.render()
+        await first.aclose()
+        await second.aclose()
     assert engine_pids(os.getpid()) == []
+    assert b"glossa_rows_used{" not in opening._metrics.render()
     lines = [record.fields for record in caplog.records if record.getMessage() == "starting_engines"]
     assert sorted(lines, key=lambda fields: fields["model"]) == [
         {"model": name, "processes": 2, "engines_per_process": 1} for name in ("en", "more")
