@@ -20,6 +20,9 @@ KINDS: dict[str, Any] = {
 }
 
 
+NULL = object()  # as a claim: JSON's null
+
+
 class SignatureKey:
     """A key that signs tokens."""
 
@@ -42,7 +45,9 @@ class SignatureKey:
             "sub": "service-7",
             "tenant": "acme",
         }
-        given = {name: value for name, value in {**usual, **claims}.items() if value is not None}
+        given = {
+            name: None if value is NULL else value for name, value in {**usual, **claims}.items() if value is not None
+        }
         header = {"kid": self.kid, **(headers or {})}
         signer = jwt.PyJWS(algorithms=[self.algorithm])
         named = {name: value for name, value in header.items() if value is not None}

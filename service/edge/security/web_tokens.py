@@ -115,7 +115,7 @@ class WebTokens:
         if now_s >= claims["exp"] + leeway_s:
             raise _refused("exp", "it has expired")
         for name in ("nbf", "iat"):
-            if claims.get(name, 0) > now_s + leeway_s:
+            if (claims.get(name) or 0) > now_s + leeway_s:
                 raise _refused(name, "it is not valid yet")
 
     def _holder_of(self, claims: Mapping[str, Any]) -> Holder:
