@@ -68,8 +68,9 @@ class Trial:
             await ended.wait()
         self.clock.advance(max(0.0, 10.0 - requests * 0.01))
         self._due.set()
-        while not (self._asleep.is_set() or self.canary.state != "running"):
-            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            while not (self._asleep.is_set() or self.canary.state != "running"):
+                await asyncio.sleep(0)
 
     @property
     def canary(self):
