@@ -86,13 +86,13 @@ class Shadows:
 
         async def stream(message: Any, call: Call) -> AsyncGenerator[Any, None]:
             self._make_room()
-            pieces = list[str]()
+            pieces, is_whole = list[str](), self._catalog.has_shadows  # one that was set meanwhile has missed the start
             async with contextlib.aclosing(behaviour(message, call)) as responses:
                 async for response in responses:
-                    if self._catalog.has_shadows:
+                    if is_whole:
                         pieces.append(response.text)
                     yield response
-            if self._catalog.has_shadows:
+            if is_whole and self._catalog.has_shadows:
                 self._offer(method, behaviour, message, call, "".join(pieces))
 
         return stream

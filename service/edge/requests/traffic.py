@@ -69,13 +69,13 @@ def position(*names: str) -> int:
 
 def checked(traffic: Traffic, model: str, loaded: Collection[str], default: str) -> Traffic:
     """Traffic without weights of 0. loaded: the versions that serve, `default` among them. Raises InvalidRequest."""
-    check_shares("weights", traffic.weights, model, loaded)
+    check_shares("weights.", traffic.weights, model, loaded)
     total = sum(weight for _, weight in traffic.weights)
     if traffic.weights and total != WHOLE:
         shown = " + ".join(str(weight) for _, weight in traffic.weights)
         raise InvalidRequest("weights", f"must add up to {WHOLE}, got {shown} = {total}")
     if traffic.shadow or traffic.shadow_share:
-        check_shares("shadow", [(traffic.shadow, traffic.shadow_share)], model, loaded)
+        check_shares("shadow.", [(traffic.shadow, traffic.shadow_share)], model, loaded)
         if traffic.shadow == default:
             raise InvalidRequest("shadow.version", f"must not be the default, whose requests it runs; got {default!r}")
     weights = tuple((version, weight) for version, weight in traffic.weights if weight)
@@ -88,17 +88,18 @@ def checked(traffic: Traffic, model: str, loaded: Collection[str], default: str)
     )
 
 
-def check_shares(field: str, shares: Sequence[tuple[str, int]], model: str, loaded: Collection[str]) -> None:
-    """Raises InvalidRequest for a version that does not serve or comes twice, and for a share that is none."""
+def check_shares(message: str, shares: Sequence[tuple[str, int]], model: str, loaded: Collection[str]) -> None:
+    """Raises InvalidRequest for a version that does not serve or comes twice, and for a share that is none. message:
+    what comes before the names of its fields."""
     seen = set[str]()
     for version, percent in shares:
         if version in seen:
-            raise InvalidRequest(f"{field}.version", f"must be named once, got {version[:64]!r} twice")
+            raise InvalidRequest(f"{message}version", f"must be named once, got {version[:64]!r} twice")
         seen.add(version)
         if version not in loaded:
             served = ", ".join(sorted(loaded))
             raise InvalidRequest(
-                f"{field}.version", f"must be a version of model {model} that serves: {served}; got {version[:64]!r}"
+                f"{message}version", f"must be a version of model {model} that serves: {served}; got {version[:64]!r}"
             )
         if not 0 <= percent <= WHOLE:
-            raise InvalidRequest(f"{field}.percent", f"must be 0..{WHOLE}, got {percent} for {version}")
+            raise InvalidRequest(f"{message}percent", f"must be 0..{WHOLE}, got {percent} for {version}")

@@ -22,7 +22,8 @@ from service.edge.requests.traffic import NO_TRAFFIC, WHOLE, Traffic, check_shar
 from service.edge.versions.canary_judge import MIN_CALLS, SLICES, Bounds, Slice, Verdict, check_times, judge
 from service.edge.versions.evaluation import EvaluationSet, chrf_of, together
 from service.edge.versions.reloader import Reloader
-from service.errors import InvalidRequest, RequestError, VersionConflict, VersionRefused
+from service.edge.versions.version_checks import check_texts
+from service.errors import InvalidRequest, RequestError, ShuttingDown, VersionConflict, VersionRefused
 
 RUNNING, SENT_BACK = "running", "sent_back"
 
@@ -73,6 +74,7 @@ class Canaries:
         self._metrics, self._clock, self._sleep = metrics, clock, sleep
         self._last: dict[str, Canary] = {}  # by model
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by model, of canaries that run
+        self._watches: dict[str, _Watch] = {}  # theirs
         catalog.on_traffic_end = self._default_changed
 
     def set_traffic(self, model: str, traffic: Traffic) -> None:
@@ -92,15 +94,16 @@ class Canaries:
     def start(self, order: CanaryOrder) -> Canary:
         """Starts a canary. Raises RequestError; then nothing changes."""
         name, default = order.model, self._catalog.default(order.model)
-        check_shares("version", [(order.version, order.share)], name, self._loaded(name))
         if not 1 <= order.share < WHOLE:
             raise InvalidRequest("share", f"must be 1..{WHOLE - 1} of {WHOLE} requests, got {order.share}")
+        check_shares("", [(order.version, order.share)], name, self._loaded(name))
         if not 0 <= order.shadow_share <= WHOLE:
             raise InvalidRequest("shadow_share", f"must be 0..{WHOLE} of {WHOLE} requests, got {order.shadow_share}")
         check_times(order.duration_s, order.patience_s)
         order.bounds.check(has_test_set=order.test_set is not None, has_shadow=order.shadow_share > 0)
         if order.test_set is not None:
             order.test_set.check()
+            check_texts(default)
         if order.version == default.version:
             raise InvalidRequest("version", f"must not be the default of model {name}, got {order.version!r}")
         if self._catalog.traffic(name).versions:
@@ -116,7 +119,7 @@ class Canaries:
         self._metrics.traffic.canary_started(name)
         self._set(name, traffic)
         logs.event("canary_started", {"model": name, "version": order.version, "share": order.share})
-        watch = _Watch(canary, self._catalog, self._shadows, self._clock)
+        watch = self._watches[name] = _Watch(canary, self._catalog, self._shadows, self._clock)
         self._tasks[name] = asyncio.create_task(self._run(canary, watch))
         return canary
 
@@ -160,6 +163,7 @@ class Canaries:
         canary.state, canary.bound, canary.reason = state, bound, verdict.reason
         canary.judged_s = self._clock() - canary.began_s
         self._tasks.pop(order.model, None)
+        self._watches.pop(order.model).close()  # in the same step: the next canary's may begin before the task ends
         self._metrics.traffic.canary_ended(order.model, bound or state)
         fields: dict[str, Any] = {"model": order.model, "version": order.version, "bound": bound}
         fields |= {"reason": verdict.reason, "judged_s": round(canary.judged_s, 3)}
@@ -181,18 +185,18 @@ class Canaries:
                 if verdict.outcome and self._carry_out(canary, verdict):
                     return
         finally:
-            watch.close()
             if measuring is not None:
                 measuring.cancel()
 
     def _carry_out(self, canary: Canary, verdict: Verdict) -> bool:
-        """Moves the traffic. Returns whether it has ended: a default that is being changed is changed later."""
+        """Moves the traffic. Returns whether it has ended: a default that is being changed is changed later, and a
+        server that drains ends it."""
         order, loser = canary.order, canary.order.version
         if verdict.outcome == PROMOTED:
             loser, task = self._catalog.default(order.model).version, self._tasks.pop(order.model)
             try:
                 self._reloader.set_default(order.model, order.version)
-            except VersionConflict:
+            except (VersionConflict, ShuttingDown):
                 self._tasks[order.model] = task
                 return False
         else:
@@ -254,6 +258,7 @@ class _Watch:
             Slice(
                 calls=mine.calls,
                 failed=mine.failed,
+                timed=len(mine.seconds) if theirs.seconds else 0,
                 slow=sum(seconds > limit_s for seconds in mine.seconds),
                 p99_s=mine.p99_s,
                 default_calls=theirs.calls,

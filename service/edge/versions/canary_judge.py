@@ -63,7 +63,8 @@ def check_times(duration_s: float, patience_s: float) -> None:
 class Slice(NamedTuple):
     """What was seen in a part of a canary's time.
 
-    slow: its answers that took longer than `Bounds.p99` times the default version's 99th percentile. p99_s: seconds.
+    timed: its answers whose times are kept, 0 if the default version has none to compare with. slow: of these, those
+    that took longer than `Bounds.p99` times the default version's 99th percentile. p99_s: seconds.
     is_down: no engine of it ran. compared, different: answers of shadows. memory: growth of resident memory since the
     first slice, 0.5: by half. chrf_loss: points, None while not known.
     """
@@ -75,6 +76,7 @@ class Slice(NamedTuple):
     default_calls: int
     default_failed: int
     default_p99_s: float
+    timed: int = 0
     is_down: bool = False
     compared: int = 0
     different: int = 0
@@ -112,9 +114,9 @@ def broken(part: Slice, bounds: Bounds) -> dict[str, str]:
         found["failed"] = "no engine of it ran"
     elif is_above(part.failed, part.calls, allowed):
         found["failed"] = f"it failed {part.failed} of {part.calls} requests, and {allowed:.2%} are allowed"
-    if is_above(part.slow, part.calls - part.failed, SLOWEST):
+    if is_above(part.slow, part.timed, SLOWEST):
         found["p99"] = (
-            f"{part.slow} of {part.calls} requests took longer than {bounds.p99:g} times the default version's p99 of "
+            f"{part.slow} of {part.timed} requests took longer than {bounds.p99:g} times the default version's p99 of "
             f"{1e3 * part.default_p99_s:.1f} ms, p99 {1e3 * part.p99_s:.1f} ms"
         )
     if bounds.chrf is not None and part.chrf_loss is not None and part.chrf_loss > bounds.chrf:

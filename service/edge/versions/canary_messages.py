@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from google.protobuf.duration_pb2 import Duration
+
 from glossa.v1 import admin_pb2 as pb
 from service.edge.requests.traffic import Traffic
 from service.edge.versions.canaries import Canary, CanaryOrder
@@ -23,7 +25,7 @@ def traffic_of(message: pb.SetTrafficRequest) -> Traffic:
 
 def canary_order(message: pb.StartCanaryRequest, test_set: EvaluationSet | None) -> CanaryOrder:
     """Not checked."""
-    duration_s = message.duration.ToTimedelta().total_seconds()
+    duration_s = _seconds(message.duration)
     given = {field.name: value for field, value in message.bounds.ListFields()}
     if test_set is not None:
         given.setdefault("chrf", MAX_LOSS)
@@ -32,12 +34,17 @@ def canary_order(message: pb.StartCanaryRequest, test_set: EvaluationSet | None)
         version=message.version,
         share=message.share,
         duration_s=duration_s,
-        patience_s=message.patience.ToTimedelta().total_seconds() if message.HasField("patience") else duration_s / 10,
+        patience_s=_seconds(message.patience) if message.HasField("patience") else duration_s / 10,
         bounds=Bounds(**given),
         shadow_share=message.shadow_share,
         test_set=test_set,
         unload_loser=message.unload_loser,
     )
+
+
+def _seconds(duration: Duration) -> float:
+    """Also of a value that no `timedelta` has."""
+    return float(duration.seconds + 1e-9 * duration.nanos)
 
 
 def canary_message(canary: Canary) -> pb.Canary:

@@ -59,8 +59,7 @@ def check_fit(
 
 async def compare(model: ServedModel, default: ServedModel, test_set: EvaluationSet, limits: TextLimits) -> Scores:
     """Raises VersionRefused if a version is worse than the default one. limits: those of the server."""
-    if not model.manifest.limits.max_target_len:
-        raise Unsupported(f"model {model.name} gives no texts to compare; load it without a test set")
+    check_texts(model)
     default.users.enter()  # not to be closed meanwhile
     try:
         mine, theirs = await together(chrf_of(one, test_set, limits) for one in (model, default))
@@ -72,3 +71,9 @@ async def compare(model: ServedModel, default: ServedModel, test_set: Evaluation
             f"{theirs:.2f} on {len(test_set.examples)} examples, and it may lose at most {test_set.max_loss:g}"
         )
     return Scores(len(test_set.examples), mine, theirs)
+
+
+def check_texts(model: ServedModel) -> None:
+    """Raises Unsupported for a model whose answers to a test set are no texts."""
+    if not model.manifest.limits.max_target_len:
+        raise Unsupported(f"model {model.name} gives no texts to compare; leave the test set out")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 
 import pytest
@@ -13,13 +14,22 @@ from service.edge.requests.traffic import NO_TRAFFIC, Key, Traffic
 from service.edge.versions.canaries import Canaries, CanaryOrder
 from service.edge.versions.canary_judge import Bounds
 from service.edge.versions.evaluation import EvaluationSet
-from service.errors import InternalFailure, InvalidRequest, ModelNotFound, VersionRefused
+from service.errors import InternalFailure, InvalidRequest, ModelNotFound, Unsupported, VersionRefused
+from service.wire.messages import Beat
 from tests.edge import ANSWER, RESULT, answered, decoding_request
 from tests.fakes import FakeClock
 from tests.service.edge.versions.test_reloader import NEW, OLD, TEXT, World, name
 
 OLD_NAME, NEW_NAME = name(OLD), name(NEW)
 FAILS = (InternalFailure("r"),)
+
+
+SIZES = itertools.count(100, 100)
+
+
+def growing():
+    """The heartbeat of a process that needs more memory whenever it is asked."""
+    return [Beat(states=[], measurements=[], memory={}, cpu_s=0.0, resident_bytes=next(SIZES))]
 
 
 class Trial:
@@ -58,8 +68,9 @@ class Trial:
             await ended.wait()
         self.clock.advance(max(0.0, 10.0 - requests * 0.01))
         self._due.set()
-        while not (self._asleep.is_set() or self.canary.state != "running"):
-            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            while not (self._asleep.is_set() or self.canary.state != "running"):
+                await asyncio.sleep(0)
 
     @property
     def canary(self):
@@ -111,7 +122,7 @@ async def test_a_good_canary_becomes_the_default_and_the_one_before_ends():
         ("failed", lambda model: setattr(model.pool, "answer", FAILS), 0.01),
         ("failed", lambda model: setattr(model.pool, "is_ready", False), 0.01),
         ("p99", lambda _: None, 0.03),
-        ("memory", lambda model: setattr(model, "resident_bytes", itertools.count(100, 100).__next__), 0.01),
+        ("memory", lambda model: setattr(model, "beats", growing), 0.01),
     ],
 )
 async def test_a_bad_canary_goes_back_within_its_patience_and_a_part_of_it(bound, harm, slow_s, caplog):
@@ -165,6 +176,54 @@ async def test_another_default_or_traffic_stops_a_canary_in_one_step():
         assert it.ended("stopped") == 2
 
 
+async def test_versions_are_watched_by_the_canary_that_runs_and_by_no_other():
+    async with trial() as it:
+        default = it.world.catalog.default("m")
+        it.start()
+        it.canaries.set_traffic("m", Traffic())
+        assert unwatched(default) is default, "also of one whose task has not begun"
+        it.start()
+        await asyncio.sleep(0)
+        it.canaries.set_traffic("m", Traffic())
+        it.start()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert unwatched(default) is not default, "the end of the one before is not the end of this one"
+        assert unwatched(unwatched(default)).pool is unwatched(default).pool, "watched once"
+
+
+async def test_an_encoder_with_a_test_set_is_refused():
+    async with trial() as it:
+        model = it.world.catalog.default("m")
+        limits = dataclasses.replace(model.manifest.limits, max_target_len=0)
+        model.manifest = dataclasses.replace(model.manifest, limits=limits)
+        with pytest.raises(Unsupported, match="gives no texts to compare"):
+            it.start(test_set=EvaluationSet(examples=[(TEXT, RESULT.text)]), bounds=Bounds(chrf=1.0))
+        assert (it.canaries.canaries(), it.world.catalog.traffic("m")) == ([], NO_TRAFFIC)
+
+
+async def test_a_server_that_drains_stops_a_canary_that_was_to_be_promoted():
+    async with trial() as it:
+        it.start()
+        for _ in range(8):
+            await it.tick(slow_s=0.01)
+        it.world.reloader.refuse()
+        for _ in range(2):
+            await it.tick(slow_s=0.01)
+        assert it.canary.state == "running"
+        await it.canaries.aclose()
+        assert (it.canary.state, it.canary.reason, it.ended("stopped")) == ("stopped", "the server ends", 1)
+
+
+async def test_a_default_version_that_fails_everything_does_not_make_the_canary_slow():
+    async with trial() as it:
+        it.world.catalog.default("m").pool.answer = FAILS
+        it.start()
+        while it.canary.state == "running":
+            await it.tick(slow_s=0.01)
+        assert it.canary.state == "promoted"
+
+
 async def test_a_version_with_all_of_the_traffic_becomes_the_default():
     async with trial() as it:
         it.canaries.set_traffic("m", Traffic(weights=((OLD_NAME, 0), (NEW_NAME, 100))))
@@ -188,8 +247,9 @@ async def test_what_is_refused_changes_nothing():
         it.canaries.set_traffic("m", Traffic())
         for changes, problem in (
             ({"share": 100}, r"share: must be 1..99"),
+            ({"share": -5}, r"share: must be 1..99"),
             ({"version": OLD_NAME}, "must not be the default"),
-            ({"version": "gone"}, "that serves"),
+            ({"version": "gone"}, "^version: must be .* that serves"),
             ({"bounds": Bounds(disagreement=0.1)}, "shadow_share is 0"),
             ({"bounds": Bounds(chrf=1.0)}, "needs a test set"),
             ({"patience_s": 31.0}, "patience"),

@@ -12,6 +12,7 @@ GOOD = Slice(
     default_calls=1800,
     default_failed=0,
     default_p99_s=0.018,
+    timed=200,
     compared=100,
     different=10,
     memory=0.1,
@@ -117,3 +118,13 @@ def test_a_bound_that_is_none_or_that_nobody_measures_is_refused(bounds, known, 
 def test_times_that_are_none_are_refused(duration_s, patience_s, field):
     with pytest.raises(InvalidRequest, match=f"^{field}: must be above 0 and at most"):
         check_times(duration_s, patience_s)
+
+
+def test_slow_answers_are_a_share_of_those_whose_times_are_kept():
+    slow = BAD["p99"]._replace(calls=1_000_000, slow=500, timed=10_000)
+    assert verdict(slow, slow, slow).outcome == "p99"
+
+
+def test_a_default_version_without_answers_makes_no_canary_slow():
+    nothing = GOOD._replace(slow=200, timed=0, default_failed=1800, default_p99_s=0.0)
+    assert verdict(nothing, nothing, nothing).outcome == ""
