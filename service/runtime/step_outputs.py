@@ -214,8 +214,9 @@ class LogitsBlocks(OutputBlocks):
         return ids_L[:, None].tolist(), scores_LV[np.arange(lines), ids_L][:, None].tolist()
 
     def most_likely(self, line: int) -> Scored:
-        """The best token of one line, and its logit, or its log-probability where the graph found it."""
-        if self.is_ranked and self.top_k[0]:
+        """The best token of one line, and its logit: extra steps ask for it before the lines of their turn are ranked.
+        On a device, where there are none, what was ranked."""
+        if self._memory.device != "cpu":
             return super().most_likely(line)
         logits_V = self._first_V[line] if line < len(self._first_V) else self._read("logits", line, 1)[0]
         token = int(logits_V.argmax())

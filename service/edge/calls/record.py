@@ -50,7 +50,8 @@ class Record:
         self.model = self.version = self.bundle_sha256 = ""
         self.is_accepted = False  # by the pool: errors of ENDS are counted with its engines
         self.finished: Finished | None = None
-        self.unknown_tokens, self.confidences = 0, list[float]()  # of its source and prompt; of its answers
+        self._unknown_tokens: int | None = None  # of its source and prompt
+        self.confidences = list[float]()  # of its answers
         self.error: RequestError | None = None  # that was answered by a message of the stream
         self.kept_s: float | None = None  # the age of its answer, or of the oldest part, that the answer cache had
         self.texts: dict[str, str] = {}  # for the log; empty unless the operator enables log_text
@@ -59,9 +60,20 @@ class Record:
         """The request is for this version of a model."""
         self.model, self.version, self.bundle_sha256 = model.name, model.version, model.bundle_sha256
 
-    def accept(self, unknown_tokens: int = 0) -> None:
-        """The pool of the model has accepted the request. unknown_tokens: of its source and prompt."""
-        self.is_accepted, self.unknown_tokens = True, unknown_tokens
+    def accept(self) -> None:
+        """The pool of the model has accepted the request."""
+        self.is_accepted = True
+
+    def note_unknown(self, tokens: int) -> None:
+        """So many tokens of its source and prompt are unknown. What is asked of models after that, to replace its
+        answer or to translate it on, changes neither them nor its prompt's tokens."""
+        if self._unknown_tokens is None:
+            self._unknown_tokens = tokens
+
+    @property
+    def unknown_tokens(self) -> int:
+        """Of its source and prompt, and of its parts."""
+        return self._unknown_tokens or 0
 
     def note_confidence(self, confidence: float) -> None:
         """An answer has this calibrated confidence."""
@@ -85,7 +97,7 @@ class Record:
         self.is_accepted |= part.is_accepted
         if part.kept_s is not None:
             self.reuse(part.kept_s)
-        self.unknown_tokens += part.unknown_tokens
+        self._unknown_tokens = self.unknown_tokens + part.unknown_tokens
         self.confidences += part.confidences
         if part.finished is not None:
             self.finished = together([part.finished] if self.finished is None else [self.finished, part.finished])

@@ -178,10 +178,12 @@ class Answers:
         return take
 
     def _keep(self, key: bytes, finished: Finished) -> None:
-        if not self._is_open or key in self.entries or _array_bytes(finished) > MAX_KEPT_BYTES:
+        if not self._is_open or _array_bytes(finished) > MAX_KEPT_BYTES:
             return
         data = encode_finished(dataclasses.replace(finished, timings=Timings()))
         if (size := _size(key, data)) <= MAX_KEPT_BYTES:
+            if (before := self.entries.pop(key, None)) is not None:  # computed anew: its age is less
+                self._cache.give_back(_size(key, before.data))
             self._cache.make_room(size)
             self.entries[key] = _Entry(data, self._cache.clock(), self._cache.next_use())
 

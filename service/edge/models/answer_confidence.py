@@ -101,8 +101,12 @@ def with_logprobs(request: Request, model: ServedModel, now_s: float | None = No
     return dataclasses.replace(request, options=dataclasses.replace(options, token_logprobs=True))
 
 
-def without_logprobs(request: Request) -> Request:
-    """The request as the client made it, of one from `with_logprobs`."""
+def as_asked(request: Request, message: Any) -> Request:
+    """The request as a client made it with a message: without what `with_logprobs` has added."""
+    if not request.options.token_logprobs or message.options.token_logprobs:
+        return request
+    if getattr(message, "include_confidence", False):  # messages of generation have none
+        return request
     return dataclasses.replace(request, options=dataclasses.replace(request.options, token_logprobs=False))
 
 

@@ -96,18 +96,23 @@ class ModelCalls:
 
     @staticmethod
     async def answered(
-        model: ServedModel, request: Request, call: Call, *, has_memory: bool = False
+        model: ServedModel,
+        request: Request,
+        call: Call,
+        *,
+        has_memory: bool = False,
+        asked: Request | None = None,
     ) -> tuple[str, tuple[int, ...], Finished]:
         """The text, the token ids and the end of the answer to a request that is not streamed, which is one piece. An
-        item whose engine is lost is begun again, up to TRIES times: it has no effect before its answer. has_memory: see
-        `submitted`."""
+        item whose engine is lost is begun again, up to TRIES times: it has no effect before its answer. has_memory,
+        asked: see `submitted`."""
         for _ in range(TRIES - 1):
             try:
-                return await _answered(model, request, call, has_memory=has_memory)
+                return await _answered(model, request, call, has_memory=has_memory, asked=asked)
             except EngineUnavailable as error:
                 await call.wait_for_room(error)
                 has_memory = True
-        return await _answered(model, request, call, has_memory=has_memory)
+        return await _answered(model, request, call, has_memory=has_memory, asked=asked)
 
     async def finished(self, model: ServedModel, request: Request, call: Call) -> Finished:
         """The end of a request, without its text."""
@@ -115,9 +120,9 @@ class ModelCalls:
 
 
 async def _answered(
-    model: ServedModel, request: Request, call: Call, *, has_memory: bool
+    model: ServedModel, request: Request, call: Call, *, has_memory: bool, asked: Request | None
 ) -> tuple[str, tuple[int, ...], Finished]:
-    async with submitted(model, request, call, has_memory=has_memory) as events:
+    async with submitted(model, request, call, has_memory=has_memory, asked=asked) as events:
         text, tokens, finished = await events.piece()
     assert finished is not None
     call.record.finish(finished)
@@ -128,10 +133,20 @@ class submitted:  # noqa: N801 - a context manager, which as a generator takes t
     """The events of a request in an engine, or those of the answer that was kept of an equal one: one event. Leaving
     before the end cancels it: its rows are free one step later.
 
-    has_memory: the answer takes the place of another one of the call, of the same size."""
+    has_memory: the answer takes the place of another one of the call, of the same size. asked: the request as its
+    client made it, where more is computed for the server's own use; answers are kept by that."""
 
-    def __init__(self, model: ServedModel, request: Request, call: Call, *, has_memory: bool = False) -> None:
+    def __init__(
+        self,
+        model: ServedModel,
+        request: Request,
+        call: Call,
+        *,
+        has_memory: bool = False,
+        asked: Request | None = None,
+    ) -> None:
         self._model, self._request, self._call, self._has_memory = model, request, call, has_memory
+        self._asked = asked or request
 
     async def __aenter__(self) -> EventStream:
         model, request, call, events = self._model, self._request, self._call, EventStream()
@@ -139,17 +154,19 @@ class submitted:  # noqa: N801 - a context manager, which as a generator takes t
             await call.reserve(answer_bytes(*answer_size(model.manifest, request)))
         sink: EventSink = events
         self._events = events
-        if model.answers is not None and (key := model.answers.key(request)) is not None:
+        if model.answers is not None and (key := model.answers.key(self._asked)) is not None:
             allowed = directives(call.rpc.cache)
             if allowed.reads and (kept := model.answers.find(key)) is not None:
                 call.record.reuse(kept.age_s)
+                call.record.note_unknown(model.count_unknown(request.source, request.prompt))
                 self._cancel = _nothing
                 events(kept.finished)
                 return events
             if allowed.stores:
                 sink = model.answers.keeping(key, events)
         self._cancel = await _submit(model, request, call, sink)
-        call.record.accept(model.count_unknown(request.source, request.prompt))
+        call.record.accept()
+        call.record.note_unknown(model.count_unknown(request.source, request.prompt))
         if call.record.trace is not None:
             events.on_end = call.record.trace.expect(model.name, request, time.monotonic())
         return events

@@ -15,8 +15,8 @@ from service.edge.models.answer_confidence import (
     UNCERTAIN_BELOW,
     AnswerConfidence,
     answer_confidence,
+    as_asked,
     with_logprobs,
-    without_logprobs,
 )
 from service.edge.models.served_model import ServedModel
 from service.edge.requests.chat_prompts import ChatPrompts, Spelled
@@ -39,7 +39,7 @@ class TextCalls(ItemCalls):
     async def unary(self, model: ServedModel, message: Any, call: Call) -> dict[str, Any]:
         """The fields of a unary response."""
         request, warnings = await self._build(model, message, call, is_streamed=False)
-        text, tokens, finished = await self.answered(model, request, call)
+        text, tokens, finished = await self.answered(model, request, call, asked=as_asked(request, message))
         if self.log_text:
             call.record.note(answer=text)
         prompt = request.continued_text if request.options.echo else ""
@@ -57,7 +57,7 @@ class TextCalls(ItemCalls):
         """The messages of a stream, each built from its fields."""
         request, warnings = await self._build(model, message, call, is_streamed=True)
         prompt = request.continued_text if request.options.echo else ""  # sent with the first text
-        async with submitted(model, request, call) as events:
+        async with submitted(model, request, call, asked=as_asked(request, message)) as events:
             finished = None
             while finished is None:
                 text, tokens, finished = await events.piece()
@@ -133,8 +133,8 @@ class TextCalls(ItemCalls):
     ) -> dict[str, Any]:
         """The response's fields beside the best answer's text, as far as the client's message requests them."""
         confidence = answer_confidence(message, model)
-        if confidence is None and request.options.token_logprobs and not message.options.token_logprobs:
-            request = without_logprobs(request)
+        if (asked := as_asked(request, message)) is not request:
+            request = asked
             note_confidence(finished, request, model, message.text, call)
         convert = partial(
             details,
@@ -159,10 +159,14 @@ class TextCalls(ItemCalls):
 
 
 def note_confidence(finished: Finished, request: Request, model: ServedModel, text: str, call: Call) -> None:
-    """Notes the confidence of an answer for its metric, unless that would take the event loop long."""
+    """Notes the confidence of an answer for its metric, unless that would take the event loop long, or the answer was
+    kept, and without what confidence is computed from."""
+    best = next(iter(finished.hypotheses), None)
+    if best is None or not best.token_logprobs:
+        return
     if model.calibration is not None and finished.generated_tokens <= INLINE_TOKENS:
         sure = AnswerConfidence(model, model.calibration, UNCERTAIN_BELOW)
-        found = sure.of(finished.hypotheses[0], source=request.source, text=text, options=request.options)
+        found = sure.of(best, source=request.source, text=text, options=request.options)
         call.record.note_confidence(found.sentence)
 
 

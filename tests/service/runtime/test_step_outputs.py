@@ -82,6 +82,13 @@ def test_rows_without_scores_return_the_best_token_and_its_logit(rows):
     assert best == list(zip(logits_RV.argmax(1).tolist(), logits_RV.max(1).tolist(), strict=True))
 
 
+@pytest.mark.parametrize("top_k", [1, 4])
+def test_the_best_token_of_a_line_is_there_before_the_line_is_ranked(top_k):
+    outputs, *_ = filled(HostMemory(), 1, top_k)
+    array_at(bound(outputs, 1)["logits"])[:] = np.arange(WORDS)
+    assert outputs.most_likely(0) == (WORDS - 1, float(WORDS - 1)), "what the last turn ranked is there still"
+
+
 @pytest.mark.parametrize("rows", [1, FEW_LINES + 1])
 def test_nan_is_reported_without_scores_too(rows):
     outputs, *_ = filled(HostMemory(), rows, 0)

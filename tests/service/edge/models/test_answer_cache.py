@@ -139,6 +139,15 @@ def test_many_tenants_in_one_have_no_answers_kept():
     assert Kept(keeps_anonymous=False, is_shared=True).answers.key(dataclasses.replace(ASKED, tenant="")) is not None
 
 
+def test_an_answer_that_is_computed_anew_takes_the_place_of_the_one_before():
+    kept = Kept()
+    kept.keep()
+    size = kept.cache.bytes
+    kept.clock.advance(5.0)
+    kept.keep()
+    assert (kept.find().age_s, kept.cache.bytes, len(kept.answers.entries)) == (0.0, size, 1)
+
+
 def test_errors_and_answers_without_an_end_are_not_kept():
     kept = Kept()
     kept.keep(ASKED, TextDelta("rote", (6,)), Cancelled("the client cancelled the call"))

@@ -15,12 +15,13 @@ from glossa.v1 import glossa_pb2 as pb
 from model.tokenizer import Tokenizer
 from service.edge.admission.preparation import Preparation
 from service.edge.models import answer_confidence as answer_confidence_module
+from service.edge.models.answer_cache import AnswerCache
 from service.edge.models.answer_confidence import (
     AnswerConfidence,
     answer_confidence,
+    as_asked,
     is_like_calibrated,
     with_logprobs,
-    without_logprobs,
     words_per_token,
 )
 from service.edge.requests.request_limits import answer_size, response_size
@@ -321,8 +322,39 @@ def test_one_second_of_128_is_sampled():
     sampled = [second for second in range(20_000) if is_sampled(second + 0.25)]
     assert [is_sampled(second + 0.99) for second in sampled] == [True] * len(sampled)
     assert 120 < len(sampled) < 195, "156 are expected"
-    without = without_logprobs(with_logprobs(request, model, sampled[0]))
-    assert without == request
+    probed = with_logprobs(request, model, sampled[0])
+    assert as_asked(probed, pb.TranslateRequest()) == request
+    for message in (
+        pb.TranslateRequest(include_confidence=True),
+        pb.TranslateRequest(options=pb.DecodingOptions(token_logprobs=True)),
+    ):
+        assert as_asked(probed, message) is probed
+
+
+@pytest.mark.parametrize("name", ["Translate", "StreamTranslate"])
+async def test_answers_are_kept_by_what_clients_ask_whether_their_second_is_sampled_or_not(
+    calibrated, channel, monkeypatch, name
+):
+    model = calibrated.models["en-de"]
+    series = calibrated.server.metrics.model(model.name).versions[model.version].series
+    model.answers = AnswerCache(1 << 22, calibrated.server.metrics.answer_cache).answers(series)
+
+    async def ask(text, *, is_sampled):
+        monkeypatch.setattr(answer_confidence_module, "SAMPLED_ONE_OF", 1 if is_sampled else 1 << 40)
+        call = method(channel, name)(text=text)
+        final = [one async for one in call][-1].final if name == "StreamTranslate" else await call
+        assert not final.hypotheses
+        return final.finish_reason, len(calibrated.pool.requests), counted(calibrated)[0]
+
+    calibrated.pool.answer = answered(dataclasses.replace(SURE, token_logprobs=()))
+    assert await ask(TEXT, is_sampled=False) == (pb.FINISH_REASON_END_OF_SEQUENCE, 1, 0)
+    assert (await ask(TEXT, is_sampled=True))[1:] == (1, 0), "an answer that was kept has no confidence"
+    calibrated.pool.answer = answered(SURE)
+    assert (await ask("a black cat", is_sampled=True))[1:] == (2, 1)
+    assert (await ask("a black cat", is_sampled=False))[1:] == (2, 1)
+    options = pb.DecodingOptions(token_logprobs=True)
+    assert (await method(channel, "Translate")(text=TEXT, options=options)).hypotheses[0].token_logprobs
+    assert len(calibrated.pool.requests) == 3
 
 
 async def test_unknown_tokens_of_answered_requests_are_counted(edge, channel):

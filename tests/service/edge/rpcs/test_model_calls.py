@@ -1,15 +1,17 @@
 """Calls on their way to an engine: answers that were kept, and quotas of tokens."""
 
 import asyncio
+import dataclasses
 
 import grpc
 import pytest
 
+from export.bundle.manifest import Tokens
 from glossa.v1 import glossa_pb2 as pb
 from service.edge.models.answer_cache import CACHE, AnswerCache
 from service.edge.security.tenants import TENANT
 from service.errors import Overloaded, Unsatisfiable
-from tests.edge import failure, method
+from tests.edge import failure, manifest, method
 
 TEXT, AGE = "the small red house", "x-glossa-cache-age-s"
 ACME, OTHER = (TENANT, "acme"), (TENANT, "other")
@@ -116,6 +118,17 @@ async def test_an_answer_that_was_kept_waits_for_no_queue(edge, channel, cache):
     edge.pool.refuse = Overloaded("full", retry_after_s=1.0, limit=1)
     assert (await translated(channel))[1] is not None
     assert (await failure(method(channel, "Translate")(text="a black cat")))[0].code() is AGAIN
+
+
+async def test_unknown_tokens_of_an_answer_that_was_kept_count_like_its_prompt(edge, channel, cache):
+    model = edge.models["en-de"]
+    red = model.tokenizer.encode("red")[0]
+    model.manifest = dataclasses.replace(manifest(), tokens=Tokens(pad=0, bos=1, eos=2, unk=red))
+    for count in (1, 2):
+        await translated(channel)
+        assert value(edge, "request_prompt_tokens_count", model="en-de") == count
+        assert value(edge, "request_unknown_tokens_total", model="en-de") == count
+    assert len(edge.pool.requests) == 1
 
 
 async def test_errors_are_not_kept(edge, channel, cache):
