@@ -100,7 +100,7 @@ class ServerSettings(_LimitSettings):  # type: ignore[misc]
     )
     oidc_claims: Claims = Field(
         {},
-        description="claims of tenant and rights; by default tenant=tenant,rights=glossa_rights; a.b: b within a",
+        description="claims of tenant and rights, by default tenant=tenant and rights=glossa_rights; a.b: b within a",
     )
     oidc_leeway_s: Seconds = Field(30.0, description="seconds that clocks of issuer and server may differ by")
     admin_socket: Path | None = Field(

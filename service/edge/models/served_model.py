@@ -131,7 +131,7 @@ class ServedModel:
     path: Path = Path()
     users: Users = field(default_factory=Users)
     on_closed: Callable[[], object] = lambda: None
-    answers: Answers | None = None  # that are kept; None: none
+    kept_answers: Answers | None = None  # None: none are kept
     states: Callable[[], Sequence[State]] = tuple  # of every engine that runs, as last reported
     beats: Callable[[], Sequence[Beat]] = tuple  # of every engine process that runs
 
@@ -141,8 +141,8 @@ class ServedModel:
     async def aclose(self) -> None:
         """Ends its engines. Returns when nothing is left of them."""
         await self.pool.aclose()
-        if self.answers is not None:
-            await self.answers.aclose()
+        if self.kept_answers is not None:
+            await self.kept_answers.aclose()
         self.on_closed()
 
     @property

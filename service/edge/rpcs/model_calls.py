@@ -154,16 +154,16 @@ class submitted:  # noqa: N801 - a context manager, which as a generator takes t
             await call.reserve(answer_bytes(*answer_size(model.manifest, request)))
         sink: EventSink = events
         self._events = events
-        if model.answers is not None and (key := model.answers.key(self._asked)) is not None:
+        if model.kept_answers is not None and (key := model.kept_answers.key(self._asked)) is not None:
             allowed = directives(call.rpc.cache)
-            if allowed.reads and (kept := model.answers.find(key)) is not None:
+            if allowed.reads and (kept := model.kept_answers.find(key)) is not None:
                 call.record.reuse(kept.age_s)
                 call.record.note_unknown(model.count_unknown(request.source, request.prompt))
                 self._cancel = _nothing
                 events(kept.finished)
                 return events
             if allowed.stores:
-                sink = model.answers.keeping(key, events)
+                sink = model.kept_answers.keeping(key, events)
         self._cancel = await _submit(model, request, call, sink)
         call.record.accept()
         call.record.note_unknown(model.count_unknown(request.source, request.prompt))
@@ -184,8 +184,9 @@ def _nothing() -> None:
 
 async def _submit(model: ServedModel, request: Request, call: Call, sink: EventSink) -> Cancel:
     """Hands a request to an engine. An item waits for room, for tokens, and for an engine."""
-    quota, submit = call.budget.quota, partial(model.pool.submit, request, asyncio.get_running_loop())
+    quota = call.budget.quota
     while True:
+        submit = partial(model.pool.submit, request, asyncio.get_running_loop())
         try:
             return submit(sink) if quota is None else quota.submit(request, sink, submit)
         except (*FULL, EngineUnavailable) as error:

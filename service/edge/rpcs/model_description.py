@@ -69,7 +69,7 @@ def describe(model: ServedModel, limits: TextLimits, *, is_default: bool = True,
         splits_sentences=manifest.source_unit == "sentence",
         has_chat_template=model.chat is not None,
         translation_template=model.translation.template.name if model.translation else "",
-        keeps_answers=model.answers is not None,
+        keeps_answers=model.kept_answers is not None,
         answers_not_kept=model.unrepeatable,
         **(_vectors(encoding) if encoding else {}),
     )

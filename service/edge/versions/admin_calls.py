@@ -44,22 +44,25 @@ class AdminCalls(grpc.aio.ServerInterceptor):
         method = details.method.rpartition("/")[2]
 
         async def logged(message: Message | None, context: Any) -> Any:
-            began_s, cancelled = self._clock(), False
+            began_s, cancelled, caller = self._clock(), False, self._caller(context)  # who may be gone at the end
             try:
                 return await handler.unary_unary(message, context)
             except asyncio.CancelledError:
                 cancelled = True
                 raise
             finally:
-                self._log(method, message, context, self._clock() - began_s, cancelled=cancelled)
+                self._log(method, message, context, caller, self._clock() - began_s, cancelled=cancelled)
 
         return grpc.unary_unary_rpc_method_handler(logged, handler.request_deserializer, handler.response_serializer)
 
-    def _log(self, method: str, message: Message | None, context: Any, seconds: float, *, cancelled: bool) -> None:
+    @staticmethod
+    def _log(
+        method: str, message: Message | None, context: Any, caller: dict[str, Any], seconds: float, *, cancelled: bool
+    ) -> None:
         code = grpc.StatusCode.CANCELLED if cancelled else _status(context.code())
         fields = {
             "method": method,
-            **self._caller(context),
+            **caller,
             "arguments": arguments(message) if message is not None else None,
             "code": code.name,
             **({"reason": shown(_text(context.details()))} if context.details() and not cancelled else {}),

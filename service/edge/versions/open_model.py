@@ -198,10 +198,10 @@ def follow_choice(model: ServedModel, pool: ProcessPool, metrics: VersionMetrics
     """Shows where the engines of a model run whenever that changes."""
 
     def show() -> None:
-        if model.answers is not None and pool.choice != model.choice:
+        if model.kept_answers is not None and pool.choice != model.choice:
             log_no_answers(model, MOVED)
-            asyncio.get_running_loop().create_task(model.answers.aclose())
-            model.answers = None
+            asyncio.get_running_loop().create_task(model.kept_answers.aclose())
+            model.kept_answers = None
         model.choice, model.engines = pool.choice, pool.engines
         metrics.describe(model.manifest, model.choice, model.bundle_sha256)
 
@@ -216,7 +216,7 @@ def keep_answers(model: ServedModel, pool: ProcessPool, cache: AnswerCache | Non
     if problem := model.unrepeatable or (MOVED if pool.is_mixed else ""):
         log_no_answers(model, problem)
     else:
-        model.answers = cache.answers(metrics.series)
+        model.kept_answers = cache.answers(metrics.series)
 
 
 def log_no_answers(model: ServedModel, reason: str) -> None:

@@ -7,7 +7,7 @@ import yaml
 
 from deploy.kubernetes.__main__ import CHART, FILE, digest
 from deploy.monitoring.scaling import EXTERNAL_METRIC, SCALING_THRESHOLD
-from service.edge.observability.metric_series import ModelSeries
+from service.edge.observability.metric_series import VersionSeries
 from service.errors import StartupError
 from tests.deploy.helm import json_schema, pods
 from tests.deploy.helm.objects import (
@@ -157,7 +157,7 @@ def test_an_inference_pool_has_the_pods_their_port_and_their_metrics():
     assert {*named, *(one["pluginRef"] for one in picker["requestHandler"]["parsers"])} == parameters.keys()
     (engine,) = parameters["core-metrics-extractor"]["engineConfigs"]
     assert parameters["core-metrics-extractor"]["defaultEngine"] == engine.pop("name")
-    gauges = {metric.name for metric in vars(ModelSeries).values() if getattr(metric, "kind", "") == "gauge"}
+    gauges = {metric.name for metric in vars(VersionSeries).values() if getattr(metric, "kind", "") == "gauge"}
     assert set(engine.values()) <= gauges
     assert engine.keys() == {"queuedRequestsSpec", "runningRequestsSpec", "kvUsageSpec"}
 

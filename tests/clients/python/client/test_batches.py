@@ -14,6 +14,7 @@ from glossa.client.batches import _Attempts
 from glossa.client.feed import TOGETHER, WINDOW
 from glossa.client.types import Answer
 from glossa.v1 import glossa_pb2 as pb
+from service.edge.admission.admission import NOBODY
 from service.errors import EngineUnavailable, Overloaded
 from tests.clients.python.client.conftest import TEXT
 from tests.e2e.process import PATIENCE_S
@@ -296,7 +297,8 @@ def test_only_a_call_that_brought_results_and_is_ended_by_the_server_is_followed
 
 @pytest.mark.parametrize("name", ["translate_batch", "translate_document"])
 async def test_a_call_that_is_refused_while_its_requests_are_sent_has_the_status_of_the_server(edge, name):
-    edge.server.calls.admission.admit = lambda *_: Overloaded("full", retry_after_s=0.25, limit=1)
+    refused = NOBODY, Overloaded("full", retry_after_s=0.25, limit=1)
+    edge.server.calls.admission.admit = lambda *_: refused
     async with AsyncClient(edge.address, retries=False) as client:
         for _ in range(20):
             if name == "translate_batch":
@@ -355,7 +357,7 @@ async def test_a_call_that_is_refused_is_retried(edge):
         if refused:
             return admitted(*arguments)
         refused.append(1)
-        return Overloaded("full", retry_after_s=0.01, limit=1)
+        return NOBODY, Overloaded("full", retry_after_s=0.01, limit=1)
 
     edge.server.calls.admission.admit = refuse_once
 

@@ -337,7 +337,7 @@ async def test_answers_are_kept_by_what_clients_ask_whether_their_second_is_samp
 ):
     model = calibrated.models["en-de"]
     series = calibrated.server.metrics.model(model.name).versions[model.version].series
-    model.answers = AnswerCache(1 << 22, calibrated.server.metrics.answer_cache).answers(series)
+    model.kept_answers = AnswerCache(1 << 22, calibrated.server.metrics.answer_cache).answers(series)
 
     async def ask(text, *, is_sampled):
         monkeypatch.setattr(answer_confidence_module, "SAMPLED_ONE_OF", 1 if is_sampled else 1 << 40)

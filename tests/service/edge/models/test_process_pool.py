@@ -643,18 +643,18 @@ async def test_answers_are_not_kept_beyond_a_move_or_where_processes_differ(capl
         follow_choice(model, one.pool, metrics)
         cache = AnswerCache(1 << 22, one.metrics.answer_cache)
         keep_answers(model, one.pool, cache, metrics)
-        assert model.answers is not None
+        assert model.kept_answers is not None
         one.links[0].dies()
         await asyncio.sleep(0.1)
-        assert model.answers is None
+        assert model.kept_answers is None
         for changes in ({"is_batch_invariant": False}, {"draft_tokens": 4}):
             other = served("m", one.pool, **changes)
             keep_answers(other, one.pool, cache, metrics)
-            assert (other.answers, describe(other, TextLimits()).answers_not_kept) == (None, other.unrepeatable)
+            assert (other.kept_answers, describe(other, TextLimits()).answers_not_kept) == (None, other.unrepeatable)
     async with open_pool(opened(choice=on_cuda), opened(choice=FALLBACK)) as one:
         model = served("m", one.pool)
         keep_answers(model, one.pool, cache, metrics)
-        assert model.answers is None
+        assert model.kept_answers is None
     reasons = [told["reason"] for told in fields_of(caplog, "answers_not_cached")]
     assert [reason.split()[0] for reason in reasons] == ["its", "on", "with", "its"]
 

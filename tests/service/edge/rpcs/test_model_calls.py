@@ -27,7 +27,7 @@ def cache(edge):
     """A cache that both models have."""
     found = AnswerCache(1 << 22, edge.server.metrics.answer_cache)
     for model in edge.models.values():
-        model.answers = found.answers(series_of(edge, model))
+        model.kept_answers = found.answers(series_of(edge, model))
     return found
 
 
@@ -201,7 +201,7 @@ async def test_an_item_waits_for_tokens_as_it_does_for_room(channel_to):
 
 async def test_an_answer_that_was_kept_costs_no_tokens(channel_to):
     async with channel_to(tenant_tokens_per_minute="acme=22") as (edge, channel):
-        edge.models["en-de"].answers = AnswerCache(1 << 22, edge.server.metrics.answer_cache).answers(
+        edge.models["en-de"].kept_answers = AnswerCache(1 << 22, edge.server.metrics.answer_cache).answers(
             series_of(edge, edge.models["en-de"])
         )
         await translated(channel, ACME)
