@@ -137,6 +137,7 @@ HOMES = {
         "service/edge/calls/items.py",
         "clients/python/glossa/v1/*",
         "codegen/descriptors.py",
+        "service/edge/versions/canary_messages.py",
     ),
     "prometheus_client": (
         "service/edge/observability/metrics.py",

@@ -148,8 +148,9 @@ def main() -> None:
     if not missing:
         return
     began_s, rows, errors = time.monotonic(), 0, 0
+    pool = ray.data.ActorPoolStrategy(size=given.workers)  # whose workers wait for servers
     data = ray.data.from_items(missing, override_num_blocks=len(missing))
-    done = data.map(Translate, fn_constructor_args=(job,), compute=ray.data.ActorPoolStrategy(size=given.workers))
+    done = data.map(Translate, fn_constructor_args=(job,), compute=pool, num_cpus=0.1)
     for unit in done.iter_rows():
         rows, errors = rows + unit["rows"], errors + unit["errors"]
     seconds = time.monotonic() - began_s
