@@ -38,7 +38,7 @@ from service.request import (
 )
 from service.server import Server
 from service.settings.config import ServerSettings
-from service.wire.messages import State
+from service.wire.messages import Beat, State
 from tests.calibrated import CALIBRATION
 from tests.e2e.process import PATIENCE_S
 
@@ -106,6 +106,10 @@ class FakePool:
     cancelled: list[str] = field(default_factory=list)
     sinks: list[EventSink] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def beats(self):
+        return [Beat(states=self.states, measurements=[], memory={}, cpu_s=0.0, resident_bytes=0)]
 
     def submit(self, request, loop, sink):
         if self.refuse:
@@ -274,7 +278,7 @@ async def running(**changes):
     async def open_model(name, path):
         task = "generation" if name == "en" else "translation"
         pools[name] = FakePool()
-        models[name] = served(name, pools[name], task, states=lambda: pools[name].states)
+        models[name] = served(name, pools[name], task, beats=lambda: pools[name].beats)
         server.metrics.model(name).open(models[name].version).describe(manifest(task), CHOICE)
         return models[name]
 

@@ -132,11 +132,14 @@ class ServedModel:
     users: Users = field(default_factory=Users)
     on_closed: Callable[[], object] = lambda: None
     kept_answers: Answers | None = None  # None: none are kept
-    states: Callable[[], Sequence[State]] = tuple  # of every engine that runs, as last reported
-    beats: Callable[[], Sequence[Beat]] = tuple  # of every engine process that runs
+    beats: Callable[[], Sequence[Beat]] = tuple  # the last one of every engine process that runs
 
     def __post_init__(self) -> None:
         self.version = self.version or self.bundle_sha256[:VERSION_DIGITS]
+
+    def states(self) -> list[State]:
+        """Of every engine that runs, as last reported."""
+        return [state for beat in self.beats() for state in beat.states]
 
     async def aclose(self) -> None:
         """Ends its engines. Returns when nothing is left of them."""

@@ -151,7 +151,6 @@ class ModelOpener:
             processes=plan.processes,
             engines=pool.engines,
             version=version,
-            states=lambda: pool.states,
             beats=lambda: pool.beats,
             **read,
         )

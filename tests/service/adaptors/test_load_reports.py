@@ -69,7 +69,7 @@ async def channel(edge):
 
 async def test_a_stream_reports_at_once_and_goes_on(edge, channel):
     fill(edge, HALF_FULL)
-    beat = Beat(states=[], measurements=[], memory={}, cpu_s=1.0, resident_bytes=1 << 62)
+    beat = Beat(states=edge.pool.states, measurements=[], memory={}, cpu_s=1.0, resident_bytes=1 << 62)
     edge.models["en-de"].beats = lambda: [beat]
     stream = load_stream(channel, 0.1)
     report = await stream.read()

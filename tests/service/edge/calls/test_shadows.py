@@ -21,7 +21,7 @@ BUSY = State(rows=2, queued=1, kv_ratio=0.0, heartbeat_s=0.0, is_healthy=True, h
 def with_shadow(edge, share=100, **changes):
     """Adds a version to the translation model, on which calls run too."""
     pool = FakePool(**changes)
-    shadow = served("en-de", pool, version="new", states=lambda: pool.states)
+    shadow = served("en-de", pool, version="new", beats=lambda: pool.beats)
     edge.server._catalog.add(shadow, is_default=False)
     edge.server._catalog.set_traffic("en-de", Traffic(shadow="new", shadow_share=share))
     edge.server.metrics.traffic.show("en-de", {}, "new")
